@@ -28,7 +28,7 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
 
     `program` is how a shell calls this program.
     """
-    name = store.first_start.any_account()
+    name = await store.first_start.any_account()
     if not config.embedded:
         option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
         return "" if name else f"There is no account yet. Create one: {program} {CREATE_ACCOUNT}{option}\n"

@@ -7,6 +7,7 @@ end first, then the workers, then the store.
 import ctypes
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -21,20 +22,24 @@ from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
 from appliance.errors import Refused
 from appliance.intake.accept import IntakeServices, build_services
+from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
+from appliance.net.local_addresses import told_addresses
 from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, open_store
-from appliance.store.integrity import has_secrets
+from appliance.store.engine import LoginFailure
+from appliance.store.faults import OnFault
+from appliance.store.sqlite.integrity import has_secrets
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server
 from appliance.system.sd_notify import ServiceManager, service_manager
-from appliance.telemetry.log import MESSAGE_LOG, get_logger, set_level
+from appliance.telemetry.log import MESSAGE_LOG, get_logger, named_node, set_level
 from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge
@@ -43,6 +48,7 @@ from appliance.webhook import build as webhook
 LAST_ANSWERS = 0.05  # seconds to answer senders with 503 once the storage failed; no delivery can be recorded then
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
+FAILURES_SHARED_EVERY = 1.0  # seconds
 STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
 STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -79,21 +85,40 @@ async def run(config: Config, outside: Outside, *, on_ready: OnReady) -> None:
 async def _run_on_store(
     config: Config, outside: Outside, on_ready: OnReady, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
-    key = _key(config.server.data_dir)
+    data_dir, shared = config.server.data_dir, bool(config.store.url)
+    created = not (data_dir / KEY_FILE).exists()
+    key = b"" if shared else _own_key(data_dir)
     manager = service_manager(os.environ)
     manager.status("opening the database")
     for number in SIGNALS:
         # Trio restores these handlers at the end: a signal that comes then must not turn a clean stop into a crash.
         signal.signal(number, signal.SIG_IGN)
     # Before anything listens: an early signal must not kill a half-started process.
-    with trio.open_signal_receiver(*SIGNALS) as signals, trio.CancelScope() as everything:
+    node = config.server.node or socket.gethostname()
+    with (
+        named_node(node if config.store.url else ""),
+        trio.open_signal_receiver(*SIGNALS) as signals,
+        trio.CancelScope() as everything,
+    ):
 
         def storage_failed(error: StorageFault) -> None:
             failures.append(error)
             shutdown.begin()
             everything.deadline = trio.current_time() + LAST_ANSWERS
 
-        async with open_store(config.server.data_dir, outside, on_failure=storage_failed) as store:
+        async with open_store(
+            data_dir,
+            outside,
+            url=config.store.url,
+            node=node,
+            address=config.server.hostname,
+            check_key=key_check(data_dir),
+            on_failure=storage_failed,
+        ) as store:
+            if shared:
+                key = await shared_key(data_dir, store)
+            else:
+                await record_own_key(data_dir, store, key, created=created)
             MESSAGE_LOG.keep = config.log.messages
             try:
                 await _run_all(
@@ -105,14 +130,15 @@ async def _run_on_store(
                     signals=signals,
                     on_ready=on_ready,
                     shutdown=shutdown,
+                    fenced=storage_failed,
                 )
             finally:
                 MESSAGE_LOG.write()
                 MESSAGE_LOG.keep = False
 
 
-def _key(data_dir: Path) -> bytes:
-    """The installation's key. A new one in the place of a lost one opens no stored secret, so that is logged."""
+def _own_key(data_dir: Path) -> bytes:
+    """The key beside a database file. A new one in place of a lost one opens no stored secret, so that is logged."""
     file, database = data_dir / KEY_FILE, data_dir / DATABASE
     if not file.exists() and database.exists() and has_secrets(database):
         event = "the key file is missing, and a new one opens no stored secret: stop, put back that of the last backup"
@@ -144,6 +170,7 @@ async def _run_all(
     signals: AsyncIterator[int],
     on_ready: OnReady,
     shutdown: Shutdown,
+    fenced: OnFault,
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
@@ -159,14 +186,16 @@ async def _run_all(
             config, outside, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART)
         )
         workers.start_soon(delivery.run)
+        workers.start_soon(store.queue_control.answer_others)
+        workers.start_soon(_share_failures, store, shared)
+        workers.start_soon(_keep_lease, store, config, delivery.in_flight, stopping, fenced)
+        workers.start_soon(store.engine.finish_upgrade)
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
         workers.start_soon(_update_statistics, store, shared)
         workers.start_soon(MESSAGE_LOG.run)
-        metrics_urls = await workers.start(
-            metrics.serve, config.metrics.bind, Readings(config.server.data_dir, outside)
-        )
-        challenges = await workers.start(acme.serve, config, outside, live)
+        metrics_urls = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, store))
+        challenges = await workers.start(acme.serve, config, outside, live, store, key)
         async with trio.open_nursery() as listeners:
             new_id = partial(outside.identifier, "req")
             urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
@@ -230,13 +259,41 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
     manager.ready(SERVING)
 
 
+async def _keep_lease(
+    store: Store, config: Config, in_flight: Callable[[], int], stopping: trio.Event, fenced: OnFault
+) -> None:
+    """Stay one of the nodes on a shared database; end when others have taken over, or when asked to."""
+
+    def drain() -> None:
+        if not stopping.is_set():
+            log.info("stopping", reason="this node is drained")
+            stopping.set()
+
+    try:
+        await store.engine.keep_lease(in_flight, drain, partial(told_addresses, config))
+    except StorageFault as fault:
+        fenced(fault)
+
+
+async def _share_failures(store: Store, shared: IntakeServices) -> None:
+    """Count failed logins on all nodes of a shared database."""
+    while store.engine.is_shared:
+        await trio.sleep(FAILURES_SHARED_EVERY)
+        try:
+            heard = await store.engine.share_failures([LoginFailure(*each) for each in shared.guesses.to_tell()])
+        except Refused:
+            continue  # the database is away, so that no login can succeed
+        for failure in heard:
+            shared.guesses.heard(*failure)
+
+
 async def _update_statistics(store: Store, shared: IntakeServices) -> None:
     """Write the statistics and the last use of credentials, in the background."""
     while True:
         more = False
         try:
             await shared.credentials.record_uses()
-            more = await store.statistics.count()
+            more = await store.engine.has_chore("statistics") and await store.statistics.count()
         except Refused as refused:
             log.warning("statistics not written: storage busy", reason=refused.text)
         await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)

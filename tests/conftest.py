@@ -1,5 +1,8 @@
-"""What all tests share: generated inputs may take their time, no two tests have the same id, and the end of a run names
-what was skipped for want of a program.
+"""What all tests share: generated inputs may take their time, no two tests have the same id, the engine that started
+programs have, and the end of a run names what was skipped for want of a program.
+
+Programs store in SQLite, and with `--engine postgresql` in PostgreSQL. Without that option a test marked `both_engines`
+runs on each. What is about SQLite's own file is marked `sqlite_only`.
 
 With $APPLIANCE_TESTS_NEED_ALL such a skip fails the run, and so does one for a reason that is not in MAY_SKIP.
 """
@@ -7,13 +10,14 @@ With $APPLIANCE_TESTS_NEED_ALL such a skip fails the run, and so does one for a 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.programs import missing_program
+from tests import engines
+from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,11 +27,67 @@ settings.load_profile("patient")
 MAY_SKIP = re.compile(
     r"this kernel has no PR_SET_MDWE|systemd runs here|is not there or older than the sources|strace may not attach|"
     r"no small disk can be mounted|no space can be set aside|only root|port 8080 is in use|"
-    r"this machine has a configuration"
+    r"this machine has a configuration|is about SQLite's own file"
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The choice of the engine."""
+    names = [kind.value for kind in engines.Kind]
+    parser.addoption("--engine", choices=names, help="where started programs store; both for those marked both_engines")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let tests that are marked for it run on both engines; others have the one that was chosen, and keep their ids."""
+    chosen, marked = metafunc.config.getoption("--engine"), metafunc.definition.get_closest_marker("both_engines")
+    if marked and "engine" not in metafunc.fixturenames:
+        metafunc.fixturenames.insert(0, "engine")
+    if "engine" in metafunc.fixturenames:
+        kinds = list(engines.Kind) if marked and not chosen else [_chosen(metafunc.config)]
+        ids = [kind.value if len(kinds) > 1 else pytest.HIDDEN_PARAM for kind in kinds]
+        metafunc.parametrize("engine", kinds, ids=ids, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> engines.Kind:
+    """The engine of the programs that a test starts; a fixture that keeps one for several tests depends on this."""
+    kind: engines.Kind = request.param
+    return kind
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Choose the engine before any fixture starts a program."""
+    call = getattr(item, "callspec", None)  # of a test with parameters
+    kind: engines.Kind = (call.params if call else {}).get("engine", _chosen(item.config))
+    if kind is engines.Kind.POSTGRESQL:
+        require("postgresql")
+    engines.use(kind)
+
+
+def pytest_unconfigure() -> None:
+    """Stop the PostgreSQL of this process, if it has one."""
+    engines.close()
+
+
+def _chosen(config: pytest.Config) -> engines.Kind:
+    return engines.Kind(config.getoption("--engine") or engines.Kind.SQLITE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
+    """Keep the order of files, in which pytest would run all tests of one engine before those of the other."""
+    files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    _give_ids(items)
+    if _chosen(config) is not engines.Kind.SQLITE:
+        for item in items:
+            if item.get_closest_marker("sqlite_only"):
+                item.add_marker(pytest.mark.skip("this is about SQLite's own file"))
+    yield
+    items.sort(key=lambda item: files[item.path])
+
+
+def _give_ids(items: list[pytest.Item]) -> None:
     """Give each test its own id: of tests that share one, several processes would run the first and no other."""
     for item in items:
         label = getattr(item, "operation_label", None)  # of schemathesis, whose ids leave it out

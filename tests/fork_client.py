@@ -1,7 +1,8 @@
 """Starting the program without reading its code again: each is forked by a process that has read it.
 
-There is one such parent for each process that runs tests, from the first start on. What Python or the dynamic linker
-read from the environment when they start does not reach a fork: a test of that starts a process of its own.
+There is one such parent for each process that runs tests, from the first start on, and one for another version of the
+code while a test needs it. What Python or the dynamic linker read from the environment when they start does not reach
+a fork: a test of that starts a process of its own.
 """
 
 import atexit
@@ -13,7 +14,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -70,11 +72,13 @@ def _is_readable(file: IO[bytes], timeout: float | None) -> bool:
 
 
 class _Parents:
-    """The one parent process, from the first fork on."""
+    """The one parent process of some code, from the first fork on."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Path) -> None:
         """There is none yet."""
+        self._code = code
         self._orders: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def order(self, order: bytes, descriptors: Sequence[int]) -> None:
@@ -87,19 +91,35 @@ class _Parents:
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tests.fork_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join((str(self._code), str(ROOT)))},
             )
-        atexit.register(process.wait)
-        atexit.register(ours.close)  # the last registered is the first called: this ends it
         return ours
 
+    def end(self) -> None:
+        """End it, if there is one, and its children with it."""
+        if self._orders is not None and self._process is not None:
+            self._orders.close()
+            self._process.wait()
 
-_PARENTS = _Parents()
+
+_PARENTS = {ROOT: _Parents(ROOT)}
+atexit.register(_PARENTS[ROOT].end)
+
+
+@contextmanager
+def other_version(code: Path) -> Iterator[None]:
+    """Lets the program of another directory be forked."""
+    parents = _PARENTS[code] = _Parents(code)
+    try:
+        yield
+    finally:
+        del _PARENTS[code]
+        parents.end()
 
 
 def fork(
@@ -109,13 +129,14 @@ def fork(
     stdout: IO[bytes],
     stderr: IO[bytes],
     user: int | None = None,
+    code: Path = ROOT,
 ) -> Forked:
     """The program with these words, in a process of its own; as another user, if we are root."""
     order = {"words": words, "directory": str(directory), "environment": dict(environment), "user": user}
     reading, writing = os.pipe()
     told = open(reading, "rb", buffering=0)  # noqa: SIM115  # closed when the child has ended
     try:
-        _PARENTS.order(json.dumps(order).encode(), [stdout.fileno(), stderr.fileno(), writing])
+        _PARENTS[code].order(json.dumps(order).encode(), [stdout.fileno(), stderr.fileno(), writing])
     finally:
         os.close(writing)
     return Forked(int(told.readline()), told)

@@ -16,10 +16,12 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import appliance
-from appliance.store.migrate import migrations
+from appliance.store.sqlite.migrate import migrations
+from tests.set_clock import CLOCK_FILE, use_clock
 
 LARGEST_ORDER = 1 << 20  # bytes: the words, and an environment
 STDIN, STDOUT, STDERR, FIRST_OF_OURS = range(4)
@@ -122,6 +124,8 @@ def main() -> None:
     read_all_the_code()
     words = Parent(socket.socket(fileno=int(sys.argv[1]))).serve()
     if words is not None:
+        if CLOCK_FILE in os.environ:
+            use_clock(Path(os.environ[CLOCK_FILE]))
         sys.argv[1:] = words
         runpy.run_module("appliance", run_name="__main__", alter_sys=True)
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from appliance.config import load
-from appliance.store.migrate import migrations
+from appliance.store.sqlite.migrate import migrations
 from tests.fork_server import read_all_the_code
 
 

@@ -20,9 +20,9 @@ import trio
 
 from appliance.keys.passwords import hash_password
 from appliance.model.mail import Role, Scope
-from appliance.outside import Outside
-from appliance.store import Store, open_store
-from tests.fork_client import Forked, fork
+from appliance.store import Store
+from tests import engines
+from tests.fork_client import ROOT, Forked, fork
 
 PASSWORD = "correct horse battery staple"
 PASSWORD_HASH = hash_password(PASSWORD)
@@ -95,7 +95,7 @@ def add_account(data_dir: Path, name: str, **options: Any) -> Provisioned:
     """Create an account in a database, whether or not a server runs on it."""
 
     async def add() -> Provisioned:
-        async with open_store(data_dir, Outside(), inline=True) as store:
+        async with engines.beside(data_dir) as store:
             return await provision(store, name, **options)
 
     return trio.run(add)
@@ -115,6 +115,7 @@ class Running:
     url: str = ""
     smtp: list[str] = field(default_factory=list)  # what listens for submission
     program: tuple[str, ...] = PROGRAM
+    code: Path = ROOT  # from where it is read
     fresh: bool = False  # whether a start reads the code anew instead of being forked from a process that has
 
     def start(self) -> None:
@@ -139,13 +140,15 @@ class Running:
     def spawn(self, log: IO[bytes]) -> None:
         """Start the process."""
         words = ("serve", "--config", str(self.config_file))
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **self.environment}
+        environment = {**os.environ, "PYTHONPATH": str(self.code), **self.environment}
         if self.fresh or self.program != PROGRAM:
             self.process = subprocess.Popen(
                 [*self.program, *words], stderr=log, stdout=log, cwd=self.directory, env=environment
             )
         else:
-            self.process = fork(*words, directory=self.directory, environment=environment, stdout=log, stderr=log)
+            self.process = fork(
+                *words, directory=self.directory, environment=environment, stdout=log, stderr=log, code=self.code
+            )
 
     @property
     def pid(self) -> int:
@@ -237,6 +240,7 @@ mode = "sandbox"
 [limits]
 requests_per_second = {requests_per_second}
 {disk}
+{store}
 """
 
 
@@ -278,6 +282,7 @@ def appliance(
             retention=retention,
             requests_per_second=requests_per_second,
             disk=disk,
+            store=engines.settings_of(data_dir),
         )
     )
     account = account or add_account(data_dir, "demo", credit=credit)

@@ -55,9 +55,9 @@ async def accept(
     return new
 
 
-def due(store: Store, message: NewMessage) -> list[DueRecipient]:
+async def due(store: Store, message: NewMessage) -> list[DueRecipient]:
     """The recipients of a message as delivery would be given them."""
-    return [each for each in store.queue.due(simulated=False, most=1000) if each.message_id == message.id]
+    return [each for each in await store.queue.due(simulated=False, most=1000) if each.message_id == message.id]
 
 
 async def defer(store: Store, outside: Outside, message: NewMessage, seconds: int = 300) -> None:
@@ -76,7 +76,8 @@ async def defer(store: Store, outside: Outside, message: NewMessage, seconds: in
         dialogue='[[0,"S","220 mx.example.net ESMTP"],[3,"C","EHLO mail.example.com"]]',
     )
     outcomes = [
-        Outcome(each, RecipientStatus.DEFERRED, (tried,), now, now + seconds * SECOND) for each in due(store, message)
+        Outcome(each, RecipientStatus.DEFERRED, (tried,), now, now + seconds * SECOND)
+        for each in await due(store, message)
     ]
     await store.queue.record(outcomes)
 

@@ -31,15 +31,15 @@ async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None
     settings = embedded(tmp_path)
     text = await greeted(settings)
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
-        (account,) = store.accounts.all()
+        (account,) = await store.accounts.all()
         assert (account.name, account.email, account.credits) == (ACCOUNT, EMAIL, None)
-        user = store.accounts.user_by_email(told(text, "Login"))
+        user = await store.accounts.user_by_email(told(text, "Login"))
         assert user is not None
         assert password_matches(told(text, "Password"), user.password_hash)
-        by_key = store.access.caller_by_key(told(text, "API key"))
+        by_key = await store.access.caller_by_key(told(text, "API key"))
         assert by_key is not None
         assert (by_key.may_read, by_key.test, by_key.domains) == (True, False, frozenset({DOMAIN}))
-        found = store.access.caller_by_credential(told(text, "SMTP username"))
+        found = await store.access.caller_by_credential(told(text, "SMTP username"))
         assert found is not None
         assert told(text, "From domain") == DOMAIN
     assert told(text, "URL") == URL
@@ -58,7 +58,7 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
     assert f"appliance key create {ACCOUNT}" in second
     assert f"in {tmp_path}:" in second  # elsewhere the commands would use another database
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
-        assert len(store.accounts.all()) == len(store.access.keys()) == 1
+        assert len(await store.accounts.all()) == len(await store.access.keys()) == 1
 
 
 async def test_a_crash_while_creating_leaves_nothing(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ async def test_a_crash_while_creating_leaves_nothing(tmp_path: Path) -> None:
             text = await greeted(settings, Outside(now=clock_that_stops(steps)))
         except Crash:
             async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
-                assert store.accounts.all() == []
-                assert store.access.keys() == []
+                assert await store.accounts.all() == []
+                assert await store.access.keys() == []
         else:
             break
     assert steps > 4  # each of the rows it makes has a time, so it has crashed between all of them
@@ -102,7 +102,7 @@ async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
     assert "appliance account create NAME" in hint
     assert f"--config '{file}'" in hint
     async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
-        assert store.accounts.all() == []
+        assert await store.accounts.all() == []
         await store.accounts.create("acme", "a@example.org", "hash")
     assert await greeted(settings) == ""
 

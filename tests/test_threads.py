@@ -7,7 +7,7 @@ ROOT = Path(__file__).parent.parent / "appliance"
 
 # Calls that may use Trio's shared limiter, and why.
 SHARED = {
-    "store/engine.py": "joins the writer's thread, once, when the store is closed",
+    "store/sqlite/engine.py": "joins the writer's thread, once, when the store is closed",
     "first_start.py": "hashes one password, before the first request",
     "doctor/examination.py": "a command of the shell, in its own process",
 }

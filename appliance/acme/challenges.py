@@ -4,7 +4,7 @@ It is open to every client, so each gets little: a few kilobytes, a few seconds,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -22,6 +22,15 @@ _PREFIX = "/.well-known/acme-challenge/"  # RFC 8555 8.3
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 log = get_logger("acme")
+
+
+def token_of(head: bytes) -> str | None:
+    """The token that the head of a request asks for; None when it asks for none. No I/O."""
+    request = read_request(head)
+    if request is None or request[0] not in ("GET", "HEAD") or not request[1].startswith(_PREFIX):
+        return None
+    token = request[1].removeprefix(_PREFIX)
+    return token if _TOKEN.fullmatch(token) else None
 
 
 def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
@@ -47,7 +56,10 @@ def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
 
 @dataclass(slots=True)
 class ChallengeServer:
-    """The listeners, and the texts of the pending challenges by their tokens."""
+    """The listeners, and the texts of the pending challenges by their tokens.
+
+    `look_up` finds the text for a token that another node has published.
+    """
 
     https: str
     tokens: dict[str, str] = field(default_factory=dict)
@@ -55,6 +67,7 @@ class ChallengeServer:
         default_factory=lambda: ConnectionTable(CHALLENGE_CONNECTIONS, CONNECTIONS_PER_ADDRESS)
     )
     timeout: float = CHALLENGE_TIMEOUT
+    look_up: Callable[[str], Awaitable[str | None]] | None = None
 
     async def serve(self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]]) -> None:
         listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
@@ -70,4 +83,8 @@ class ChallengeServer:
             log.exception("port 80 could not answer")
 
     async def _answer(self, head: bytes) -> bytes:
+        token = None if self.look_up is None else token_of(head)
+        if self.look_up is not None and token is not None and token not in self.tokens:
+            text = await self.look_up(token)
+            return answer(head, {} if text is None else {token: text}, self.https)
         return answer(head, self.tokens, self.https)

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -40,8 +41,13 @@ class Client:
     context: ssl.SSLContext
     outside: Outside
 
-    async def run(self, steps: Steps[T], tokens: dict[str, str]) -> T:
-        """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then."""
+    async def run(
+        self, steps: Steps[T], tokens: dict[str, str], publish: Callable[[str, str], Awaitable[None]] | None = None
+    ) -> T:
+        """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then.
+
+        `publish` tells others of a token and its text, and has done so before the authority is told.
+        """
         published: list[str] = []
         response: AcmeResponse | None = None  # of the last step, where that was a request
         try:
@@ -53,6 +59,8 @@ class Client:
                 elif isinstance(step, PublishToken):
                     tokens[step.token] = step.text
                     published.append(step.token)
+                    if publish is not None:
+                        await publish(step.token, step.text)
                 else:
                     await trio.sleep(step)
         except StopIteration as end:

@@ -1,6 +1,7 @@
 """The files of ACME: the account's key, the state of issuance, and the certificate.
 
-All of them can be lost: then a new account is made and a new certificate requested.
+All of them can be lost: then a new account is made and a new certificate requested. A node on a shared database has the
+state and the certificate as copies of what is there (`shared.py`).
 """
 
 from dataclasses import dataclass
@@ -44,6 +45,29 @@ class HeldCertificate:
     self_signed: bool
 
 
+def read_state(content: bytes) -> AcmeState:
+    """The state that was saved; an empty one when it cannot be read."""
+    try:
+        return msgspec.json.decode(content, type=AcmeState)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return AcmeState()
+
+
+def state_content(state: AcmeState) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(state)) + b"\n"
+
+
+def read_certificate(pem: bytes) -> HeldCertificate | None:
+    """What there is to know of a certificate; None when it cannot be read."""
+    try:
+        leaf = x509.load_pem_x509_certificates(pem)[0]
+        names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
+    except ValueError:
+        return None
+    not_before, not_after = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+    return HeldCertificate(names, not_before, not_after, self_signed)
+
+
 @dataclass(frozen=True, slots=True)
 class AcmeFiles:
     directory: Path
@@ -55,12 +79,12 @@ class AcmeFiles:
     def state(self) -> AcmeState:
         """The state last saved; an empty one when that cannot be read."""
         try:
-            return msgspec.json.decode((self.directory / STATE).read_bytes(), type=AcmeState)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return read_state((self.directory / STATE).read_bytes())
+        except OSError:
             return AcmeState()
 
     def save_state(self, state: AcmeState) -> None:
-        write_private_file(self.directory / STATE, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+        write_private_file(self.directory / STATE, state_content(state))
 
     def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:
         """The account's key, and whether it is new."""
@@ -75,13 +99,10 @@ class AcmeFiles:
     def held(self) -> HeldCertificate | None:
         """The certificate in use; None when there is no readable one."""
         try:
-            leaf = x509.load_pem_x509_certificates(self.certificate.read_bytes())[0]
-            names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
-        except (OSError, ValueError):
+            return read_certificate(self.certificate.read_bytes())
+        except OSError:
             return None
-        not_before, not_after = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
-        return HeldCertificate(names, not_before, not_after, self_signed)
 
-    def save_certificate(self, key: ec.EllipticCurvePrivateKey, chain: bytes) -> None:
-        """Replace the certificate; listeners notice the changed file."""
-        write_private_file(self.certificate, private_pem(key) + chain)
+    def save_certificate(self, pem: bytes) -> None:
+        """Replace the certificate and its key; listeners notice the changed file."""
+        write_private_file(self.certificate, pem)

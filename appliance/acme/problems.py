@@ -76,7 +76,8 @@ _WORDS = {kind: words for kinds, words in _WORDS_BY_TYPES.items() for kind in ki
 # RFC 8555 6.7 has "unauthorized" also for an account that lacks a permission, which port 80 has nothing to do with.
 _ACCOUNT_UNAUTHORIZED = (
     "the authority refuses the account",
-    "Ask the authority why; without the files account.key and state.json in data_dir/acme a new account is made.",
+    "Ask the authority why; a new account is made without the files account.key and state.json in data_dir/acme, on"
+    " PostgreSQL without the rows of acme_records.",
 )
 
 

@@ -51,18 +51,34 @@ def certificate_wanted(settings: AcmeSettings) -> str:
     return " ".join((settings.directory, *settings.names))
 
 
+def is_issued(settings: AcmeSettings, state: AcmeState, *, at_least: bool) -> bool:
+    """Whether the certificate is the one that is wanted; with `at_least` it may have more names."""
+    if not at_least:
+        return state.issued_for == certificate_wanted(settings)
+    directory, *names = state.issued_for.split(" ")
+    return directory == settings.directory and names != [] and set(settings.names) <= set(names)
+
+
 def wanted(settings: AcmeSettings) -> str:
     """All settings that a request depends on; when they change, earlier failures no longer count."""
     return f"{certificate_wanted(settings)} {settings.email}"
 
 
-def due_at(settings: AcmeSettings, state: AcmeState, held: HeldCertificate | None, now: float, spread: float) -> float:
+def due_at(
+    settings: AcmeSettings,
+    state: AcmeState,
+    held: HeldCertificate | None,
+    now: float,
+    spread: float,
+    *,
+    at_least: bool = False,
+) -> float:
     """When to send the next request. A time too far away was saved under a wrong clock, and does not count."""
     retry_after = state.not_before if state.not_before <= now + MAX_RETRY_AFTER else 0
     if state.failures and state.tried_for == wanted(settings):
         farthest = now + RETRY_DELAYS[-1] * 2
         return max(state.next_try if state.next_try <= farthest else 0, retry_after)
-    if state.issued_for != certificate_wanted(settings):
+    if not is_issued(settings, state, at_least=at_least):
         return retry_after
     due = min(state.issued_at, now) + gap(held.not_after - held.not_before if held else LEAST_GAP)
     if held is not None and not held.self_signed:

@@ -18,9 +18,9 @@ from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import FILE_NAME
-from appliance.store.faults import DiskFault, DiskFull, failed_writing
-from appliance.store.file_care import Progress, checkpoint_beside, copy_inside, sync
-from appliance.store.integrity import has_secrets, schema_inside
+from appliance.store.sqlite.faults import DiskFault, DiskFull, failed_writing
+from appliance.store.sqlite.file_care import Progress, checkpoint_beside, copy_inside, sync
+from appliance.store.sqlite.integrity import has_secrets, schema_inside
 from appliance.times import SECOND, rfc3339
 
 PAGES_PER_SYNC = 2_048  # 8 MiB

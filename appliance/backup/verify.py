@@ -10,8 +10,8 @@ from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.store import NewerDatabase
-from appliance.store.faults import Damaged
-from appliance.store.integrity import Contents, examine_inside
+from appliance.store.sqlite.faults import Damaged
+from appliance.store.sqlite.integrity import Contents, examine_inside
 
 READING = 0.5  # share of the work; the rest is the database's own check
 

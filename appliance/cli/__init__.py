@@ -17,10 +17,12 @@ from appliance.cli.domain import domain
 from appliance.cli.explain import explain
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
+from appliance.cli.nodes import nodes
 from appliance.cli.options import config_option
 from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
 from appliance.cli.serve import serve
+from appliance.cli.store import store
 
 
 class _FlatGroup(click.Group):
@@ -72,6 +74,6 @@ def main() -> None:
 
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, queue, explain, pause, resume)
-_COMMANDS += (backup, verify, restore, doctor, install, uninstall)
+_COMMANDS += (nodes, backup, verify, restore, store, doctor, install, uninstall)
 for _command in _COMMANDS:
     main.add_command(_command)

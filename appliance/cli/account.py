@@ -88,7 +88,7 @@ def list_all(as_json: bool) -> None:
       appliance account list
       appliance account list --json
     """
-    found: list[Account] = database.read(lambda store: store.accounts.all(), or_nothing=[])
+    found: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
     rows = [_worded(record(each, *ACCOUNT_FIELDS), as_json) for each in found]
     nothing = "No accounts yet. Create one: appliance account create NAME --email ADDRESS --password-stdin"
     show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing)
@@ -199,7 +199,7 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
     password_hash = _hash(_read_password(password_stdin))
 
     async def change(store: "Store", found: "Account") -> None:
-        user = store.accounts.user_by_email(found.email)
+        user = await store.accounts.user_by_email(found.email)
         if user is not None:
             await store.accounts.set_password(user.id, password_hash)
 
@@ -211,10 +211,10 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
     """The record of that account, after the change."""
 
     async def work(store: "Store") -> "Account":
-        found = store.accounts.named(name)
+        found = await store.accounts.named(name)
         if change is not None:
             await change(store, found)
-        return store.accounts.named(name)
+        return await store.accounts.named(name)
 
     return record(database.run(work), *ACCOUNT_FIELDS)
 

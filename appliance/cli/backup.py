@@ -47,11 +47,15 @@ def backup(file: Path, as_json: bool) -> None:
       appliance backup /mnt/backup.tar && appliance verify /mnt/backup.tar
     """
     from appliance.backup.make import NotMade, make
+    from appliance.keys.keyfile import KEY_FILE
     from appliance.outside import Outside
     from appliance.store import FILE_NAME
 
     settings = database.load_settings()
     data_dir = settings.server.data_dir
+    if settings.store.url:
+        how = "back it up with pg_dump, or by base backups and archived WAL (PITR)"
+        raise click.ClickException(f"store.url names a PostgreSQL: {how}, and keep {data_dir / KEY_FILE} with that")
     database.prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
@@ -103,10 +107,14 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     from appliance.backup.restore import NotRestored
     from appliance.backup.restore import restore as restore_backup
+    from appliance.keys.keyfile import KEY_FILE
     from appliance.outside import Outside
 
     settings = database.load_settings()
     data_dir = settings.server.data_dir
+    if settings.store.url:
+        how = f"restore it with pg_restore or PITR, put the key file kept with it at {data_dir / KEY_FILE}"
+        raise click.ClickException(f"store.url names a PostgreSQL: {how}, and run `appliance pause` before any node")
     database.check_usable(data_dir, make=True)
     with database.explained(settings), _refusals(file), progress_bar("restore") as on:
         try:

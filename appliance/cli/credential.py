@@ -25,7 +25,7 @@ def create(name: str, as_json: bool) -> None:
       appliance credential create acme
       appliance credential create acme --json
     """
-    username, password = database.run(lambda store: store.access.create_credential(store.accounts.named(name).id))
+    username, password = database.run_for(name, lambda store, account_id: store.access.create_credential(account_id))
     made = {"username": username, "password": password}
     show_record(as_json, made, made)
 
@@ -39,7 +39,7 @@ def list_all(name: str, as_json: bool) -> None:
     Example:
       appliance credential list acme
     """
-    found = database.read(lambda store: store.access.credentials(store.accounts.named(name).id))
+    found = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(each, *CREDENTIAL_COLUMNS) for each in found]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
     show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
@@ -55,5 +55,5 @@ def revoke(name: str, username: str, as_json: bool) -> None:
     Example:
       appliance credential revoke acme smtp_01k8hv1f7x5c4t9rq2m6b3n0pw
     """
-    database.run(lambda store: store.access.revoke_credential(store.accounts.named(name).id, username))
+    database.run_for(name, lambda store, account_id: store.access.revoke_credential(account_id, username))
     show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")

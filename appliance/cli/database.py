@@ -76,11 +76,16 @@ def run(
     prepare(settings, make=create)
 
     async def opened() -> T:
-        async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+        url, check_key = settings.store.url, None
+        if url:
+            from appliance.keys.installation_key import key_check  # which takes long to import
+
+            check_key = key_check(settings.server.data_dir)
+        async with open_store(settings.server.data_dir, Outside(), url=url, check_key=check_key, inline=True) as store:
             return await work(store)
 
     with explained(settings), refusals():
-        if not create and not os.path.lexists(settings.server.data_dir / FILE_NAME):
+        if not (create or settings.store.url or os.path.lexists(settings.server.data_dir / FILE_NAME)):
             if or_nothing is not None:
                 return or_nothing
             missing = f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
@@ -88,13 +93,13 @@ def run(
         return trio.run(opened)
 
 
-def read(work: "Callable[[Store], T]", *, settings: "Config | None" = None, or_nothing: T | None = None) -> T:
-    """The result of `work`, which only reads; without a database `or_nothing`, or a refusal."""
+def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]") -> T:
+    """The same for the account of that name, whose id `work` gets."""
 
-    async def reading(store: "Store") -> T:
-        return work(store)
+    async def of_account(store: "Store") -> T:
+        return await work(store, (await store.accounts.named(name)).id)
 
-    return run(reading, settings=settings, or_nothing=or_nothing)
+    return run(of_account)
 
 
 def prepare(settings: "Config", *, make: bool = False) -> None:

@@ -44,12 +44,12 @@ def add(name: str, domain: str, as_json: bool) -> None:
     settings, wanted = database.load_settings(), _domain_name(domain)
 
     async def work(store: "Store") -> "Domain":
-        account_id = store.accounts.named(name).id
+        account_id = (await store.accounts.named(name)).id
         # Usable last: a message before the keys are there would make the server create some as well.
         await store.access.add_domain(account_id, wanted, usable=False)
         await _keys(store, settings, account_id, wanted)
         await store.access.add_domain(account_id, wanted, usable=True)
-        return _registered(store, name, account_id, wanted)
+        return await _registered(store, name, account_id, wanted)
 
     added = database.run(work, settings=settings)
     next_step = f"Next, what to publish in DNS: appliance domain records {name} {added.name}"
@@ -65,7 +65,7 @@ def list_all(name: str, as_json: bool) -> None:
     Example:
       appliance domain list acme
     """
-    found = database.read(lambda store: store.access.domains(store.accounts.named(name).id))
+    found = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
     rows = [record(each, *DOMAIN_COLUMNS) for each in found]
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
 
@@ -138,8 +138,8 @@ def _domain_name(text: str) -> str:
         return account_rules.domain_name(text)
 
 
-def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":
-    for found in store.access.domains(account_id):
+async def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":
+    for found in await store.access.domains(account_id):
         if found.name == domain:
             return found
     raise click.ClickException(f"the account {account} has no domain {domain}: `appliance domain add` adds it")
@@ -150,10 +150,13 @@ async def _keys(
 ) -> "list[StoredDkimKey]":
     """All keys of a domain; those that sign are created if there are none."""
     from appliance.keys.dkim_keys import SigningKeys
+    from appliance.keys.installation_key import shared_key
     from appliance.keys.keyfile import load_or_create
     from appliance.outside import Outside
 
-    keys = SigningKeys(store, Outside(), load_or_create(settings.server.data_dir))
+    data_dir = settings.server.data_dir
+    key = await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
+    keys = SigningKeys(store, Outside(), key)
     return await keys.known(account_id, domain, rotate=rotate)
 
 
@@ -164,8 +167,8 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
     settings, wanted = settings or database.load_settings(), _domain_name(domain)
 
     async def work(store: "Store") -> "list[StoredDkimKey]":
-        account_id = store.accounts.named(account).id
-        _registered(store, account, account_id, wanted)
+        account_id = (await store.accounts.named(account)).id
+        await _registered(store, account, account_id, wanted)
         return await _keys(store, settings, account_id, wanted, rotate=rotate)
 
     keys = database.run(work, settings=settings)

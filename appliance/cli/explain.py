@@ -31,14 +31,14 @@ def explain(message: str, dialogue: bool, as_json: bool) -> None:
     """
     settings = database.load_settings()
 
-    def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
-        found = store.records.of(message)
+    async def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
+        found = await store.records.of(message)
         if found is None:
             raise click.ClickException(f"there is no message {message!r}")
         domains = {tried.domain for tried in found.recipients}
-        return found, store.pools.views(domains, settings.warmup, found.account_id)
+        return found, await store.pools.views(domains, settings.warmup, found.account_id)
 
-    found, pools = database.read(work, settings=settings)
+    found, pools = database.run(work, settings=settings)
     answer = _answer(found, pools, len(settings.delivery.retry_delays) + 1, dialogue=dialogue)
     show(as_json, answer, "\n".join(map(printable, _lines(found, answer, dialogue=dialogue))))
 

@@ -10,8 +10,8 @@ from appliance.config.settings import Config, ConfigError
 from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.local_addresses import bind_error, binds
-from appliance.store import FILE_NAME, CopyWaits, NewerDatabase, UpgradeRefused
-from appliance.store.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
+from appliance.store import FILE_NAME, CopyWaits, DatabaseRefused, NewerDatabase, UnfinishedCopy, UpgradeRefused
+from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning
 
 # What the operating system says about an address that cannot be had, without saying which one.
@@ -39,7 +39,9 @@ def _line(error: BaseException, config: Config) -> str | None:
     file = config.server.data_dir / FILE_NAME
     if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | RestoreInterrupted):
         return str(error)
-    if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits):
+    if isinstance(error, DatabaseRefused) or (isinstance(error, NewerDatabase | UnfinishedCopy) and config.store.url):
+        return f"store.url: {error}"
+    if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits | UnfinishedCopy):
         return f"{file}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{file}: {damaged(error)}"

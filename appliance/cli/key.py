@@ -42,8 +42,8 @@ def create(name: str, test: bool, scope: str, as_json: bool) -> None:
     """
     from appliance.model.mail import Scope
 
-    key_id, secret = database.run(
-        lambda store: store.access.create_key(store.accounts.named(name).id, scope=Scope(scope), test=test)
+    key_id, secret = database.run_for(
+        name, lambda store, account_id: store.access.create_key(account_id, scope=Scope(scope), test=test)
     )
     made = {"id": key_id, "key": secret}
     show_record(as_json, made, made)
@@ -60,10 +60,11 @@ def list_all(name: str | None, as_json: bool) -> None:
       appliance key list
       appliance key list acme --json
     """
-    found: list[ApiKey] = database.read(
-        lambda store: store.access.keys(None if name is None else store.accounts.named(name).id),
-        or_nothing=[] if name is None else None,
-    )
+    found: list[ApiKey]
+    if name is None:
+        found = database.run(lambda store: store.access.keys(), or_nothing=[])
+    else:
+        found = database.run_for(name, lambda store, account_id: store.access.keys(account_id))
     columns = ("hint", "scope", "test", "created_at", "revoked_at")
     rows = [{"id": each.id, "account": each.account_name} | record(each, *columns) for each in found]
     nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
@@ -84,7 +85,8 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
     if len(name_and_id) > 2:
         raise click.UsageError(f"Got unexpected extra argument ({name_and_id[2]})")
     *name, key_id = name_and_id
-    revoked = database.run(
-        lambda store: store.access.revoke_key(key_id, store.accounts.named(name[0]).id if name else None)
-    )
+    if name:
+        revoked = database.run_for(name[0], lambda store, account_id: store.access.revoke_key(key_id, account_id))
+    else:
+        revoked = database.run(lambda store: store.access.revoke_key(key_id))
     show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")

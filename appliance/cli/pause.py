@@ -30,7 +30,7 @@ def pause(reason: str, as_json: bool) -> None:
 
     async def work(store: "Store") -> str:
         await store.pools.hold(EVERY, reason)
-        hold = store.pools.paused()
+        hold = await store.pools.paused()
         return reason if hold is None else hold.reason
 
     kept = database.run(work)
@@ -54,10 +54,10 @@ def resume(cancel_old: bool, as_json: bool) -> None:
     from appliance.store.pools import EVERY
 
     async def work(store: "Store") -> "tuple[bool, int, AllWaiting]":
-        hold, cancelled = store.pools.paused(), 0
+        hold, cancelled = await store.pools.paused(), 0
         if hold is not None and cancel_old:
             cancelled = await store.queue_control.cancel_older(hold.held_at, "given up when delivery was resumed")
-        return await store.pools.release(EVERY), cancelled, store.queue_control.totals()
+        return await store.pools.release(EVERY), cancelled, await store.queue_control.totals()
 
     was_paused, cancelled, waiting = database.run(work)
     answer = {"was_paused": was_paused, "cancelled": cancelled, "due": waiting.due, "deferred": waiting.deferred}

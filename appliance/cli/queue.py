@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Found = tuple[list[WaitingMail], dict[str, PoolHold], list[PoolState], list[WarmupStatus]]
+    _Found = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus]]
 
 QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
 QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
@@ -70,17 +70,17 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 
     settings = database.load_settings()
 
-    def work(store: "Store") -> "_Found":
+    async def work(store: "Store") -> "_Found":
         # One more than is shown, to see whether there are more.
-        mail, warmups = store.queue_control.summary(pools + 1, destinations), store.warmups.told(settings.warmup, pools)
-        return mail, store.pools.holds(), store.pools.states(), warmups
+        mail = await store.queue_control.summary(pools + 1, destinations)
+        warmups = await store.warmups.told(settings.warmup, pools)
+        return mail, await store.pools.all_holds(), await store.pools.states(), warmups
 
-    nothing: _Found = ([], {}, [], [])
-    mail, holds, states, warmups = database.read(work, settings=settings, or_nothing=nothing)
-    pause = pause_of(holds.pop(EVERY, None))
-    found = [msgspec.structs.asdict(pool) for pool in by_pool(mail, holds, states)]
-    for pool in found:
-        pool["destinations"] = [msgspec.structs.asdict(each) for each in pool["destinations"]]
+    nothing: _Found = ([], [], [], [])
+    mail, holds, states, warmups = database.run(work, settings=settings, or_nothing=nothing)
+    pause = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
+    of_pools = [hold for hold in holds if hold.pool != EVERY]
+    found: list[dict[str, Any]] = msgspec.to_builtins(by_pool(mail, of_pools, states))
     shown, more = found[:pools], len(found) > pools
     if as_json:
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
@@ -160,9 +160,9 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
 
     async def work(store: "Store") -> str:
         if not force:
-            _check_known(store, pool, settings)
+            await _check_known(store, pool, settings)
         await store.pools.hold(pool, reason)
-        return store.pools.holds()[pool].reason
+        return (await store.pools.holds())[pool].reason
 
     kept = database.run(work, settings=settings)
     show(as_json, {"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
@@ -183,16 +183,16 @@ def resume(pool: str, as_json: bool) -> None:
     show(as_json, {"pool": pool, "held": False, "was_held": was_held}, text)
 
 
-def _check_known(store: "Store", pool: str, settings: "Config") -> None:
+async def _check_known(store: "Store", pool: str, settings: "Config") -> None:
     """Refuse a name that is most likely a typing error: no such pool is known."""
     from difflib import get_close_matches
 
     from appliance.deliver.providers import pool_names
 
-    known = pool_names(settings) | set(store.pools.names())
+    known = pool_names(settings) | set(await store.pools.names())
     if pool in known:
         return
-    if (through := store.pools.destination(pool.lower())) is not None:
+    if (through := await store.pools.destination(pool.lower())) is not None:
         raise click.ClickException(f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
     # Any domain may become a pool, so one that is not similar to a known pool is accepted.
     near = get_close_matches(pool, sorted(known), n=1, cutoff=SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME)
@@ -242,8 +242,7 @@ def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str
     from appliance.report.explain import warmup_wait
 
     if pool["held_because"] is not None:
-        probe = pool["next_probe_at"]
-        return f"held: {pool['held_because']}" + (f"; next probe at {probe[11:19]}" if probe else "")
+        return "; ".join(map(_held, pool["held_by"] or [pool]))
     # Both are UTC and of one form, so they compare as text.
     if pool["slowed_until"] is not None and pool["slowed_until"] > rfc3339(now):
         return f"slowed until {pool['slowed_until'][11:19]}: {pool['slowed_because']}"
@@ -251,3 +250,8 @@ def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str
         count = pool["slowed_accounts"]
         return "1 account's mail slowed down" if count == 1 else f"{count} accounts' mail slowed down"
     return warmup_wait([each for each in warmups if each.pool == pool["pool"]], now) or ""
+
+
+def _held(hold: dict[str, Any]) -> str:
+    by_node, probe = f" by node {hold['node']}" if "node" in hold else "", hold["next_probe_at"]
+    return f"held{by_node}: {hold['held_because']}" + (f"; next probe at {probe[11:19]}" if probe else "")

@@ -18,6 +18,7 @@ from appliance.config.values import (
     BASE_URL,
     BIND,
     BOOLEAN,
+    DATABASE_URL,
     DIRECTORY,
     DOMAIN_PATTERN,
     FILE,
@@ -130,7 +131,7 @@ def _key(kind: ValueKind[T], default: object, meaning: str) -> T:
     """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
     row = {"kind": kind, "default": default, "meaning": meaning}
     # Passwords stay out of the repr.
-    return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind is not SECRET)
+    return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind not in (SECRET, DATABASE_URL))
 
 
 def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
@@ -147,6 +148,9 @@ class ServerSettings:
         "",
         'Name in HELO and in Message-IDs of last resort, e.g. "mail.example.com"; empty: the machine\'s name',
     )
+    node: str = _key(
+        optional(POOL_NAME, ""), "", "Name of this node among those on one PostgreSQL; empty: the machine's name"
+    )
     data_dir: Path = _key(DIRECTORY, "/var/lib/appliance", "Where the database and its key file live")
     own_domains: tuple[str, ...] = _key(
         many(HOST_NAME), [], "Further names of this service; webhook URLs to them are refused"
@@ -154,6 +158,17 @@ class ServerSettings:
     shutdown_timeout: float = _key(_TIMEOUT, "60s", "How long a stop may take: three quarters for work in flight")
     log_level: LogLevel = _key(
         choice(LogLevel), "info", "debug, info (plain course of things), warning (handled trouble) or error"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where messages, accounts and everything else are kept."""
+
+    url: str = _key(
+        DATABASE_URL,
+        "",
+        "A PostgreSQL database that several nodes may share; empty: a file in server.data_dir",
     )
 
 
@@ -222,7 +237,9 @@ class AcmeSettings:
         optional(MAILBOX, ""), "", "Contact address of the ACME account, given when it is made; empty: none"
     )
     names: tuple[str, ...] = _key(
-        many(HOST_NAME), [], "Names in the certificate; empty: server.hostname and the host of http.base_url"
+        many(HOST_NAME),
+        [],
+        "Names in the certificate; empty: server.hostname and the host of http.base_url; on several nodes, of all",
     )
     bind: tuple[Endpoint, ...] = _key(
         many(BIND, at_least=1), ["0.0.0.0:80"], "Where the authority's questions come in: port 80 of every name"
@@ -396,6 +413,7 @@ class Config:
     """Every setting; `source` is the file it came from, None and `embedded` when there was none."""
 
     server: ServerSettings
+    store: StoreSettings
     http: HttpSettings
     smtp: SmtpSettings
     acme: AcmeSettings

@@ -111,6 +111,14 @@ def _read_secret(value: object) -> str:
     return value
 
 
+def _read_database_url(value: object) -> str:
+    """Where a PostgreSQL is, often with its password. The reason does not quote it."""
+    text = _read_secret(value)
+    if text and not text.startswith(("postgresql://", "postgres://")):
+        raise ValueError('must be empty, or a URL such as "postgresql://appliance:PASSWORD@db.example.com/appliance"')
+    return text
+
+
 def _read_mailbox(text: str) -> str | None:
     found = _MAILBOX.fullmatch(text)
     return text if found and is_host_name(found[1].lower()) else None
@@ -201,6 +209,7 @@ POOL_NAME = _kind(
     lambda text: text if _POOL_NAME.fullmatch(text) else None,
 )
 SECRET = ValueKind("text", _read_secret)
+DATABASE_URL = ValueKind("URL", _read_database_url)
 MAILBOX = _kind("mail address", 'a mail address such as "postmaster@example.com"', _read_mailbox)
 BASE_URL = _kind("URL", 'an http or https URL without a path, such as "https://mail.example.com"', _read_base_url)
 HTTPS_URL = _kind("URL", 'an https URL such as "https://ca.example.com/acme/directory"', _read_https_url)

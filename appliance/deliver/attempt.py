@@ -29,12 +29,21 @@ from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters, PoolSlot
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.route import Host, NoRoute, Relay
-from appliance.deliver.smtp.connection import CONNECTION, DeadlineWatch, Progress, SlowServers, SmtpConnection, Timeouts
+from appliance.deliver.smtp.connection import (
+    CONNECTION,
+    DeadlineWatch,
+    LeaseLost,
+    Progress,
+    SlowServers,
+    SmtpConnection,
+    Timeouts,
+)
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
+from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
@@ -151,18 +160,24 @@ class Deliverer:
 
         None: no server could be tried, by the warm-up or because its pool is held, and the envelope is due as before.
         """
-        routed = active.ready.routed
-        envelope = self._still_wanted(routed)
+        routed, active.progress.may_hand_over = active.ready.routed, self.store.engine.holds_lease
+        if not self.store.engine.holds_lease():
+            return None
+        try:
+            envelope = await self._still_wanted(routed)
+        except Refused:  # the storage is away
+            return None
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
         if envelope is None:
             return []
-        self.store.under_delivery.begin([recipient.id for recipient in envelope.recipients])
         outcomes: list[Outcome] | None = None
         try:
             with active.scope:
                 outcomes = await self._deliver(active, envelope)
         except Shortage:
             raise
+        except (Refused, LeaseLost):  # the storage is away, and no server has been given the message
+            return None
         except Exception as error:
             return self.not_attempted(envelope, error, self.outside.now())
         if active.scope.cancelled_caught:  # because its server did nothing and other mail waited
@@ -187,14 +202,25 @@ class Deliverer:
         record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
         return [record(recipient, judgement, code=None, text=text) for recipient in envelope.recipients]
 
-    def _still_wanted(self, routed: Routed) -> Envelope | None:
-        """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days."""
+    async def _still_wanted(self, routed: Routed) -> Envelope | None:
+        """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days.
+
+        From here on its recipients are under delivery. That begins before the read: a cancellation that is committed
+        after the read would not be seen, so it has to see the recipients.
+        """
         envelope, under_delivery = routed.envelope, self.store.under_delivery
-        if trio.current_time() < routed.since + LONG_WAIT and not under_delivery.was_cancelled(envelope.message_id):
-            return envelope
-        if under_delivery.is_being_cancelled(envelope.message_id):
+        message_id, recipients = envelope.message_id, [recipient.id for recipient in envelope.recipients]
+        if under_delivery.is_being_cancelled(message_id):
             return None  # if the cancellation fails, it is still due, and found by the next poll
-        waiting = self.store.queue_control.waiting(envelope.message_id)
+        under_delivery.begin(recipients)
+        if trio.current_time() < routed.since + LONG_WAIT and not under_delivery.was_cancelled(message_id):
+            return envelope
+        try:
+            waiting = await self.store.queue_control.waiting(message_id)
+        except BaseException:
+            under_delivery.end(recipients)
+            raise
+        under_delivery.end(each for each in recipients if each not in waiting)
         left = tuple(recipient for recipient in envelope.recipients if recipient.id in waiting)
         return envelope._replace(recipients=left) if left else None
 
@@ -221,7 +247,7 @@ class Deliverer:
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
         """Without the message itself: the payload is enough to keep for as long as a server takes."""
         messages, signature = self.store.messages, ready.signature
-        known = ready.routed.mime or messages.to_send(envelope.message_id).mime
+        known = ready.routed.mime or (await messages.to_send(envelope.message_id)).mime
         mime = known or await messages.content(envelope.message_id)
         if len(mime) < THREAD_BYTES:
             payload = prepare(signature + mime)
@@ -242,10 +268,11 @@ class Deliverer:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if not self.limiters.move(slot, route, host.name, dialled):
                     continue
+                await self.warmup.load_source(slot.limiter.pool, self.warmup.source(address))
                 if not self.warmup.may_dial(permit, address, slot.limiter.pool):
                     continue
                 reached = await self._try(active, transaction, host, dialled)
-                found = reached, self._tell(reached, slot)
+                found = reached, await self._tell(reached, slot)
                 if reached.final:
                     self.warmup.reached(permit, reached.limiter.pool)
                     return found
@@ -341,7 +368,7 @@ class Deliverer:
 
     # ---- what it means
 
-    def _tell(self, reached: _Reached, slot: PoolSlot) -> list[Judgement]:
+    async def _tell(self, reached: _Reached, slot: PoolSlot) -> list[Judgement]:
         """Judge what a server said, and tell its limiter each thing once: ten recipients refused are one refusal."""
         verdicts, limiter, now = reached.verdicts, reached.limiter, self.outside.now()
         judgements = [judge(verdict, len(verdicts)) for verdict in verdicts]
@@ -358,9 +385,9 @@ class Deliverer:
         if slot.delivered:
             limiter.delivered(slot.account)
         elif refusals:
-            first, sender = refusals[0], self.limiters.sender(slot)
+            first, sender = refusals[0], await self.limiters.sender(slot)
             limiter.refused_as_sender(now, first.text[:200], sender, about_us=first.is_before_mail)
         if wishes:
-            first, sender = wishes[0], self.limiters.sender(slot)
+            first, sender = wishes[0], await self.limiters.sender(slot)
             limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
         return judgements

@@ -27,7 +27,8 @@ def build(
     config: Config, outside: Outside, store: Store, key: bytes, new_mail: NewMail, *, stop_by: Callable[[], float]
 ) -> Scheduler:
     NAMED_POOLS.update(config.delivery.pools)
-    delivery, own = config.delivery, LocalAddresses(frozenset(config.delivery.own_addresses))
+    delivery, others = config.delivery, store.engine.others
+    own = LocalAddresses(frozenset(delivery.own_addresses), lambda: others().addresses)
     resolver = DnsResolver(config.dns.resolvers)
     router = Router(
         resolver,
@@ -35,7 +36,7 @@ def build(
         port=delivery.mx_port,
         allowed=delivery.allow_networks,
         own=own,
-        own_names=frozenset({config.server.hostname}),
+        own_names=lambda: {config.server.hostname} | others().names,
         relays=relays(delivery),
     )
     trusting = verifying_context(delivery.ca_file)

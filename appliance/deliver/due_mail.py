@@ -9,7 +9,8 @@ which none gets all (`Shares`).
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -146,6 +147,7 @@ class DueMail:
     coming: Container[str] = frozenset()  # messages that are handed over in memory, and are not to be found here too
     taken: set[str] = field(default_factory=set)  # recipients that are pending: still due, as far as the store knows
     _taken_of: dict[tuple[str, str], int] = field(default_factory=dict)  # how many, by account and domain
+    _released: set[str] | None = None  # during a poll: what was released since it began, and may be read as still due
     _seen_until: int = 0  # all that was due by then has been read
     behind: bool = False  # the last poll found more than it could take
     _last: str = ""  # the account that was visited last
@@ -158,61 +160,75 @@ class DueMail:
 
     def release(self, envelope: Envelope) -> None:
         """Forget an envelope; what of it is still due will be found again."""
-        self.taken.difference_update([recipient.id for recipient in envelope.recipients])
+        recipients = [recipient.id for recipient in envelope.recipients]
+        self.taken.difference_update(recipients)
+        if self._released is not None:
+            self._released.update(recipients)
         lane = envelope.account_id, envelope.domain
         left = self._taken_of.pop(lane, 0) - len(envelope.recipients)
         if left > 0:
             self._taken_of[lane] = left
 
-    def new(self, may_take: MayTake) -> list[Envelope]:
+    async def new(self, may_take: MayTake) -> list[Envelope]:
         """What has become due since the last poll; with a clock that was set back, everything due."""
         since = self._seen_until - OVERLAP
-        return self._poll(since if self._seen_until <= self.outside.now() else 0, may_take)
+        with self._noting_released():
+            return await self._poll(since if self._seen_until <= self.outside.now() else 0, may_take)
 
-    def all(self, may_take: MayTake) -> list[Envelope]:
+    async def all(self, may_take: MayTake) -> list[Envelope]:
         """Everything due, also what was left before because its pool had no room."""
-        return self._poll(0, may_take)
+        with self._noting_released():
+            return await self._poll(0, may_take)
 
-    def left(self, may_take: MayTake) -> list[Envelope]:
+    async def left(self, may_take: MayTake) -> list[Envelope]:
         """Some of what was left before, for pools that have room again."""
-        return envelopes(self._round(may_take))
+        with self._noting_released():
+            return envelopes(await self._round(may_take))
 
-    def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
+    @contextmanager
+    def _noting_released(self) -> Iterator[None]:
+        self._released = set()
+        try:
+            yield
+        finally:
+            self._released = None
+
+    async def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
         if not self.behind:
             now, limit = self.outside.now(), len(self.taken) + RECIPIENTS_PER_POLL
-            due = self.store.queue.due(simulated=False, most=limit, since=since)
+            due = await self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
                 new = (each for each in due if self._is_new(each) and may_take(each.account_id, each.domain))
                 return envelopes(new)
-        found = self._round(may_take)
+        found = await self._round(may_take)
         self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
         return envelopes(found)
 
     # ---- behind a backlog
 
-    def _round(self, may_take: MayTake) -> list[DueRecipient]:
+    async def _round(self, may_take: MayTake) -> list[DueRecipient]:
         found: list[DueRecipient] = []
-        accounts = self.store.lanes.accounts()
+        accounts = await self.store.lanes.accounts()
         self._after = {account: after for account, after in self._after.items() if account in accounts}
         share = max(LEAST_PER_ACCOUNT, RECIPIENTS_PER_POLL // max(1, len(accounts)))
         later = [account for account in accounts if account > self._last]
         for account in later + accounts[: len(accounts) - len(later)]:
             if len(found) >= RECIPIENTS_PER_POLL:
                 break
-            found += self._visit(account, share, may_take)
+            found += await self._visit(account, share, may_take)
             self._last = account
         return found
 
-    def _visit(self, account: str, share: int, may_take: MayTake) -> list[DueRecipient]:
-        domains = self.store.lanes.domains(account, self._after.get(account, ""), DOMAINS_PER_VISIT)
+    async def _visit(self, account: str, share: int, may_take: MayTake) -> list[DueRecipient]:
+        domains = await self.store.lanes.domains(account, self._after.get(account, ""), DOMAINS_PER_VISIT)
         self._after[account] = ""  # from the beginning, unless there is more
         found: list[DueRecipient] = []
         for number, domain in enumerate(domains, 1):
             if may_take(account, domain):
                 most = min(RECIPIENTS_PER_VISIT, share - len(found))
                 # Those already taken are still due for the store, and come first.
-                due = self.store.lanes.due(account, domain, most + self._taken_of.get((account, domain), 0))
+                due = await self.store.lanes.due(account, domain, most + self._taken_of.get((account, domain), 0))
                 found += [recipient for recipient in due if self._is_new(recipient)][:most]
             if len(found) >= share or number == DOMAINS_PER_VISIT:
                 self._after[account] = domain
@@ -220,7 +236,8 @@ class DueMail:
         return found
 
     def _is_new(self, recipient: DueRecipient) -> bool:
-        return recipient.id not in self.taken and recipient.message_id not in self.coming
+        was_released = self._released is not None and recipient.id in self._released
+        return not (recipient.id in self.taken or was_released or recipient.message_id in self.coming)
 
 
 def envelopes(recipients: Iterable[DueRecipient]) -> list[Envelope]:

@@ -164,7 +164,7 @@ class InFlight:
         limiter, account, now = ready.routed.limiter, ready.routed.envelope.account_id, self.limiters.outside.now()
         if self.limiters.is_held(limiter.pool) or not limiter.lets_pass(account, now):
             return None
-        if limiter.in_use >= limiter.throttle.slots:
+        if limiter.in_use >= limiter.slots:
             return limiter.pool
         if not limiter.is_open(now):  # for a reason of its own, such as a server that asked for less
             return None
@@ -175,7 +175,7 @@ class InFlight:
     def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: str, now: float) -> bool:
         routed, account = ready.routed, ready.routed.envelope.account_id
         own = active.slot.account == account
-        if routed.limiter.in_use >= routed.limiter.throttle.slots:
+        if routed.limiter.in_use >= routed.limiter.slots:
             # The next message would find the same server no better.
             same = any(active.progress.address in host.dialled for host in routed.route.hosts)
             return active.slot.limiter is routed.limiter and not own and not same

@@ -26,6 +26,7 @@ In a row means without a delivery between them: in the pool, or of the account.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -109,6 +110,7 @@ class PoolLimiter:
     shared: bool = False
     start: int | None = None  # slots to begin with, if not all
     provider: str | None = None  # whose host this is named like, without a proof; None: the pool is what it says
+    nodes: Callable[[], int] = lambda: 1  # that share the limits; a provider's are for each address, so for each node
     in_use: int = 0
     unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
     hold_reason: str | None = None  # why the pool should be held, once it should
@@ -123,11 +125,24 @@ class PoolLimiter:
         self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
         self._tokens = float(self.limits.per_minute or 0)
 
+    def _nodes(self) -> int:
+        return 1 if self.shared else self.nodes()
+
+    @property
+    def slots(self) -> int:
+        """Transactions that this node may have at once."""
+        return max(1, self.throttle.slots // self._nodes())
+
+    @property
+    def rate(self) -> float | None:
+        """Messages a minute that this node may send; None: as fast as it goes."""
+        return None if self.limits.per_minute is None else self.limits.per_minute / self._nodes()
+
     # ---- slots
 
     def is_open(self, now: int) -> bool:
         """Whether one more transaction may begin, of an account that has nothing against it."""
-        slots = self.throttle.slots
+        slots = self.slots
         return (
             self.in_use < slots
             and self.unrecorded < slots
@@ -145,7 +160,8 @@ class PoolLimiter:
 
     def is_at_rest(self, now: int) -> bool:
         """Whether nothing would be lost if this limiter were forgotten and made anew."""
-        used = self.limits.per_minute is not None and self.has_token(now) and self._tokens < self.limits.per_minute
+        rate = self.rate
+        used = rate is not None and self.has_token(now) and self._tokens < max(1.0, rate)
         at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
         return at_rest and all(
             standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
@@ -232,9 +248,10 @@ class PoolLimiter:
     # ---- the rate
 
     def has_token(self, now: int) -> bool:
-        rate = self.limits.per_minute
-        if rate is None:
+        if (rate := self.rate) is None:
             return True
-        self._tokens = min(rate, self._tokens + max(0, now - self._tokens_at) * rate / (60 * SECOND))
+        # At least one, or a part of less than one a minute would never let anything pass.
+        most = max(1.0, rate)
+        self._tokens = min(most, self._tokens + max(0, now - self._tokens_at) * rate / (60 * SECOND))
         self._tokens_at = now
         return self._tokens >= 1

@@ -8,10 +8,13 @@ and never enough to limit it:
 - every other server passes the limiter of its organisation, the owner of its name.
 
 A pool that is held because its servers refuse us is probed: after a while one message goes, later and later, until one
-is delivered. A probe that is refused is not bounced for it. Holds of the operator end only by the operator.
+is delivered. A probe that is refused is not bounced for it. Holds of the operator end only by the operator. Of several
+nodes each holds its own mail and probes by itself, since servers judge the address that mail comes from; the operator's
+holds are for all.
 """
 
 from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
@@ -202,6 +205,8 @@ class PoolLimiters:
     _being_held: dict[str, PoolHold] = field(default_factory=dict)  # pools whose hold is not on record yet
     _probes: dict[str, Probe] = field(default_factory=dict)  # by pool
     _pause: PoolHold | None = None  # the hold of all of them
+    _readings: int = 0  # of the holds in the store, begun so far
+    _read: int = 0  # the number of the reading that counts
     # None: nothing yet, and what an earlier process said is outdated.
     _published: tuple[list[PoolState], list[OutgoingSession]] | None = None
     _only: bool = False  # there is but one account
@@ -236,7 +241,10 @@ class PoolLimiters:
         pool = host if own else claim.name
         if (limiter := self._limiters.get(pool)) is None:
             start, provider = (UNPROVED_SLOTS, claim.name) if own else (None, None)
-            limiter = self._limiters[pool] = PoolLimiter(pool, claim.limits, claim.proof and not own, start, provider)
+            limiter = PoolLimiter(
+                pool, claim.limits, claim.proof and not own, start, provider, self.store.engine.live_nodes
+            )
+            self._limiters[pool] = limiter
         return limiter
 
     # ---- what may pass
@@ -297,16 +305,23 @@ class PoolLimiters:
         slot.limiter = limiter
         return True
 
-    def sender(self, slot: PoolSlot) -> JudgedSender:
+    async def sender(self, slot: PoolSlot) -> JudgedSender:
         """Whose mail a server has judged; that there is but one account is found out again every few seconds."""
         if (now := trio.current_time()) >= self._only_at + ACCOUNTS_EVERY:
-            self._only, self._only_at = self.store.accounts.is_only_one(), now
+            self._only_at = now
+            with suppress(Refused):  # the storage is away: as it was found last
+                self._only = await self.store.accounts.is_only_one()
         return JudgedSender(slot.account, slot.domain, self._only)
 
     # ---- holds
 
-    def read_holds(self) -> None:
-        holds = self.store.pools.holds()
+    async def read_holds(self) -> None:
+        self._readings += 1
+        number = self._readings
+        holds = await self.store.pools.holds()
+        if number < self._read:
+            return  # a later reading was faster
+        self._read = number
         pause = holds.pop(EVERY, None)
         if pause != self._pause:
             self._pause = pause
@@ -340,12 +355,15 @@ class PoolLimiters:
             return
         if pool in self._holds:
             return
-        self._being_held[pool] = hold = PoolHold(pool, reason, now, now + FIRST_PROBE)
-        self.read_holds()
+        hold = PoolHold(pool, reason, now, now + FIRST_PROBE, node=self.store.engine.node)
+        self._holds[pool] = self._being_held[pool] = hold
+        await self._store(pool, self.read_holds)
         log.error("a pool is held: its servers refuse us as a sender", pool=pool, reason=reason)
         await self._store(pool, lambda: self.store.pools.hold(pool, reason, hold.probe_at))
-        del self._being_held[pool]
-        self.read_holds()
+        try:
+            await self._store(pool, self.read_holds)
+        finally:
+            del self._being_held[pool]  # not before: a reading that began earlier does not have it
 
     async def _end_probe(self, pool: str, slot: PoolSlot) -> None:
         """Release the pool if the probe was delivered there; else set the time of the next."""
@@ -362,8 +380,10 @@ class PoolLimiters:
             wait = min(FIRST_PROBE << min(count, 10), LONGEST_PROBE) if reached else PROBE_AGAIN
             later = replace(probe.hold, probe_at=self.outside.now() + wait, probes=count)
             await self._store(pool, lambda: self.store.pools.probed(later))
-        probe.under_way = False
-        self.read_holds()
+        try:
+            await self._store(pool, self.read_holds)
+        finally:
+            probe.under_way = False  # not before: the next one would go by the time of this one
 
     async def _store(self, pool: str, write: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -403,14 +423,14 @@ class PoolLimiters:
 
 
 def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
-    throttle = limiter.throttle
+    throttle, rate = limiter.throttle, limiter.rate
     return PoolState(
         pool=pool,
         in_use=limiter.in_use,
-        allowed=throttle.slots,
+        allowed=limiter.slots,
         slowed_until=throttle.slowed_until or None,
         slowed_by=throttle.slowed_by,
         updated_at=0,
-        rate=None if limiter.has_token(now) else limiter.limits.per_minute,
+        rate=None if rate is None or limiter.has_token(now) else max(1, round(rate)),
         slowed_accounts=tuple(limiter.slowed_accounts(now)[:ACCOUNTS_TOLD]),
     )

@@ -163,7 +163,7 @@ class Preparing:
         route = await self.routes.find(envelope.domain)
         return route, await self.signer.find_keys(envelope.account_id, envelope.sender_domain)
 
-    def prepare(
+    async def prepare(
         self,
         envelope: Envelope,
         path: DeliveryPath,
@@ -177,7 +177,7 @@ class Preparing:
         (route, keys), signature, size = path, self.signer.made(envelope.message_id), len(mime or b"")
         try:
             if mime is None:
-                mime, stored, size = self.store.messages.to_send(envelope.message_id)
+                mime, stored, size = await self.store.messages.to_send(envelope.message_id)
                 signature = stored or signature
         except Exception as error:
             return NotPrepared(envelope, limiter.pool, error)
@@ -216,7 +216,7 @@ class Preparing:
         for routed in batch:
             message_id = routed.envelope.message_id
             try:
-                known = routed.mime or messages.to_send(message_id).mime
+                known = routed.mime or (await messages.to_send(message_id)).mime
                 unsigned.append(Unsigned(message_id, known or await messages.content(message_id), routed.keys))
             except Exception as error:
                 failed[message_id] = error

@@ -167,7 +167,7 @@ class Router:
     port: int = 25
     allowed: tuple[Network, ...] = ()
     own: Container[Address] = frozenset()
-    own_names: frozenset[str] = frozenset()
+    own_names: Callable[[], Container[str]] = frozenset
     relays: Relays = Relays()
 
     async def route(self, domain: str) -> Route:
@@ -213,7 +213,7 @@ class Router:
         return answer.records, answer.authentic
 
     async def _look_up(self, mx: Mx) -> _Found:
-        if mx.host in self.own_names:
+        if mx.host in self.own_names():
             return _Found(mx, own=True)
         try:
             addresses, authentic = await host_addresses(self.resolver, mx.host)

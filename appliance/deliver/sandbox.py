@@ -43,15 +43,16 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
     """Simulate what is due until cancelled."""
     while True:
-        if store.pools.paused() is not None:
-            await wake.wait(PAUSE_CHECK)
-            continue
         polled_at = outside.now()
         try:
+            if await store.pools.paused() is not None or not store.engine.holds_lease():
+                await wake.wait(PAUSE_CHECK)
+                continue
             worked = await deliver_due(store, outside, attempts_allowed)
             if not worked:  # make due what was put off by a clock that was ahead
                 latest = outside.now() + LONGEST_DEFERRAL
                 worked = await store.queue_control.bring_forward(latest, simulated=True)
+            due_at = None if worked else await store.queue.next_due(simulated=True, after=polled_at)
         except Refused as refused:
             # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
             # same recipients are due again.
@@ -59,13 +60,12 @@ async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allow
             await trio.sleep(STORAGE_PAUSE)
             continue
         if not worked:
-            due_at = store.queue.next_due(simulated=True, after=polled_at)
             await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000))
 
 
 async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
     """Simulate one batch of due recipients and record it; how many there were."""
-    due = store.queue.due(simulated=True, most=SANDBOX_BATCH)
+    due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
     now = outside.now()
     if due:
         outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]

@@ -10,6 +10,7 @@ is in the store, so a restart continues where the last process ended. On shutdow
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 import trio
 
-from appliance.concurrency.batch_writer import BatchWriter
+from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT, ClockJumps
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.due_mail import DueMail, Envelope, envelopes, may_take
@@ -165,6 +166,10 @@ class Scheduler:
     _due_at: int | None = None  # when the next recipient will be due, as far as it is known
     _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 
+    def in_flight(self) -> int:
+        """How many recipients are in SMTP sessions."""
+        return self.store.under_delivery.count()
+
     async def run(self) -> None:
         self._in_flight = InFlight(self.limiters, self.warmup, sessions=self.sessions, large=self.large_sessions)
         self._recording = recording(self.store)
@@ -181,14 +186,25 @@ class Scheduler:
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
             while True:
-                self._take_new()
-                seconds, poll = self._next_poll()
-                if seconds <= 0:
-                    self._poll(poll)
-                    seconds, _ = self._next_poll()
-                elif self._in_flight.others_wait:
-                    self._start_all()
+                try:
+                    seconds = await self._next_turn()
+                except Refused as refused:  # the storage is away
+                    log.warning("delivery waits for the storage", reason=refused.text)
+                    self._polls.asked, seconds = True, STORAGE_PAUSE
+                    await trio.sleep(seconds)
+                    continue
                 await self.new_mail.wait(seconds)
+
+    async def _next_turn(self) -> float:
+        """Take what is new and what is due; seconds until the next turn."""
+        await self._take_new()
+        seconds, poll = self._next_poll()
+        if seconds <= 0:
+            await self._poll(poll)
+            seconds, _ = self._next_poll()
+        elif self._in_flight.others_wait:
+            self._start_all()
+        return seconds
 
     # ---- tasks beside the loop
 
@@ -208,7 +224,8 @@ class Scheduler:
         self._recording.close()
         with trio.CancelScope(shield=True):
             await self.warmup.save()
-            await self.limiters.publish(self._pending, [])  # no session is under way
+            with suppress(Refused):
+                await self.limiters.publish(self._pending, [])  # no session is under way
 
     async def _sign(self) -> None:
         while True:
@@ -222,12 +239,14 @@ class Scheduler:
 
     async def _publish(self) -> None:
         """Tell the commands of the shell, in other processes, how delivery stands; and notice what they did."""
-        version = self.store.queue_control.version()
+        version: int | None = None
         while True:
-            if (newer := self.store.queue_control.version()) != version:
+            with suppress(Refused):  # the storage is away: the next time
+                newer = await self.store.queue_control.version()
+                if version not in (None, newer):
+                    self.new_mail.request_poll()
                 version = newer
-                self.new_mail.request_poll()
-            await self.limiters.publish(self._pending, self._in_flight.told())
+                await self.limiters.publish(self._pending, self._in_flight.told())
             await trio.sleep(self.intervals.publish)
 
     async def _check_clock(self) -> None:
@@ -247,7 +266,7 @@ class Scheduler:
 
     # ---- what is taken
 
-    def _take_new(self) -> None:
+    async def _take_new(self) -> None:
         """Take what has just been accepted, unless older mail waits for the same; the rest is found in the store."""
         fresh = self.new_mail.take()
         if not fresh:
@@ -264,7 +283,7 @@ class Scheduler:
                 continue  # not before mail of the same account that has waited longer
             most = PENDING_OF_NEW if self._pending.total < PENDING_OF_NEW else PENDING_PER_POOL
             if self._wants(account, envelope.domain, most):
-                self._take(envelope, mimes[envelope.message_id])
+                await self._take(envelope, mimes[envelope.message_id])
 
     def _wants(self, account: str, domain: str, most: int = PENDING_PER_POOL) -> bool:
         """Whether more of an account's envelopes for a domain should be taken; its first ones always.
@@ -294,20 +313,21 @@ class Scheduler:
         state.due_in = inf if self._due_at is None else (self._due_at - self.outside.now()) / 1_000_000
         return next_poll(state, trio.current_time(), self.intervals.poll_all)
 
-    def _poll(self, poll: Poll) -> None:
+    async def _poll(self, poll: Poll) -> None:
         if poll is not Poll.NEW:
             self._polls.checked_at = trio.current_time()
-            self.limiters.read_holds()
+            await self.limiters.read_holds()
+            await self.warmup.load_missing()
         if poll is not Poll.LIMITERS:
-            self._take_due(poll is Poll.ALL)
+            await self._take_due(poll is Poll.ALL)
         self._start_all()
 
-    def _take_due(self, everything: bool) -> None:
+    async def _take_due(self, everything: bool) -> None:
         state, now = self._polls, trio.current_time()
         room = state.room and not self.due_mail.behind  # behind a backlog every poll reads what was left
         state.asked, state.room, state.polled_at = False, False, now
         # Asked for before the poll, so that what becomes due meanwhile is not missed by both.
-        self._due_at = self.store.queue.next_due(simulated=False)
+        self._due_at = await self.store.queue.next_due(simulated=False)
         if everything:
             state.polled_all_at = now
             self._left.clear()
@@ -315,13 +335,13 @@ class Scheduler:
         if room:
             finds.append(self.due_mail.left)
         for find in finds:
-            for envelope in find(self._wants):
+            for envelope in await find(self._wants):
                 if self._wants(envelope.account_id, envelope.domain):
-                    self._take(envelope)
+                    await self._take(envelope)
 
     # ---- one envelope: taken, prepared
 
-    def _take(self, envelope: Envelope, mime: bytes | None = None) -> None:
+    async def _take(self, envelope: Envelope, mime: bytes | None = None) -> None:
         self.due_mail.take(envelope)
         pool = self.limiters.pool_of(envelope.domain)
         self._pending.add(pool, envelope.account_id)
@@ -329,7 +349,7 @@ class Scheduler:
         if path is None:
             self._tasks.start_soon(self._find_path, envelope, pool, worth_keeping(mime, self._pending.total))
         else:
-            self._prepare(envelope, pool, path, mime, trio.current_time())
+            await self._prepare(envelope, pool, path, mime, trio.current_time())
 
     async def _find_path(self, envelope: Envelope, pool: str, mime: bytes | None) -> None:
         started_at, since = self.outside.now(), trio.current_time()
@@ -343,12 +363,19 @@ class Scheduler:
             except Exception as reason:
                 self._not_prepared(NotPrepared(envelope, pool, reason), started_at)
                 return
-        self._prepare(envelope, pool, path, mime, since)
+        await self._prepare(envelope, pool, path, mime, since)
 
-    def _prepare(self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float) -> None:
+    async def _prepare(
+        self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
+    ) -> None:
         limiter, total = self.limiters.of_route(path[0]), self._pending.total
         self._pending.move(pool, limiter.pool, envelope.account_id)
-        prepared = self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
+        try:
+            await self.warmup.load(limiter.pool, path[0])
+        except Refused as refused:
+            self._not_prepared(NotPrepared(envelope, limiter.pool, refused), self.outside.now())
+            return
+        prepared = await self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else it is to be signed
             self._prepared(prepared)
 
@@ -364,6 +391,10 @@ class Scheduler:
 
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
         self._pending.remove(failed.pool, failed.envelope.account_id)
+        if isinstance(failed.reason, Refused):  # the storage is away: no attempt, and it is found again
+            self.due_mail.release(failed.envelope)
+            self._left.setdefault(failed.pool, set()).add(failed.envelope.account_id)
+            return
         outcomes = self.deliverer.not_attempted(failed.envelope, failed.reason, started_at)
         self._recording.add(AttemptResult(failed.envelope, outcomes))
 

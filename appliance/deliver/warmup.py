@@ -58,6 +58,7 @@ class Warmup:
     source_of: Callable[[Address], Address | None] = source_address
     _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
     _unsaved: set[tuple[str, str]] = field(default_factory=set)
+    _missing: set[tuple[str, str]] = field(default_factory=set)  # asked for, but not in memory
     _pending_limits: dict[str, int] = field(default_factory=dict)  # by pool
     _sources: TtlCache[Address, str] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, SOURCE_FRESH))  # or ""
     _dead: TtlCache[Address, bool] = field(default_factory=lambda: TtlCache(WARMUP_ENTRIES, DEAD_FOR))
@@ -80,7 +81,8 @@ class Warmup:
             self._pending_limits.clear()
         most = None
         if source is not None and applies_to(self.settings, source):
-            most = hourly_limit(self.settings, self._pace(pool, source).day)
+            pace = self._pace(pool, source)
+            most = None if pace is None else hourly_limit(self.settings, pace.day)
         self._pending_limits[pool] = UNLIMITED if most is None else max(1, most // 2)
         return made
 
@@ -134,20 +136,24 @@ class Warmup:
         """How many recipients a source may hand to a pool now; without a source, nothing can leave at all."""
         if source is None or not applies_to(self.settings, source):
             return UNLIMITED
-        room = self._pace(pool, source).room(self.settings, self.outside.now())
+        if (pace := self._pace(pool, source)) is None:
+            return 0
+        room = pace.room(self.settings, self.outside.now())
         return UNLIMITED if room is None else room
 
     def _take(self, pool: str, source: str | None, count: int) -> None:
         """Count what goes; once the warm-up of a source is over, nothing is counted."""
         if source is not None and applies_to(self.settings, source):
             pace = self._pace(pool, source)
-            if hourly_limit(self.settings, pace.day) is not None:
+            if pace is not None and hourly_limit(self.settings, pace.day) is not None:
                 self._put(pace.take(self.settings, self.outside.now(), count))
 
     def _give_back(self, permit: Permit, count: int) -> None:
         pool, source = permit.pool, permit.source
-        if source is not None and applies_to(self.settings, source):
-            self._put(self._pace(pool, source).give_back(self.settings, permit.taken_at, count))
+        if source is None or not applies_to(self.settings, source):
+            return
+        if (pace := self._pace(pool, source)) is not None:
+            self._put(pace.give_back(self.settings, permit.taken_at, count))
 
     def _choice(self, pool: str, route: Route) -> tuple[str | None, int]:
         """The source of the first address of a route from which something may go, and how much."""
@@ -164,16 +170,41 @@ class Warmup:
         every = [address for host in route.hosts for address in host.addresses]
         return [address for address in every if address not in self._dead] or every
 
-    def _pace(self, pool: str, source: str) -> WarmupPace:
-        pace, now = self._paces.get((pool, source)), self.outside.now()
-        if pace is None and (pace := self.store.warmups.of(pool, source)) is None:
-            pace, known = begin(pool, source, now), self.known_as(pool)
-            if known != pool:  # a host that is only named like a provider's begins on the day that this one has come to
-                pace = replace(pace, day=self._pace(known, source).day)
-        self._paces[pool, source] = pace
-        if (current := pace.at(now)) is not pace:
+    def _pace(self, pool: str, source: str) -> WarmupPace | None:
+        """How far a warm-up has come; None: it is not in memory, and will be loaded."""
+        pace = self._paces.get((pool, source))
+        if pace is None:
+            self._missing.add((pool, source))
+            return None
+        if (current := pace.at(self.outside.now())) is not pace:
             self._put(current)
         return current
+
+    # ---- from the store, and back
+
+    async def load(self, pool: str, route: Route) -> None:
+        """Have in memory what concerns mail to a pool by a route."""
+        if self.settings.enabled and route.relay is None:
+            for source in {self.source(address) for address in self._alive(route)}:
+                await self.load_source(pool, source)
+
+    async def load_source(self, pool: str, source: str | None) -> None:
+        if source is None or (pool, source) in self._paces or not applies_to(self.settings, source):
+            return
+        pace, known = await self.store.warmups.of(pool, source), self.known_as(pool)
+        if known != pool:  # a host that is named like a provider's, and may prove to be one
+            await self.load_source(known, source)
+        if pace is None:
+            pace = begin(pool, source, self.outside.now())
+            if known != pool:  # one that is only named so begins on the day that the provider's has come to
+                pace = replace(pace, day=self._paces[known, source].day)
+        self._paces.setdefault((pool, source), pace)  # another task may have loaded and used it meanwhile
+
+    async def load_missing(self) -> None:
+        """Load what was asked for after it had been dropped from memory."""
+        missing, self._missing = self._missing, set()
+        for pool, source in missing:
+            await self.load_source(pool, source)
 
     def _put(self, pace: WarmupPace) -> None:
         key = pace.pool, pace.source

@@ -11,7 +11,8 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.doctor import Finding, domains, machine, names, ok, warning
+from appliance.doctor import Finding, database_server, domains, machine, names, ok, warning
+from appliance.errors import Refused
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
@@ -19,9 +20,9 @@ from appliance.model.mail import StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupStatus
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, Store, open_store
-from appliance.store.integrity import QuickCheck, quick_check
-from appliance.store.migrate import newest_known
+from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, open_store
+from appliance.store.sqlite.integrity import quick_check
+from appliance.store.sqlite.migrate import newest_known
 from appliance.times import SECOND
 from appliance.tls.certificate_files import by_acme
 
@@ -67,7 +68,7 @@ class Examination:
     async def run(self) -> list[Finding]:
         """Every finding, in the order of a report."""
         deadline = trio.current_time() + self.timeout
-        looked, stored = await self._database()
+        found, stored = await (self._database_server() if self.config.store.url else self._database_file())
         checks = self._checks(stored)
         open_checks = set(checks)
 
@@ -79,8 +80,8 @@ class Examination:
             async with trio.open_nursery() as nursery:
                 for name, check in checks.items():
                     nursery.start_soon(one, name, check)
-        data_dir, now = self.config.server.data_dir, self.outside.now()
-        self._findings += machine.judge_database(data_dir, looked, stored.unopened_keys, stored.unopened_secrets)
+        now = self.outside.now()
+        self._findings += found
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         for name in open_checks:
@@ -144,31 +145,47 @@ class Examination:
 
     # ---- the database
 
-    async def _database(self) -> tuple[QuickCheck | None, Stored]:
-        path = self.config.server.data_dir / FILE_NAME
-        if not path.exists():
-            return None, Stored()
-        looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
-        if looked.damage or looked.schema != newest_known():
-            return looked, Stored()  # reading it would fail, or change it
-        async with open_store(path.parent, self.outside, inline=True) as store:
-            return looked, self._stored(store)
+    async def _database_file(self) -> tuple[list[Finding], Stored]:
+        data_dir = self.config.server.data_dir
+        path, looked, stored = data_dir / FILE_NAME, None, Stored()
+        if path.exists():
+            looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
+            if not looked.damage and looked.schema == newest_known():  # else reading it would fail, or change it
+                async with open_store(data_dir, self.outside, inline=True) as store:
+                    stored = await self._stored(store)
+        return machine.judge_database(data_dir, looked, stored.unopened_keys, stored.unopened_secrets), stored
 
-    def _stored(self, store: Store) -> Stored:
+    async def _database_server(self) -> tuple[list[Finding], Stored]:
+        data_dir, url, stored = self.config.server.data_dir, self.config.store.url, Stored()
+        try:
+            facts = await examine_server(url, self.outside)
+            if facts.can_be_read:
+                async with open_store(data_dir, self.outside, url=url, inline=True) as store:
+                    stored = await self._stored(store)
+        except (DatabaseRefused, Refused) as refused:
+            return [database_server.judge_unusable(str(refused))], stored
+        wrong_key = database_server.judge_key_file(data_dir, facts.key_fingerprint)
+        found = database_server.judge_server(facts) + wrong_key + machine.judge_modes(data_dir, data_dir / KEY_FILE)
+        # With another key file nothing opens: that is said once.
+        secrets = [] if wrong_key else machine.judge_secrets(stored.unopened_keys, stored.unopened_secrets)
+        return found + secrets, stored
+
+    async def _stored(self, store: Store) -> Stored:
         key, found = self._key(), Stored()
-        for account in store.accounts.all():
-            webhook = store.webhooks.of(account.id)
+        for account in await store.accounts.all():
+            webhook = await store.webhooks.of(account.id)
             if webhook is not None and not _opens(partial(open_webhook_secret, key, webhook.id, webhook.secret)):
                 found.unopened_secrets.append(account.name)
-            for name in (domain.name for domain in store.access.domains(account.id) if domain.usable):
-                keys = store.dkim_keys.of(account.id, name)
+            for name in (domain.name for domain in await store.access.domains(account.id) if domain.usable):
+                keys = await store.dkim_keys.of(account.id, name)
                 found.senders.append((name, keys))
                 signing = [each for each in keys if each.retired_at is None]  # of others only the records are needed
                 opening = partial(open_signing_key, key, account.id, name)
                 if not all(_opens(partial(opening, each.selector, each.private_key)) for each in signing):
                     found.unopened_keys.append(name)
-        found.holds, found.newest_message_at = tuple(store.pools.holds().values()), store.messages.newest_at()
-        found.warmups = store.warmups.told(self.config.warmup, WARMUPS_READ)
+        found.holds = await store.pools.all_holds()
+        found.newest_message_at = await store.messages.newest_at()
+        found.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
         return found
 
     def _key(self) -> bytes:

@@ -26,9 +26,9 @@ from appliance.model.warmup import WarmupStatus
 from appliance.net.local_addresses import bind_error, binds
 from appliance.report.explain import clock
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store.integrity import QuickCheck
-from appliance.store.migrate import newest_known
 from appliance.store.pools import EVERY
+from appliance.store.sqlite.integrity import QuickCheck
+from appliance.store.sqlite.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.times import SECOND
 from appliance.tls.certificate import tls_context
@@ -253,9 +253,24 @@ def judge_database(
     if looked.schema < newest:
         text = f"is of schema {looked.schema}: it is upgraded to {newest} at the next start"
         found.append(warning("database", subject, text, "Make a backup first: appliance backup FILE"))
-    for path in (data_dir, data_dir / DATABASE, data_dir / KEY_FILE):
-        if path.exists() and path.stat().st_mode & 0o077:
-            found.append(fault("database", str(path), "can be read by other users", f"chmod go= {path}"))
+    found += judge_modes(data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
+    found += judge_secrets(unopened_keys, unopened_secrets)
+    checked = "is whole" if looked.finished else "is whole as far as it was checked in the time there was"
+    return found or [ok("database", subject, f"{checked}, schema {looked.schema}")]
+
+
+def judge_modes(*paths: Path) -> list[Finding]:
+    """Files and directories that other users can read."""
+    return [
+        fault("database", str(path), "can be read by other users", f"chmod go= {path}")
+        for path in paths
+        if path.exists() and path.stat().st_mode & 0o077
+    ]
+
+
+def judge_secrets(unopened_keys: Sequence[str], unopened_secrets: Sequence[str]) -> list[Finding]:
+    """Domains and accounts whose secrets the key file does not open."""
+    found = []
     for domain in unopened_keys:
         text = "its signing keys are sealed under another key file"
         advice = "Put back the key file of the last backup; or make new keys and publish them: appliance domain rotate."
@@ -266,8 +281,7 @@ def judge_database(
             "Put back the key file of the last backup; or have the account rotate it: POST /v1/webhook/rotate-secret."
         )
         found.append(fault("database", f"account {account}", text, advice))
-    checked = "is whole" if looked.finished else "is whole as far as it was checked in the time there was"
-    return found or [ok("database", subject, f"{checked}, schema {looked.schema}")]
+    return found
 
 
 def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
@@ -275,7 +289,9 @@ def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
     return [
         warning("queue", "all mail", f"is paused: {hold.reason}", "appliance resume")
         if hold.pool == EVERY
-        else warning("queue", f"pool {hold.pool}", f"is held: {hold.reason}", f"appliance queue resume {hold.pool}")
+        else warning(
+            "queue", f"pool {hold.pool}", f"is held{hold.by_node}: {hold.reason}", f"appliance queue resume {hold.pool}"
+        )
         for hold in holds
     ]
 

@@ -27,6 +27,7 @@ from appliance.message.request import fingerprint
 from appliance.message.schema import SendRequest
 from appliance.message.submitted import SubmittedMessage, read, write
 from appliance.model.mail import (
+    KEY_LIFETIME,
     Billing,
     Caller,
     IdempotencyClaim,
@@ -41,7 +42,7 @@ from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
-from appliance.times import HOUR, SECOND
+from appliance.times import SECOND
 
 _RESERVED = Billing.RESERVED  # asking an enum for a member takes ten times as long as asking a module
 
@@ -108,7 +109,6 @@ T = TypeVar("T")
 # ---- accepting
 
 ONE_AT_A_TIME = 1024 * 1024  # bytes: memory is to hold one message as large as this
-KEY_LIFETIME = 24 * HOUR  # by the interface
 
 _ENCODER = msgspec.json.Encoder()
 # Asking an enum for a member takes ten times as long as asking a module.
@@ -192,7 +192,7 @@ class MessageIntake:
     async def _send_new(self, request: SendRequest, begun: _Begun, estimate: int) -> Accepted:
         account_id, template = begun.caller.account_id, None
         if request.template is not msgspec.UNSET:
-            template = self.store.templates.current(account_id, request.template)
+            template = await self.store.templates.current(account_id, request.template)
             if template is None:
                 raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
             estimate += cost.of_template(template, request.variables or {})
@@ -252,7 +252,7 @@ class MessageIntake:
             return await first()
         claim = (begun.claim.scope, begun.claim.key)
         if claim in self._running:
-            if (replay := self._earlier(begun, begun.claim, again)) is not None:  # only another retry is running
+            if (replay := await self._earlier(begun, begun.claim, again)) is not None:  # only another retry is running
                 return replay
             raise Refused(
                 Code.IDEMPOTENCY_IN_PROGRESS,
@@ -265,7 +265,7 @@ class MessageIntake:
         except (KeyTaken, Refused) as refused:
             # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
             # what was accepted once stays accepted, even if it would be refused by now.
-            if (replay := self._earlier(begun, begun.claim, again)) is not None:
+            if (replay := await self._earlier(begun, begun.claim, again)) is not None:
                 return replay
             if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
                 raise Refused(
@@ -275,9 +275,11 @@ class MessageIntake:
         finally:
             self._running.discard(claim)
 
-    def _earlier(self, begun: _Begun, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]) -> T | None:
+    async def _earlier(
+        self, begun: _Begun, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
+    ) -> T | None:
         """The result of the earlier send under a key; refused when that was another message, or came the other way."""
-        earlier = self.store.messages.remembered(begun.caller.account_id, claim.scope, claim.key)
+        earlier = await self.store.messages.remembered(begun.caller.account_id, claim.scope, claim.key)
         if earlier is not None and earlier.fingerprint != claim.fingerprint:
             raise Refused(
                 Code.IDEMPOTENCY_CONFLICT,
@@ -401,5 +403,5 @@ def build_services(config: Config, outside: Outside, store: Store) -> IntakeServ
         hostname=config.server.hostname,
         text_from_html=config.http.text_from_html,
     )
-    rate = RequestRate(limits.requests_per_second, outside)
+    rate = RequestRate(limits.requests_per_second, outside, nodes=store.engine.live_nodes)
     return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

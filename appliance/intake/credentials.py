@@ -31,22 +31,24 @@ class Credentials:
     def __post_init__(self) -> None:
         self._found = TtlCache(CACHED, CACHED_FOR, self.outside.now)
 
-    def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
-        found = self.store.access.caller_by_credential(username) if "\0" not in username else None
+    async def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
+        found = await self.store.access.caller_by_credential(username) if "\0" not in username else None
         if found is None or not hmac.compare_digest(password_sha256, found[1]):
             return None
         self.note_use(found[0])
         return found[0]
 
-    def caller(self, username: str, password_sha256: bytes) -> Caller | None:
-        """The same, as the store had it half a second ago at most: for a session that asks for every message."""
-        known = self._found.get(username)
-        if known is not None and hmac.compare_digest(password_sha256, known[1]):
-            return known[0]
-        caller = self.look_up(username, password_sha256)
+    async def caller(self, username: str, password_sha256: bytes) -> Caller | None:
+        """The same, kept for half a second as `known_caller`."""
+        caller = await self.look_up(username, password_sha256)
         if caller is not None:
             self._found.put(username, (caller, password_sha256))
         return caller
+
+    def known_caller(self, username: str, password_sha256: bytes) -> Caller | None:
+        """What was found half a second ago at most: for a session that asks for every message."""
+        known = self._found.get(username)
+        return known[0] if known is not None and hmac.compare_digest(password_sha256, known[1]) else None
 
     def forget(self) -> None:
         """This process changed something about callers: read the store again."""

@@ -7,6 +7,7 @@ alone never brings the disk to the watermark.
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class RequestRate:
     outside: Outside
     burst: float | None = None  # at once; None: twice the rate
     refusal: str = "This credential may call {rate:g} times a second. Slow down and retry."
+    nodes: Callable[[], int] = lambda: 1  # that share the rate: each allows its part
     remembered: int = BUCKETS
     _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens left, when that was true
 
@@ -41,9 +43,10 @@ class RequestRate:
         """Count one request, or refuse it and say when there is room again."""
         if self.per_second == 0:
             return
-        now, burst = self.outside.now(), 2.0 * self.per_second if self.burst is None else self.burst
+        rate, now = self.per_second / self.nodes(), self.outside.now()
+        burst = max(1.0, 2.0 * rate if self.burst is None else self.burst)
         tokens, then = self._buckets.pop(credential, (burst, now))
-        tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * self.per_second)
+        tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * rate)
         allowed = tokens >= 1
         self._buckets[credential] = (tokens - 1 if allowed else tokens, now)
         if len(self._buckets) > self.remembered:
@@ -52,7 +55,7 @@ class RequestRate:
             raise Refused(
                 Code.RATE_LIMITED,
                 self.refusal.format(rate=self.per_second),
-                retry_after=math.ceil((1 - tokens) / self.per_second),
+                retry_after=math.ceil((1 - tokens) / rate),
             )
 
 

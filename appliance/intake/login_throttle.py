@@ -55,6 +55,7 @@ TURN_KEPT = 5 * MINUTE  # for which a turn may be taken up late
 TURNS = 100  # given ahead, for one account
 CLOCK_SLACK = MINUTE  # by which a clock may be set back without anything being forgotten
 THROTTLES_REMEMBERED = 10_000  # networks, pairs and accounts, each; the longest quiet go first
+CERTAIN_AFTER = SECOND  # of a failed login; until then the password may still turn out to be right
 REMEMBERED_OF_ACCOUNT = 100  # networks of one account
 
 
@@ -133,6 +134,7 @@ class LoginAttempt:
 
     def withdrawn(self) -> None:
         """The password was not checked after all."""
+        self._throttle.untold.pop((self._account, self._network, self._at), None)
         record = self._throttle.accounts.get(self._account)
         pair = self._throttle.pairs.get((self._account, self._network))
         shared = record.failures.get(self._network) if record is not None else None
@@ -151,6 +153,7 @@ class LoginThrottle:
     networks: dict[str, deque[int]] = field(default_factory=dict)
     pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     accounts: dict[str, _Account] = field(default_factory=dict)
+    untold: dict[tuple[str, str, int], None] = field(default_factory=dict)  # failures that other nodes have to hear of
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
@@ -171,7 +174,25 @@ class LoginThrottle:
         _newest(self.pairs, (account, network), pair, self.remembered).count(now)
         shared = record.failures.get(network, deque(maxlen=SHARE))
         _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
+        _newest(self.untold, (account, network, now), None, self.remembered)
         return LoginAttempt((turn - now) / SECOND, self, account, network, now)
+
+    def to_tell(self) -> list[tuple[str, str, int]]:
+        """The failures that are certain by now, once: account, network and when."""
+        told = [failure for failure in self.untold if failure[2] < self.outside.now() - CERTAIN_AFTER]
+        for failure in told:
+            del self.untold[failure]
+        return told
+
+    def heard(self, account: str, network: str, at: int) -> None:
+        """Count a failure on another node; without an account it was a wrong secret of our own kind."""
+        self._count_network(network, at)
+        if account:
+            record = _newest(self.accounts, account, self.accounts.get(account, _Account()), self.remembered)
+            pair = self.pairs.get((account, network), _Pair())
+            _newest(self.pairs, (account, network), pair, self.remembered).count(at)
+            shared = record.failures.get(network, deque(maxlen=SHARE))
+            _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(at)
 
     def wrong_secret(self, address: str) -> int | None:
         """Count a wrong secret of our own kind; how many seconds to wait, for a network that has failed too often."""
@@ -180,6 +201,7 @@ class LoginThrottle:
         if until > now:
             return _seconds(until - now)
         self._count_network(network, now)
+        _newest(self.untold, ("", network, now), None, self.remembered)
         return None
 
     def _network_until(self, network: str, now: int) -> int:

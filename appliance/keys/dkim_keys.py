@@ -35,9 +35,9 @@ class SigningKeys:
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys that sign for a domain; a domain without any gets new ones."""
-        stored = [key for key in self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
-        if not stored:
-            stored = await self.rotate(account_id, domain)
+        if not (stored := await self._unretired(account_id, domain)):
+            await self.rotate(account_id, domain, unless_there=True)
+            stored = await self._unretired(account_id, domain)
         signing: list[SigningKey] = []
         for each in stored:
             context = _context(account_id, domain, each.selector)
@@ -52,15 +52,21 @@ class SigningKeys:
 
     async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
         """All keys of a domain, retired ones included; new ones are made if none signs, or on rotation."""
-        stored = self.store.dkim_keys.of(account_id, domain)
+        stored = await self.store.dkim_keys.of(account_id, domain)
         if rotate or all(key.retired_at is not None for key in stored):
-            await self.rotate(account_id, domain)
-            stored = self.store.dkim_keys.of(account_id, domain)
+            await self.rotate(account_id, domain, unless_there=not rotate)
+            stored = await self.store.dkim_keys.of(account_id, domain)
         return stored
 
-    async def rotate(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        """New keys for a domain. The old ones are retired; their records must stay published for some days."""
-        taken = self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
+    async def _unretired(self, account_id: str, domain: str) -> list[StoredDkimKey]:
+        return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
+
+    async def rotate(self, account_id: str, domain: str, *, unless_there: bool = False) -> None:
+        """New keys for a domain. The old ones are retired; their records must stay published for some days.
+
+        With `unless_there` only the first: another node may have made them meanwhile.
+        """
+        taken = await self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
         fresh: list[StoredDkimKey] = []
         for algorithm in ALGORITHMS:
             private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
@@ -69,8 +75,7 @@ class SigningKeys:
                 derive(self.key, DKIM_PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector)
             )
             fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
-        await self.store.dkim_keys.replace(account_id, domain, fresh)
-        return fresh
+        await self.store.dkim_keys.replace(account_id, domain, fresh, unless_there=unless_there)
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:

@@ -30,6 +30,12 @@ def load_or_create(data_dir: Path) -> bytes:
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
         _create(path)
+    return load(data_dir)
+
+
+def load(data_dir: Path) -> bytes:
+    """The installation's key, which must be there."""
+    path = data_dir / KEY_FILE
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise KeyFileError(f"{path}: must hold {KEY_BYTES} bytes, holds {len(key)}: restore it from the backup")
@@ -57,6 +63,11 @@ def _create(path: Path) -> None:
 def derive(key: bytes, purpose: str) -> bytes:
     """A key for one purpose, independent of those for others."""
     return HKDF(algorithm=hashes.SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode()).derive(key)
+
+
+def fingerprint(key: bytes) -> str:
+    """Tells keys apart, and nothing else about them."""
+    return derive(key, "fingerprint of the key file").hex()
 
 
 class UnsealError(Exception):

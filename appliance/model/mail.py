@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from appliance.times import HOUR
+
 
 class MessageStatus(StrEnum):
     """The status of a message; `queued` until every recipient is final."""
@@ -217,8 +219,11 @@ class NewRecipient(Struct, frozen=True, gc=False):
     domain: str
 
 
+KEY_LIFETIME = 24 * HOUR  # microseconds, by the interface
+
+
 class IdempotencyClaim(Struct, frozen=True, gc=False):
-    """The key a client chose, with the fingerprint of the body it came with."""
+    """The key a client chose, with the fingerprint of the body it came with; it expires KEY_LIFETIME after that."""
 
     scope: str
     key: str
@@ -366,6 +371,7 @@ class TriedRecipient:
     next_attempt_at: int | None
     attempts: tuple[Attempt, ...]
     session: OutgoingSession | None = None  # under way now, if it has taken a while
+    node: str = ""  # that delivers it, where several share the database
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,22 @@ class AllWaiting:
 
 @dataclass(frozen=True, slots=True)
 class PoolHold:
-    """A pool whose mail is held, and why; an automatic hold has a time at which one message goes as a probe."""
+    """A pool whose mail is held, and why; an automatic hold has a time at which one message goes as a probe.
+
+    Servers judge the address that mail comes from, so of several nodes each has automatic holds of its own.
+    """
 
     pool: str
     reason: str
     held_at: int
     probe_at: int | None = None  # None: set by the operator, who alone ends it
     probes: int = 0  # that reached a server, and were not delivered
+    node: str = ""  # whose mail alone is held; none: that of all nodes
+
+    @property
+    def by_node(self) -> str:
+        """That it is of one node alone, in words that follow "held"."""
+        return f" by node {self.node}" if self.node else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +79,8 @@ class PoolView:
     warmups: tuple[WarmupStatus, ...] = ()  # under way at this pool
     for_operator: bool = True  # else without what concerns other accounts' mail, our addresses and the shell
     slowed: SlowedAccount | None = None  # the account whose mail it is, if that alone is slowed down
+    node_holds: tuple[PoolHold, ...] = ()  # each for the mail of one node
+
+    def hold_on(self, node: str) -> PoolHold | None:
+        """The hold that keeps back what this node delivers."""
+        return self.hold or next((hold for hold in self.node_holds if hold.node == node), None)

@@ -1,10 +1,11 @@
 """Addresses of this machine: which are its own, which one a connection leaves from, which it is to listen on.
 
-Always asked of the system, never cached.
+Always asked of the system, never cached. Other nodes on one database tell theirs, which are treated as our own.
 """
 
 import errno
 import socket
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -19,16 +20,17 @@ UNASSIGNED = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # for docum
 
 @dataclass(frozen=True, slots=True)
 class LocalAddresses:
-    """The machine's addresses, to be used with `in`; `further` are its public ones behind a NAT.
+    """The machine's addresses, to be used with `in`; `further` are its public ones behind a NAT, `others` other nodes'.
 
     Tries each time to bind a socket to the address: it costs microseconds, and interfaces that come and go need no
     watching. Rejected: a list made at the start, which the next DHCP lease makes wrong.
     """
 
     further: frozenset[Address] = frozenset()
+    others: Callable[[], Container[Address]] = frozenset
 
     def __contains__(self, address: object) -> bool:
-        if address in self.further:
+        if address in self.further or address in self.others():
             return True
         if not isinstance(address, IPv4Address | IPv6Address):
             return False
@@ -72,6 +74,13 @@ def binds(config: Config) -> list[tuple[str, Endpoint]]:
         ("metrics.bind", config.metrics.bind),
     )
     return [(key, address) for key, addresses in keys for address in addresses]
+
+
+def told_addresses(config: Config) -> list[str]:
+    """Where other nodes would reach this one: by the settings, where it listens, where packets leave from."""
+    found = {*config.delivery.own_addresses, *(ip_address(endpoint.host) for _, endpoint in binds(config))}
+    found |= {address for foreign in UNASSIGNED if (address := source_address(foreign)) is not None}
+    return sorted(str(address) for address in found if not (address.is_loopback or address.is_unspecified))
 
 
 def bind_error(address: Endpoint) -> int | None:

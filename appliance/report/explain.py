@@ -1,6 +1,7 @@
 """Explains in plain words the state of a recipient, its reason, and when it is tried next. Pure: no I/O, no state."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -37,7 +38,7 @@ def span(microseconds: int) -> str:
 def standing(tried: TriedRecipient, pool: PoolView, now: int, attempts_allowed: int) -> str:
     """One sentence on one recipient."""
     if tried.next_attempt_at is not None:
-        later = tried.next_attempt_at > now
+        later, pool = tried.next_attempt_at > now, replace(pool, hold=pool.hold_on(tried.node))
         return (_deferred if later else _waiting)(tried, tried.next_attempt_at, pool, now, attempts_allowed)
     return _FINAL[tried.recipient.status](tried, now)
 
@@ -107,7 +108,10 @@ def _held(pool: PoolView, now: int) -> str | None:
         return f"all mail is paused: {pool.pause.reason}{hint}"
     if pool.hold is None:
         return None
-    held = f"pool {pool.name} is held: {pool.hold.reason if pool.for_operator else public_reason(pool.hold)}"
+    by_node, reason = pool.hold.by_node, pool.hold.reason
+    if not pool.for_operator:
+        by_node, reason = "", public_reason(pool.hold)
+    held = f"pool {pool.name} is held{by_node}: {reason}"
     if pool.hold.probe_at is None:
         return held
     return f"{held}; next probe {f'at {clock(pool.hold.probe_at, now)}' if pool.hold.probe_at > now else 'now'}"

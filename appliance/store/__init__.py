@@ -4,45 +4,61 @@ SQL and `apsw` are nowhere else. What other packages need of the state in memory
 delivery) are verbs here, too.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
+from appliance import __version__
 from appliance.concurrency.wake import Wake
+from appliance.model.database_server import ServerFacts
 from appliance.outside import Outside
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
-from appliance.store.engine import Engine, GroupCommit, Inline
-from appliance.store.faults import OnFault, StorageFault
-from appliance.store.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
+from appliance.store.engine import Engine
+from appliance.store.faults import DatabaseRefused, NewerDatabase, OnFault, StorageFault, UnfinishedCopy
+from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
 from appliance.store.messages import KeyTaken, MessageRecords, Messages
-from appliance.store.migrate import NewerDatabase
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
 from appliance.store.retention import Deletion
 from appliance.store.sessions import Sessions
-from appliance.store.space import Space
+from appliance.store.shared_certificates import SharedCertificates
+from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
+from appliance.store.sqlite.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
+from appliance.store.sqlite.space import Space
+from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
-from appliance.store.upgrade import UpgradeRefused, bring_up_to_date
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
-__all__ = ["CopyWaits", "FilesMoved", "KeyTaken", "NewerDatabase", "StorageFault", "UpgradeRefused"]
+if TYPE_CHECKING:  # its driver may not be installed
+    from appliance.store.postgresql.engine import PostgresEngine
+
+__all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "StorageFault"]
+__all__ += ["UnfinishedCopy", "UpgradeRefused"]
 
 FILE_NAME = "appliance.db"
+HOME_FILE = "node.id"
+
+# Raises unless the node's key file is the one of this fingerprint; None: the database has none yet.
+CheckKey = Callable[[str | None], None]
 
 
 class Store:
-    def __init__(self, engine: Engine, outside: Outside, path: Path) -> None:
+    def __init__(self, engine: Engine, outside: Outside, space: Space | None = None) -> None:
         self.engine = engine
+        self.installation = InstallationRecords(engine, outside)
+        self.shared_certificates = SharedCertificates(engine, outside)
         self.accounts = Accounts(engine, outside)
         self.first_start = FirstStart(engine, outside)
         self.sessions = Sessions(engine, outside)
@@ -70,33 +86,94 @@ class Store:
         self.pools = PoolStates(engine, outside, self.warmups)
         self.deletion = Deletion(engine, outside)
         self.ledger_folding = LedgerFolding(engine, outside)
-        self.space = Space(engine, path)
+        self.space = space  # of the embedded database's file
 
     async def check_writable(self) -> None:
-        """Raise unless the writer can take the lock and commit right now."""
-        await self.engine.write(lambda _: None)
+        """Raise unless something can be written right now."""
+        await self.engine.check_writable()
 
 
 @asynccontextmanager
 async def open_store(
-    data_dir: Path, outside: Outside, *, inline: bool = False, on_failure: OnFault | None = None
+    data_dir: Path,
+    outside: Outside,
+    *,
+    url: str = "",
+    node: str = "",
+    address: str = "",
+    check_key: CheckKey | None = None,
+    inline: bool = False,
+    on_failure: OnFault | None = None,
 ) -> AsyncIterator[Store]:
     """Open the database, migrated to this version; close it when everything inside has ended.
 
-    `inline` commits on the caller's thread: for single commands, and for tests on a virtual clock. Otherwise a fault
-    of the disk is reported to `on_failure`, which must end the process.
+    With a URL it is that PostgreSQL, which `check_key` may refuse before anything is written to it; there a server is
+    the node of a name, reached at an address, and a command none. Else it is the file in `data_dir`. `inline` is for
+    single commands, and for tests on a
+    virtual clock: a file is then written on the caller's thread. Otherwise a fault of the disk is reported to
+    `on_failure`, which must end the process.
     """
-    path = data_dir / FILE_NAME
-    refuse_waiting_copy(path)
-    bring_up_to_date(path, outside.now(), is_server=not inline)
-    engine = Engine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
-    store = Store(engine, outside, path)
+    if url:
+        engine = await _open_server(data_dir, outside, url, node, address, check_key)
+        if not inline:
+            await engine.connect()
+        store = Store(engine, outside)
+    else:
+        path = data_dir / FILE_NAME
+        refuse_waiting_copy(path)
+        bring_up_to_date(path, outside.now(), is_server=not inline)
+        file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
+        store = Store(file, outside, Space(file, path))
     try:
         yield store
     finally:
         with trio.CancelScope(shield=True):
-            store.space.close()
-            await engine.close()
+            if store.space is not None:
+                store.space.close()
+            await store.engine.close()
+
+
+async def _open_server(
+    data_dir: Path, outside: Outside, url: str, node: str, address: str, check_key: CheckKey | None
+) -> "PostgresEngine":
+    with driver_needed():
+        from appliance.store.postgresql.engine import PostgresEngine, prepare
+        from appliance.store.postgresql.migrate import newest_known
+        from appliance.store.postgresql.nodes import NodeIdentity
+
+    def identity() -> NodeIdentity:
+        return NodeIdentity(outside.identifier("node"), node, _home(data_dir), address, __version__, newest_known())
+
+    file = data_dir / HOME_FILE
+    earlier = file.read_text() if node and file.exists() else ""
+    return PostgresEngine(url, await prepare(url, outside.now(), check_key, identity if node else None, earlier))
+
+
+async def examine_server(url: str, outside: Outside) -> ServerFacts:
+    """How a PostgreSQL is set up, and how it does. Raises DatabaseRefused."""
+    with driver_needed():
+        from appliance.store.postgresql.examine import examine
+
+    return await trio.to_thread.run_sync(examine, url, outside.now, limiter=trio.CapacityLimiter(1))
+
+
+@contextmanager
+def driver_needed() -> Iterator[None]:
+    """Around an import of the engine for PostgreSQL, whose driver may not be installed."""
+    try:
+        yield
+    except ImportError as error:
+        text = "psycopg is not installed: pip install 'mail-appliance[postgresql]'"
+        raise DatabaseRefused(text) from error
+
+
+def _home(data_dir: Path) -> str:
+    """A name that only the node on this data directory knows."""
+    path = data_dir / HOME_FILE
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_text(secrets.token_hex(16))
+    return path.read_text()
 
 
 def _raise(error: StorageFault) -> None:

@@ -8,22 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import apsw
 import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
 from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Bindings, rows, run
+from appliance.store.sql import NEWEST, Bindings, Tx, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
     ON CONFLICT (account_id, name) DO UPDATE SET
-        usable = CASE WHEN removed_at IS NULL THEN max(usable, excluded.usable) ELSE excluded.usable END,
-        created_at = CASE WHEN removed_at IS NULL THEN created_at ELSE excluded.created_at END,
-        verified_at = CASE WHEN removed_at IS NULL THEN verified_at END,
+        usable = CASE WHEN domains.removed_at IS NULL AND domains.usable = 1 THEN 1 ELSE excluded.usable END,
+        created_at = CASE WHEN domains.removed_at IS NULL THEN domains.created_at ELSE excluded.created_at END,
+        verified_at = CASE WHEN domains.removed_at IS NULL THEN domains.verified_at END,
         removed_at = NULL"""
 _DOMAINS = """SELECT name, usable, created_at, verified_at FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
@@ -38,10 +37,10 @@ _ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, tes
 _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
-    WHERE (id = :key OR key_sha256 = :sha256) AND (:account_id IS NULL OR account_id = :account_id) RETURNING id"""
+    WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
 # Of the account and its usable domains, in the same statement: so it is of one moment. Our own words (S608).
 _SENDER = """a.id, a.suspended,
-    (SELECT group_concat(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
+    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
@@ -80,24 +79,22 @@ def sha256(secret: str) -> bytes:
 # ---- steps of a transaction
 
 
-def add_domain(c: apsw.Connection, outside: Outside, account_id: str, name: str, *, usable: bool) -> None:
+def add_domain(tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool) -> None:
     """Register a From domain; adding it again may make it usable, never the reverse."""
-    run(c, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
+    run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
 
 
-def add_credential(c: apsw.Connection, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
+def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
     username, password = outside.identifier("smtp"), _new_secret(outside, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
-    run(c, _ADD_CREDENTIAL, row | {"name": name})
+    run(tx, _ADD_CREDENTIAL, row | {"name": name})
     return username, password
 
 
-def add_key(
-    c: apsw.Connection, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = ""
-) -> tuple[str, str]:
+def add_key(tx: Tx, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = "") -> tuple[str, str]:
     key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": outside.now()}
-    run(c, _ADD_KEY, row | {"scope": scope.value, "test": int(test), "name": name})
+    run(tx, _ADD_KEY, row | {"scope": scope.value, "test": int(test), "name": name})
     return key_id, key
 
 
@@ -109,15 +106,13 @@ def _new_secret(outside: Outside, prefix: str) -> str:
             return secret
 
 
-def _make_room(
-    c: apsw.Connection, account_id: str, limits: CredentialLimits, table: str, name: str, words: str
-) -> None:
+def _make_room(tx: Tx, account_id: str, limits: CredentialLimits, table: str, name: str, words: str) -> None:
     """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
     wanted = {"account_id": account_id, "revoked": limits.revoked}
-    ((working,),) = rows(c, _WORKING.format(table=table), wanted)
+    ((working,),) = rows(tx, _WORKING.format(table=table), wanted)
     if working >= limits.working:
         raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
-    run(c, _FORGET.format(table=table, name=name), wanted)
+    run(tx, _FORGET.format(table=table, name=name), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +123,10 @@ class Access(StorePart):
 
     async def add_domain(self, account_id: str, name: str, *, usable: bool) -> None:
         """Register a From domain; adding it again may make it usable, never the reverse."""
-        await self.engine.write(lambda c: add_domain(c, self.outside, account_id, name, usable=usable))
+        await self.engine.write(lambda tx: add_domain(tx, self.outside, account_id, name, usable=usable))
 
-    def domains(self, account_id: str) -> list[Domain]:
-        found = self.engine.rows(_DOMAINS, {"account_id": account_id})
+    async def domains(self, account_id: str) -> list[Domain]:
+        found = await self.engine.rows(_DOMAINS, {"account_id": account_id})
         return [Domain(name, bool(usable), *times) for name, usable, *times in found]
 
     # ---- SMTP credentials
@@ -139,27 +134,27 @@ class Access(StorePart):
     async def create_credential(self, account_id: str, name: str = "", *, by_owner: bool = False) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
 
-        def work(c: apsw.Connection) -> tuple[str, str]:
+        def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(c, account_id, self.limits, *_CREDENTIAL_TABLE)
-            return add_credential(c, self.outside, account_id, name)
+                _make_room(tx, account_id, self.limits, *_CREDENTIAL_TABLE)
+            return add_credential(tx, self.outside, account_id, name)
 
         return await self.engine.write(work)
 
-    def credentials(self, account_id: str) -> list[SmtpCredential]:
-        return self._credentials("ORDER BY created_at", {"account_id": account_id})
+    async def credentials(self, account_id: str) -> list[SmtpCredential]:
+        return await self._credentials("ORDER BY created_at", {"account_id": account_id})
 
-    def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
+    async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
         """Up to `most` of them, the newest first, from the one before `before` on."""
         wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        return self._credentials("AND username < :before ORDER BY username DESC LIMIT :most", wanted)
+        return await self._credentials("AND username < :before ORDER BY username DESC LIMIT :most", wanted)
 
-    def credential(self, account_id: str, username: str) -> SmtpCredential:
-        (found,) = self._credentials("AND username = :username", {"account_id": account_id, "username": username})
+    async def credential(self, account_id: str, username: str) -> SmtpCredential:
+        (found,) = await self._credentials("AND username = :username", {"account_id": account_id, "username": username})
         return found
 
-    def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
-        return self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
+    async def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
+        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.outside.now()}
@@ -173,30 +168,32 @@ class Access(StorePart):
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
 
-        def work(c: apsw.Connection) -> tuple[str, str]:
+        def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(c, account_id, self.limits, *_KEY_TABLE)
-            return add_key(c, self.outside, account_id, scope, test=test, name=name)
+                _make_room(tx, account_id, self.limits, *_KEY_TABLE)
+            return add_key(tx, self.outside, account_id, scope, test=test, name=name)
 
         return await self.engine.write(work)
 
-    def keys(self, account_id: str | None = None) -> list[ApiKey]:
+    async def keys(self, account_id: str | None = None) -> list[ApiKey]:
         which = "" if account_id is None else "WHERE k.account_id = :account_id"
-        return self._keys(f"{which} ORDER BY k.id", {"account_id": account_id})
+        return await self._keys(f"{which} ORDER BY k.id", {"account_id": account_id})
 
-    def newest_keys(self, account_id: str, before: str | None, most: int) -> list[ApiKey]:
+    async def newest_keys(self, account_id: str, before: str | None, most: int) -> list[ApiKey]:
         """Up to `most` API keys of an account, the newest first, from the one before `before` on."""
         wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        return self._keys("WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most", wanted)
+        return await self._keys(
+            "WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most", wanted
+        )
 
-    def key(self, key_id: str) -> ApiKey:
-        (found,) = self._keys("WHERE k.id = :id", {"id": key_id})
+    async def key(self, key_id: str) -> ApiKey:
+        (found,) = await self._keys("WHERE k.id = :id", {"id": key_id})
         return found
 
-    def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
+    async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in self.engine.rows(f"{_KEYS} {which}", wanted)
+            for key_id, account, hint, scope, test, *rest in await self.engine.rows(f"{_KEYS} {which}", wanted)
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
@@ -211,30 +208,30 @@ class Access(StorePart):
     async def record_uses(self, uses: Mapping[str, int]) -> None:
         """Write down when callers, by their idempotency scope, came last."""
 
-        def work(c: apsw.Connection) -> None:
+        def work(tx: Tx) -> None:
             for scope, at in uses.items():
                 kind, _, name = scope.partition(":")
                 if (update := _USED.get(kind)) is not None:
-                    run(c, update, {"name": name, "at": at})
+                    run(tx, update, {"name": name, "at": at})
 
         await self.engine.write(work)
 
-    def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
+    async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""
-        for *sender, password_sha256 in self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
+        for *sender, password_sha256 in await self.engine.rows(_CALLER_BY_CREDENTIAL, {"username": username}):
             return _caller(CredentialKind.SMTP, f"smtp:{username}", *sender), bytes(password_sha256)
         return None
 
-    def caller_by_key(self, key: str) -> Caller | None:
+    async def caller_by_key(self, key: str) -> Caller | None:
         """Who an API key stands for. Looking it up by its hash is the constant-time comparison."""
-        for *sender, key_id, scope, test in self.engine.rows(_CALLER_BY_KEY, {"sha256": sha256(key)}):
+        for *sender, key_id, scope, test in await self.engine.rows(_CALLER_BY_KEY, {"sha256": sha256(key)}):
             may_read = scope == Scope.FULL
             return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, may_read=may_read, test=bool(test))
         return None
 
-    def caller_by_account(self, account_id: str) -> Caller | None:
+    async def caller_by_account(self, account_id: str) -> Caller | None:
         made = partial(_caller, CredentialKind.TOKEN, f"account:{account_id}")
-        return self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
+        return await self.engine.one(made, _CALLER_BY_ACCOUNT, {"account_id": account_id})
 
 
 def _caller(

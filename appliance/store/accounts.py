@@ -6,14 +6,12 @@ Invariant: the lines of a ledger, in the order of their ids, add up to the balan
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import apsw
-
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, first, one, rows, run
+from appliance.store.sql import NEWEST, Many, Tx, first, one, rows, run
 from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -27,7 +25,7 @@ _ACCOUNTS = """SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended
     FROM accounts a JOIN users u ON u.account_id = a.id"""
 _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
     WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
-_MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2)"
+_MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
@@ -39,7 +37,7 @@ _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
     ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients"""
 _LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
 _WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
-    created_at) VALUES {(?, ?, ?, ?, ?, ?, ?, ?)}""")
+    created_at) VALUES {(?, ?, ?, ?i, ?i, ?, ?, ?i)}""")
 _LEDGER = """SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
     WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most"""
 _USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
@@ -54,7 +52,7 @@ _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.exp
 LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
-def write_ledger(c: apsw.Connection, outside: Outside, lines: Iterable[LedgerLine]) -> None:
+def write_ledger(tx: Tx, outside: Outside, lines: Iterable[LedgerLine]) -> None:
     """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
 
     Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
@@ -63,28 +61,28 @@ def write_ledger(c: apsw.Connection, outside: Outside, lines: Iterable[LedgerLin
     numbered, now = [], outside.now()
     for account_id, kind, *rest in lines:
         if account_id not in last:
-            ((last[account_id],),) = rows(c, _LAST_LINE, {"account_id": account_id})
+            ((last[account_id],),) = rows(tx, _LAST_LINE, {"account_id": account_id})
         last[account_id] = line_id = outside.identifier_after("led", last[account_id])
         numbered.append((line_id, account_id, kind.value, *rest, now))
-    _WRITE_LEDGER.run(c, numbered)
+    _WRITE_LEDGER.run(tx, numbered)
 
 
 def create_account(
-    c: apsw.Connection, outside: Outside, name: str, email: str, password_hash: str, role: Role, credit: int | None
+    tx: Tx, outside: Outside, name: str, email: str, password_hash: str, role: Role, credit: int | None
 ) -> Account:
     """An account with its first user, as a step of a transaction."""
     now, account_id = outside.now(), outside.identifier("acc")
     if credit is not None:
         _check_credits(credit)
     account = {"id": account_id, "name": name, "credits": credit, "now": now}
-    if first(c, _INSERT_ACCOUNT, account) is None:
+    if first(tx, _INSERT_ACCOUNT, account) is None:
         raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
     user = {"id": outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
     user |= {"password_hash": password_hash, "role": role.value}
-    if first(c, _INSERT_USER, user) is None:
+    if first(tx, _INSERT_USER, user) is None:
         raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
     if credit:
-        _grant(c, outside, account_id, credit, credit)
+        _grant(tx, outside, account_id, credit, credit)
     return Account(account_id, name, email.lower(), credit, None, False, now)
 
 
@@ -94,28 +92,29 @@ class Accounts(StorePart):
     ) -> Account:
         """Create an account with its first user; `credit` None means unlimited."""
         return await self.engine.write(
-            lambda c: create_account(c, self.outside, name, email, password_hash, role, credit)
+            lambda tx: create_account(tx, self.outside, name, email, password_hash, role, credit)
         )
 
-    def all(self) -> list[Account]:
-        return self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
+    async def all(self) -> list[Account]:
+        return await self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})
 
-    def is_only_one(self) -> bool:
+    async def is_only_one(self) -> bool:
         """Whether there is no second account that may send."""
-        return int(self.engine.rows(_MAY_SEND, {})[0][0]) < 2
+        ((count,),) = await self.engine.rows(_MAY_SEND, {})
+        return int(count) < 2
 
-    def page(self, after: str, most: int) -> list[Account]:
+    async def page(self, after: str, most: int) -> list[Account]:
         query = _ACCOUNTS + " WHERE a.name > :after ORDER BY a.name LIMIT :most"
-        return self.engine.all(_account, query, {"after": after, "most": most})
+        return await self.engine.all(_account, query, {"after": after, "most": most})
 
-    def named(self, name: str) -> Account:
-        return self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
+    async def named(self, name: str) -> Account:
+        return await self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
 
-    def find(self, account_id: str) -> Account:
-        return self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
+    async def find(self, account_id: str) -> Account:
+        return await self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
 
-    def _one(self, where: str, value: str, otherwise: str) -> Account:
-        account = self.engine.one(_account, f"{_ACCOUNTS} {where}", {"value": value})
+    async def _one(self, where: str, value: str, otherwise: str) -> Account:
+        account = await self.engine.one(_account, f"{_ACCOUNTS} {where}", {"value": value})
         if account is None:
             raise Refused(Code.NOT_FOUND, otherwise)
         return account
@@ -124,12 +123,12 @@ class Accounts(StorePart):
         """Add to (or take from) a balance; the new balance. Never below 0, never on an unlimited account."""
         change = {"account_id": account_id, "amount": amount, "most": MAX_CREDITS}
 
-        def work(c: apsw.Connection) -> int:
-            balance = one(c, int, _CHANGE_CREDITS, change)
+        def work(tx: Tx) -> int:
+            balance = one(tx, int, _CHANGE_CREDITS, change)
             if balance is not None:
-                _grant(c, self.outside, account_id, amount, balance)
+                _grant(tx, self.outside, account_id, amount, balance)
                 return balance
-            if (balance := _balance(c, account_id)) is None:
+            if (balance := _balance(tx, account_id)) is None:
                 raise Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
             why = f"with a balance of {balance}: a balance lies between 0 and {MAX_CREDITS}"
             raise Refused(Code.CONFLICT, f"credits: {amount:+d} is not possible {why}")
@@ -146,11 +145,11 @@ class Accounts(StorePart):
         await self._set_balance(account_id, None)
 
     async def _set_balance(self, account_id: str, balance: int | None) -> None:
-        def work(c: apsw.Connection) -> None:
-            before = _balance(c, account_id) or 0
-            run(c, _SET_CREDITS, {"account_id": account_id, "credits": balance})
+        def work(tx: Tx) -> None:
+            before = _balance(tx, account_id) or 0
+            run(tx, _SET_CREDITS, {"account_id": account_id, "credits": balance})
             if before or balance is not None:
-                _grant(c, self.outside, account_id, (balance or 0) - before, balance or 0)
+                _grant(tx, self.outside, account_id, (balance or 0) - before, balance or 0)
 
         await self.engine.write(work)
 
@@ -160,32 +159,34 @@ class Accounts(StorePart):
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         day = self.outside.now() // DAY
 
-        def work(c: apsw.Connection) -> None:
-            run(c, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
+        def work(tx: Tx) -> None:
+            run(tx, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
             first_id = identifier_from("msg", day * DAY)
-            run(c, _COUNT_TODAY, {"account_id": account_id, "day": day, "first_id": first_id})
+            run(tx, _COUNT_TODAY, {"account_id": account_id, "day": day, "first_id": first_id})
 
         await self.engine.write(work)
 
-    def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
+    async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         """The newest changes of a balance, or those before one of them."""
         wanted = {"account_id": account_id, "most": most, "before": before or NEWEST}
-        return [LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in self.engine.rows(_LEDGER, wanted)]
+        return [
+            LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in await self.engine.rows(_LEDGER, wanted)
+        ]
 
     # ---- users and their sessions
 
-    def user_by_email(self, email: str) -> User | None:
-        return self._user("WHERE u.email = :value", email.lower())
+    async def user_by_email(self, email: str) -> User | None:
+        return await self._user("WHERE u.email = :value", email.lower())
 
-    def user(self, user_id: str) -> User | None:
-        return self._user("WHERE u.id = :value", user_id)
+    async def user(self, user_id: str) -> User | None:
+        return await self._user("WHERE u.id = :value", user_id)
 
-    def user_of_session(self, session_id: str) -> User | None:
-        return self._user(_OF_SESSION, session_id)
+    async def user_of_session(self, session_id: str) -> User | None:
+        return await self._user(_OF_SESSION, session_id)
 
-    def _user(self, where: str, value: str) -> User | None:
+    async def _user(self, where: str, value: str) -> User | None:
         wanted = {"value": value, "now": self.outside.now()}
-        row = self.engine.read(lambda c: first(c, f"{_USERS} {where}", wanted))
+        row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", wanted))
         return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
@@ -195,17 +196,17 @@ class Accounts(StorePart):
         """
         change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
 
-        def work(c: apsw.Connection) -> bool:
-            changed = first(c, _CHANGE_LOGIN, change) is not None
+        def work(tx: Tx) -> bool:
+            changed = first(tx, _CHANGE_LOGIN, change) is not None
             if changed:
-                run(c, _END_SESSIONS, {"user_id": user_id})
+                run(tx, _END_SESSIONS, {"user_id": user_id})
             return changed
 
         return await self.engine.write(work)
 
 
-def _balance(c: apsw.Connection, account_id: str) -> int | None:
-    row = first(c, _CREDITS, {"account_id": account_id})
+def _balance(tx: Tx, account_id: str) -> int | None:
+    row = first(tx, _CREDITS, {"account_id": account_id})
     return None if row is None else row[0]
 
 
@@ -214,8 +215,8 @@ def _check_credits(balance: int) -> None:
         raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
 
 
-def _grant(c: apsw.Connection, outside: Outside, account_id: str, amount: int, balance: int) -> None:
-    write_ledger(c, outside, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
+def _grant(tx: Tx, outside: Outside, account_id: str, amount: int, balance: int) -> None:
+    write_ledger(tx, outside, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
 
 
 def _account(
@@ -242,21 +243,21 @@ class FirstAccount:
 
 
 class FirstStart(StorePart):
-    def any_account(self) -> str | None:
+    async def any_account(self) -> str | None:
         """The name of the oldest account, None when there is none yet."""
-        return self.engine.one(str, _ANY_ACCOUNT, {})
+        return await self.engine.one(str, _ANY_ACCOUNT, {})
 
     async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
         """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
         outside = self.outside
 
-        def work(c: apsw.Connection) -> FirstAccount | None:
-            if first(c, _ANY_ACCOUNT, {}) is not None:
+        def work(tx: Tx) -> FirstAccount | None:
+            if first(tx, _ANY_ACCOUNT, {}) is not None:
                 return None
-            account = create_account(c, outside, name, email, password_hash, Role.CUSTOMER, None)
-            add_domain(c, outside, account.id, domain, usable=True)
-            username, password = add_credential(c, outside, account.id)
-            key_id, key = add_key(c, outside, account.id, Scope.FULL, test=False)
+            account = create_account(tx, outside, name, email, password_hash, Role.CUSTOMER, None)
+            add_domain(tx, outside, account.id, domain, usable=True)
+            username, password = add_credential(tx, outside, account.id)
+            key_id, key = add_key(tx, outside, account.id, Scope.FULL, test=False)
             return FirstAccount(account, domain, username, password, key_id, key)
 
         return await self.engine.write(work)

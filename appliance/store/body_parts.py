@@ -20,13 +20,14 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-import apsw
 import trio
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import NewMessage
+from appliance.outside import identifier_from
 from appliance.store.engine import StorePart
-from appliance.store.sql import Many, Row, Slice, changed, rows, run, timed
+from appliance.store.sql import NEWEST, Many, Row, Slice, Tx, changed, rows, run, timed
+from appliance.times import HOUR
 
 # ---- bytes that are kept
 
@@ -59,27 +60,27 @@ def of_template(subject: str | None, text: str | None, html: str | None) -> int:
     return TEMPLATE_VERSION + sum(len(part.encode()) for part in (subject, text, html) if part is not None)
 
 
-def check_room(c: apsw.Connection, account_id: str, count: int, limit: int | None) -> None:
+def check_room(tx: Tx, account_id: str, count: int, limit: int | None) -> None:
     """Refuse so many bytes more, in the transaction that would write them, where the account may not keep them."""
-    ((kept,),) = rows(c, _KEPT, {"account_id": account_id})
+    ((kept,),) = rows(tx, _KEPT, {"account_id": account_id})
     if limit is not None and kept + count > limit:
         raise over_quota(kept, limit)
 
 
-def add(c: apsw.Connection, account_id: str, count: int) -> None:
+def add(tx: Tx, account_id: str, count: int) -> None:
     """An account keeps so many bytes more, or less, as a step of a transaction."""
-    run(c, _ADD, {"account_id": account_id, "count": count})
+    run(tx, _ADD, {"account_id": account_id, "count": count})
 
 
-def give_back(c: apsw.Connection, freed: Mapping[str, int]) -> None:
+def give_back(tx: Tx, freed: Mapping[str, int]) -> None:
     for account_id, count in freed.items():
-        add(c, account_id, -count)
+        add(tx, account_id, -count)
 
 
-def bodies(c: apsw.Connection, messages: Sequence[Row], *, receipts: bool) -> Counter[str]:
+def bodies(tx: Tx, messages: Sequence[Row], *, receipts: bool) -> Counter[str]:
     """What the bytes of these messages count, with or without their receipts, by account; before they are deleted."""
     counts: Counter[str] = Counter()
-    for account_id, mime, receipt in _BODIES.run(c, messages):
+    for account_id, mime, receipt in _BODIES.run(tx, messages):
         counts[account_id] += mime + (receipt if receipts else 0)
     return counts
 
@@ -107,6 +108,7 @@ PAGE_BYTES = 4_096  # bytes; what is deleted is weighed by how many pages that t
 FORGOTTEN_AT_ONCE = 8  # parts deleted in one transaction when their message was refused
 PART_REST = 1.0  # times as long as a part has taken, until the next: the disk is others' as well
 LONGEST_PART_REST = 0.02  # seconds
+IN_HAND = HOUR  # microseconds after which no other node can still be writing the parts of a message
 
 _LIST = "INSERT INTO loose_parts (message_id) VALUES (:id) ON CONFLICT DO NOTHING"
 _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (:id, :number, :content)"
@@ -115,7 +117,8 @@ _CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER
 _UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
 _LOOSEN = Many("""INSERT INTO loose_parts (message_id)
     SELECT message_id FROM message_bodies WHERE message_id IN ({?}) AND parts_size > 0""")
-_LOOSE = "SELECT message_id FROM loose_parts ORDER BY message_id LIMIT :most"
+_LOOSE = "SELECT message_id FROM loose_parts WHERE message_id < :before ORDER BY message_id LIMIT :most"
+_LISTED = Many("SELECT message_id FROM loose_parts WHERE message_id IN ({?})")
 _DELETE = """DELETE FROM message_body_parts
     WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
         AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)"""
@@ -136,28 +139,31 @@ def head_of(new: NewMessage) -> tuple[bytes, int]:
     return (new.mime, 0) if size <= INLINE else (new.mime[:HEAD], size - HEAD)
 
 
-def are_there(c: apsw.Connection, new: NewMessage) -> bool:
-    """Whether all parts of a new message have been written."""
+def are_there(tx: Tx, new: NewMessage) -> bool:
+    """Whether all parts of a new message have been written; none is deleted before the transaction ends."""
     wanted = head_of(new)[1]
-    return not wanted or rows(c, _SIZE, {"id": new.id}) == [(wanted,)]
+    if not wanted:
+        return True
+    tx.lock(_LISTED, [(new.id,)])
+    return rows(tx, _SIZE, {"id": new.id}) == [(wanted,)]
 
 
-def refer(c: apsw.Connection, new: NewMessage) -> None:
+def refer(tx: Tx, new: NewMessage) -> None:
     """The message's record is written: its parts are loose no longer."""
     if head_of(new)[1]:
-        run(c, _UNLIST, {"id": new.id})
+        run(tx, _UNLIST, {"id": new.id})
 
 
-def loosen(c: apsw.Connection, messages: Sequence[Row]) -> None:
+def loosen(tx: Tx, messages: Sequence[Row]) -> None:
     """The records of these messages will refer to their parts no longer."""
-    _LOOSEN.run(c, messages)
+    _LOOSEN.run(tx, messages)
 
 
-def whole(c: apsw.Connection, message_id: str, head: bytes, parts_size: int) -> bytes:
+def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
     """A message's bytes, by what its record says."""
     if not parts_size:
         return head
-    parts = [content for (content,) in rows(c, _CONTENTS, {"id": message_id})]
+    parts = [content for (content,) in rows(tx, _CONTENTS, {"id": message_id})]
     if sum(map(len, parts)) != parts_size:
         raise PartsMissing(f"{message_id}: {parts_size} bytes are wanted, {sum(map(len, parts))} are there")
     return b"".join([head, *parts])
@@ -195,7 +201,8 @@ class BodyParts(StorePart):
 
     async def clear(self, budget: int) -> Slice:
         """Delete loose parts of one message, about so many pages of them."""
-        found = self.engine.all(str, _LOOSE, {"most": len(self._in_hand) + 1})
+        before = identifier_from("msg", self.outside.now() - IN_HAND) if self.engine.is_shared else NEWEST
+        found = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
         message_id = next((each for each in found if each not in self._in_hand), None)
         if message_id is None:
             return Slice(0, 0.0, more=False)
@@ -204,11 +211,15 @@ class BodyParts(StorePart):
 
     async def _delete(self, message_id: str, most: int) -> tuple[int, float]:
         wanted = {"id": message_id, "most": most}
-        work = timed(lambda c: sum(changed(c, query, wanted) for query in (_DELETE, _DELETE_LOOSE)))
-        return await self.engine.write(work, bulk=True)
+
+        def work(tx: Tx) -> int:
+            tx.lock(_LISTED, [(message_id,)])
+            return sum(changed(tx, query, wanted) for query in (_DELETE, _DELETE_LOOSE))
+
+        return await self.engine.write(timed(work), bulk=True)
 
 
-def _insert(c: apsw.Connection, part: dict[str, object]) -> None:
+def _insert(tx: Tx, part: dict[str, object]) -> None:
     if part["number"] == 1:
-        run(c, _LIST, part)
-    run(c, _INSERT, part)
+        run(tx, _LIST, part)
+    run(tx, _INSERT, part)

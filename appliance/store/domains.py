@@ -5,13 +5,11 @@ Private keys are stored sealed; at most one key of each kind signs for a domain,
 
 from dataclasses import dataclass
 
-import apsw
-
 from appliance.errors import Code, Refused
 from appliance.model.mail import Domain, StoredDkimKey
 from appliance.store.access import add_domain
 from appliance.store.engine import StorePart
-from appliance.store.sql import Row, rows, run
+from appliance.store.sql import Row, Tx, rows, run
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 
@@ -35,24 +33,24 @@ class Domains(StorePart):
         """Add a domain that may not be used before it is proven."""
         wanted = {"account_id": account_id, "name": name}
 
-        def work(c: apsw.Connection) -> Domain:
-            if rows(c, _FIND, wanted):
+        def work(tx: Tx) -> Domain:
+            if rows(tx, _FIND, wanted):
                 raise Refused(Code.CONFLICT, f"domain: {name} is registered already")
-            ((count,),) = rows(c, _COUNT, wanted)
+            ((count,),) = rows(tx, _COUNT, wanted)
             if count >= self.most:  # removed ones count, too: each has keys
                 text = f"domain: an account may add {self.most} domains. Ask the operator for more."
                 raise Refused(Code.CONFLICT, text)
-            add_domain(c, self.outside, account_id, name, usable=False)
-            return _domain(*rows(c, _FIND, wanted)[0])
+            add_domain(tx, self.outside, account_id, name, usable=False)
+            return _domain(*rows(tx, _FIND, wanted)[0])
 
         return await self.engine.write(work)
 
-    def find(self, account_id: str, name: str) -> Domain:
-        return _known(self.engine.rows(_FIND, {"account_id": account_id, "name": name}))
+    async def find(self, account_id: str, name: str) -> Domain:
+        return _known(await self.engine.rows(_FIND, {"account_id": account_id, "name": name}))
 
-    def page(self, account_id: str, after: str, most: int) -> list[Domain]:
+    async def page(self, account_id: str, after: str, most: int) -> list[Domain]:
         wanted = {"account_id": account_id, "after": after, "most": most}
-        return self.engine.all(_domain, _PAGE, wanted)
+        return await self.engine.all(_domain, _PAGE, wanted)
 
     async def prove(self, account_id: str, name: str) -> Domain:
         """DNS has shown that the account's owner has the domain: it may be used from now on."""
@@ -87,21 +85,33 @@ _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
 class DkimKeys(StorePart):
-    async def replace(self, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
-        """Let these keys sign from now on; the ones before them retire, their records to stay published for a while."""
+    async def replace(
+        self, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
+    ) -> None:
+        """Let these keys sign from now on; the ones before them retire, their records to stay published for a while.
+
+        With `unless_there` nothing is changed where others sign already. Refused if keys of these names were made
+        meanwhile.
+        """
         whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
 
-        def work(c: apsw.Connection) -> None:
-            run(c, _RETIRE, whose)
+        def work(tx: Tx) -> None:
+            known = rows(tx, _KEYS, whose)
+            if unless_there and any(retired_at is None for *_, retired_at in known):
+                return
+            if {key.selector for key in keys} & {selector for selector, *_ in known}:
+                text = f"The keys of {domain} were replaced at the same moment. Look at them before you do it again."
+                raise Refused(Code.CONFLICT, text)
+            run(tx, _RETIRE, whose)
             for key in keys:
                 row = {"selector": key.selector, "algorithm": key.algorithm, "record": key.record}
-                run(c, _ADD, {**whose, **row, "private_key": key.private_key})
+                run(tx, _ADD, {**whose, **row, "private_key": key.private_key})
 
         await self.engine.write(work)
 
-    def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        return self.engine.all(StoredDkimKey, _KEYS, {"account_id": account_id, "domain": domain})
+    async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
+        return await self.engine.all(StoredDkimKey, _KEYS, {"account_id": account_id, "domain": domain})
 
-    def selectors(self, domain: str) -> list[str]:
+    async def selectors(self, domain: str) -> list[str]:
         """The names of all keys for a domain, whichever account they are of."""
-        return self.engine.all(str, _SELECTORS, {"domain": domain})
+        return await self.engine.all(str, _SELECTORS, {"domain": domain})

@@ -1,42 +1,194 @@
-"""Runs transactions: group commit for writers, lock-free reads beside them.
+"""What an engine does: it runs functions over a `Tx`, each as one transaction, and says when what they did is durable.
 
-A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
-sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone and
-leaves nothing behind. Where many do the same, each hands over an item instead, and one function writes all that wait in
-a few statements.
-
-The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
-what takes long, while statements on another thread would compete with the loop for the interpreter lock (measured: it
-takes a sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
-process, does go to the thread.
+The verbs are written once, for every engine. A function that is handed over may be run twice, so it must have no effect
+but on the database.
 """
 
-import queue
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-import apsw
 import outcome
 import trio
 
+from appliance.concurrency.workers import SERVER_WORK
+from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
 from appliance.outside import Outside
-from appliance.store.background_reader import Scanner
-from appliance.store.connection import BUSY_TIMEOUT, ReservedIndex, open_reader, open_writer
-from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy, found_no_room, heard_by, translated
-from appliance.store.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch
-from appliance.store.sql import Bindings, Row, one, rows
-from appliance.telemetry.metrics import COMMIT_BATCH, COMMIT_SECONDS
+from appliance.store.sql import Bindings, Row, Slice, Tx, one, rows
 
-# ---- one batch
+T = TypeVar("T")
+Item = TypeVar("Item")
+Work = Callable[[Tx], T]
+# Writes several items; for each its result, or why it was refused, with nothing of it written.
+JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
+
+
+class LoginFailure(NamedTuple):
+    account: str
+    network: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """A request to give up what this node delivers of a message."""
+
+    id: str
+    message_id: str
+    account_id: str | None  # None: the operator asks
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAnswer:
+    cancelled: int
+    refusal: str | None = None
+
+
+# As part of a transaction; raises Refused if it is not wanted any more.
+RecordAnswer = Callable[[Tx, CancelAnswer], None]
+
+
+class Partitions(Protocol):
+    """Tables that are partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks).
+
+    What is old of them is cleared by whole partitions, before the rest is deleted.
+    """
+
+    async def make(self, kept: Mapping[str, int], now: int) -> None:
+        """Make partitions ahead, by kind for what is kept so long. A sweep begins with it."""
+
+    async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
+        """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
+
+    def sliced_until(self, kind: str) -> int:
+        """After `clear`, the time before which rows are to be deleted in slices."""
+
+
+class Engine(ABC):
+    """One of possibly several nodes on a database; the embedded engine is always alone."""
+
+    is_shared = False  # by several nodes
+    node = ""  # the name of this one; a command has none
+    partitions: Partitions | None = None
+
+    def holds_lease(self) -> bool:
+        """Whether this node may hand over mail now: no other node can have taken its rows."""
+        return True
+
+    def live_nodes(self) -> int:
+        """How many nodes share the limits that hold for all of them together."""
+        return 1
+
+    def others(self) -> OtherNodes:
+        """Where the other live nodes are."""
+        return NO_OTHERS
+
+    async def has_chore(self, name: str) -> bool:
+        """Whether this node is to do what only one does at a time."""
+        return True
+
+    async def keep_lease(
+        self, in_flight: Callable[[], int], drain: Callable[[], None], addresses: Callable[[], Sequence[str]] = tuple
+    ) -> None:
+        """Stay one of the nodes until cancelled, and tell the others where this one is.
+
+        `drain` is called when it is asked to end.
+        """
+        return
+
+    async def finish_upgrade(self) -> None:
+        """Change the schema where that had to wait for older nodes, once the last of them has ended."""
+        return
+
+    async def nodes(self) -> list[NodeState]:
+        """All nodes, those that have ended lately too."""
+        return []
+
+    async def drain(self, name: str) -> bool:
+        """Ask a node to hand over its mail and end; whether there is one of that name."""
+        return False
+
+    async def share_failures(self, failures: Sequence[LoginFailure]) -> list[LoginFailure]:
+        """Tell the other nodes of failed logins; those that they have told of since the last call."""
+        return []
+
+    async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
+        """Ask the other nodes that deliver something of a message to give it up; their answers."""
+        return []
+
+    async def answer_cancellations(self, cancel: Callable[[CancelRequest, RecordAnswer], Awaitable[None]]) -> None:
+        """Do what other nodes ask of this one, until cancelled."""
+        return
+
+    @abstractmethod
+    async def write(
+        self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
+    ) -> T:
+        """Run `work` as one durable transaction.
+
+        `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
+        Where there are several writers it goes as if it were alone; unless it `locks` what it must keep from others,
+        as items do: then each of its statements sees what others have committed until then.
+        """
+
+    @abstractmethod
+    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
+        """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
+
+    async def check_writable(self) -> None:
+        """Raise unless a writer can take the lock and commit right now."""
+        await self.write(lambda _: None)
+
+    @abstractmethod
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` on a reader: for look-ups by index."""
+
+    @abstractmethod
+    async def snapshot(self, work: Work[T]) -> T:
+        """Like `read`, with all of its statements seeing one state."""
+
+    @abstractmethod
+    async def scan(self, work: Work[T], owner: str = SERVER_WORK) -> T:
+        """Like `snapshot`, for what may take longer: accounts that scan get equal shares of the time."""
+
+    @abstractmethod
+    async def version(self) -> int:
+        """A number that changes when anything is written, also by another process."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections, the writer's after its work."""
+
+    async def change(self, sql: str, bindings: Bindings) -> list[Row]:
+        """Run one statement as a durable transaction; the rows it returned."""
+        return await self.write(lambda tx: rows(tx, sql, bindings))
+
+    async def rows(self, sql: str, bindings: Bindings) -> list[Row]:
+        return await self.read(lambda tx: rows(tx, sql, bindings))
+
+    async def one(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
+        """What `kind` makes of the first row that a statement finds; None where it finds none."""
+        return await self.read(lambda tx: one(tx, kind, sql, bindings))
+
+    async def all(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> list[T]:
+        return [kind(*row) for row in await self.rows(sql, bindings)]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    """Verbs over the tables of one subject, each a single transaction."""
+
+    engine: Engine
+    outside: Outside
+
+
+# ---- one batch of writes: which functions go together, and how each result reaches the task that waits for it
 
 NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
 
+JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
 ALONE: Any = object()  # the item of a function that has none
 
 
@@ -50,72 +202,20 @@ class Job:
     task: trio.lowlevel.Task
     result: outcome.Outcome[Any] = NO_RESULT
 
+    def take_result(self) -> outcome.Outcome[Any]:
+        """The result, which the job then no longer has.
 
-Step = Callable[[apsw.Connection, list[Job]], None]
-
-
-def run_batch(connection: apsw.Connection, jobs: list[Job]) -> None:
-    """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
-
-    Raises CommitUnknown when the commit may or may not be on disk.
-    """
-    connection.set_busy_timeout(BUSY_TIMEOUT)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except apsw.Error as error:
-        _fail(jobs, error)
-    else:
-        perform(connection, jobs)
-        commit(connection, jobs)
+        An exception that leads back to its own job would stay until the collector comes, and with it the message.
+        """
+        result, self.result = self.result, NO_RESULT
+        return result
 
 
-def try_begin(connection: apsw.Connection) -> bool:
-    connection.set_busy_timeout(0)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except apsw.Error:
-        return False  # whatever it is, the thread meets it too, and answers for it
-    return True
-
-
-def perform(connection: apsw.Connection, jobs: list[Job]) -> None:
-    """Run all jobs in the open transaction, so that one that fails leaves nothing behind.
-
-    Savepoints copy every page they touch, and nearly every job that fails does so before it has written anything. So
-    all run without; should one fail half-way, all is rolled back and run again, this time with a savepoint each.
-    """
-    try:
-        if not _perform_plainly(connection, jobs):
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            connection.set_busy_timeout(BUSY_TIMEOUT)  # another process may have come in between
-            connection.execute("BEGIN IMMEDIATE")
-            _perform_in_savepoints(connection, jobs)
-    except apsw.Error as error:
-        # A full or failing disk: SQLite may have rolled back by itself, the jobs that went well too.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        _fail(jobs, error)
-
-
-def _perform_plainly(connection: apsw.Connection, jobs: list[Job]) -> bool:
-    """Run all jobs; False when one failed after it had written something, or several failed together."""
-    for together in _together(jobs):
-        before = connection.total_changes()
-        try:
-            _run(connection, together)
-        except Exception as error:
-            if len(together) > 1 or connection.total_changes() != before or not connection.in_transaction:
-                return False
-            together[0].result = outcome.Error(translated(error))
-    return True
-
-
-def _together(jobs: list[Job]) -> list[list[Job]]:
+def together(jobs: list[Job]) -> list[list[Job]]:
     """The jobs in their order, those with items for the same work where the first of them stands.
 
     All of them still wait for their result, so no caller relies on another order. What is large goes by itself:
-    SQLite copies what a statement is given, and that should not be a dozen large messages at once.
+    an engine copies what a statement is given, and that should not be a dozen large messages at once.
     """
     order: list[list[Job]] = []
     kinds: dict[Callable[..., Any], list[Job]] = {}
@@ -130,289 +230,12 @@ def _together(jobs: list[Job]) -> list[list[Job]]:
     return order
 
 
-def _run(connection: apsw.Connection, together: list[Job]) -> None:
-    first = together[0]
+def run_jobs(tx: Tx, jobs: list[Job]) -> None:
+    """Run one job, or several with items for the same work; afterwards each has its result."""
+    first = jobs[0]
     if first.item is ALONE:
-        first.result = outcome.Value(first.work(connection))
+        first.result = outcome.Value(first.work(tx))
         return
-    results = first.work(connection, [job.item for job in together])
-    for job, result in zip(together, results, strict=True):
+    results = first.work(tx, [job.item for job in jobs])
+    for job, result in zip(jobs, results, strict=True):
         job.result = outcome.Error(result) if isinstance(result, Exception) else outcome.Value(result)
-
-
-def _perform_in_savepoints(connection: apsw.Connection, jobs: list[Job]) -> None:
-    for job in jobs:
-        connection.execute("SAVEPOINT job")
-        try:
-            _run(connection, [job])
-        except Exception as error:
-            if not connection.in_transaction:
-                raise  # a full or failing disk: SQLite has rolled back everything, savepoints too
-            connection.execute("ROLLBACK TO job")
-            job.result = outcome.Error(translated(error))
-        connection.execute("RELEASE job")
-
-
-def commit(connection: apsw.Connection, jobs: list[Job]) -> None:
-    """Make the batch durable, or turn every result into a refusal."""
-    if not connection.in_transaction:
-        return  # it failed already
-    try:
-        connection.execute("COMMIT")
-    except apsw.Error as error:
-        if not isinstance(error, apsw.BusyError) and not found_no_room(connection, error):
-            _fail(jobs, error)
-            raise CommitUnknown(f"the disk failed during a commit: {error}") from error
-        # Neither wrote a commit record, so this is a plain "no".
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        _fail(jobs, error)
-
-
-def _fail(jobs: list[Job], error: Exception) -> None:
-    for job in jobs:
-        job.result = outcome.Error(translated(error))
-
-
-T = TypeVar("T")
-Item = TypeVar("Item")
-Work = Callable[[apsw.Connection], T]
-# Writes several items; for each its result, or why it was refused, with nothing of it written.
-JointWork = Callable[[apsw.Connection, Sequence[Item]], Sequence[T | Exception]]
-
-# ---- group commit
-
-JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
-
-
-def _not_any_more(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
-
-
-class GroupCommit:
-    """Everything that waits when the last commit has ended goes into the next one."""
-
-    def __init__(self, path: Path, on_failure: OnFault) -> None:
-        self._on_failure = on_failure  # called on the Trio thread
-        self._trio = trio.lowlevel.current_trio_token()
-        self._urgent: deque[Job] = deque()
-        self._ordinary: deque[Job] = deque()
-        self._bulk: deque[Job] = deque()
-        self._bulk_next = False  # whether the others have had their commit since the last of these
-        self._idle = True
-        self._closing = False
-        self._became_idle = trio.lowlevel.ParkingLot()
-        self._broken: StorageFault | None = None
-        self._connection = open_writer(path)
-        self._checkpoints = Checkpoints(path)
-        self._connection.set_wal_hook(self._checkpoints.committed)
-        self._index = ReservedIndex(path)
-        self._files = FileWatch(path)
-        self._hearing = ExitStack()
-        self._hearing.enter_context(heard_by(lambda fault: self._trio.run_sync_soon(self._fail, fault)))
-        self._for_thread: queue.SimpleQueue[tuple[Step, list[Job]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="store-writer")
-        self._thread.start()
-
-    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
-        """Run `work`, with its item if it has one, as part of the next commit.
-
-        Cancellation counts only before that: commit or nothing.
-        """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._closing or self._broken is not None:
-            raise busy()
-        waiting = self._bulk if bulk else self._urgent if urgent else self._ordinary
-        waiting.append(Job(work, item, large or bulk, trio.lowlevel.current_task()))
-        if self._idle:
-            self._idle = False
-            self._soon()
-        return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
-
-    def _fail(self, fault: StorageFault) -> None:
-        """Refuse further writes; only the first fault is reported, for the others follow from it."""
-        if self._broken is None:
-            self._broken = fault
-            self._on_failure(fault)
-
-    async def close(self) -> None:
-        """Finish what waits, end the thread, close the file."""
-        self._closing = True
-        with trio.CancelScope(shield=True):
-            if not self._idle:
-                await self._became_idle.park()
-            self._for_thread.put(None)
-            await trio.to_thread.run_sync(self._thread.join)
-            await trio.to_thread.run_sync(self._checkpoints.close)
-        self._hearing.close()
-        self._connection.close()
-        self._index.close()
-
-    # ---- on the event loop
-
-    def _soon(self) -> None:
-        """Begin the next batch, but not at once: tasks about to run may have a write for the same commit."""
-        self._trio.run_sync_soon(self._next_batch)
-
-    def _next_batch(self) -> None:
-        jobs = self._take()
-        if not jobs:
-            self._idle = True
-            self._became_idle.unpark_all()
-        elif self._broken is not None:
-            self._answer(jobs, self._broken)
-        elif any(job.large for job in jobs) or not try_begin(self._connection):
-            self._for_thread.put((run_batch, jobs))
-        else:
-            try:
-                perform(self._connection, jobs)
-            except Exception as error:  # it could not even be rolled back; and no caller would catch this
-                failure = CommitUnknown(f"the disk failed during a transaction: {error}")
-                failure.__cause__ = error
-                self._answer(jobs, failure)
-            else:
-                self._for_thread.put((commit, jobs))
-
-    def _take(self) -> list[Job]:
-        """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
-
-        Bulk work goes alone, and every second time at most while others wait.
-        """
-        if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
-            self._bulk_next = False
-            return [self._bulk.popleft()]
-        self._bulk_next = True
-        jobs: list[Job] = []
-        for waiting in (self._urgent, self._ordinary):
-            while waiting and len(jobs) < JOBS_PER_COMMIT:
-                jobs.append(waiting.popleft())
-        return jobs
-
-    def _check_files(self) -> None:
-        """Check the files while no write comes: a commit checks them by itself."""
-        if self._idle and not self._closing and self._broken is None and not self._files.in_place():
-            self._idle = False
-            self._for_thread.put((self._rescue, []))
-
-    def _rescue(self, connection: apsw.Connection, _: list[Job]) -> None:
-        raise self._files.rescue(connection)
-
-    def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
-        if failure is None and self._broken is None and not self._files.in_place():
-            self._for_thread.put((self._rescue, jobs))  # nothing of it is acknowledged
-            return
-        if failure is not None:
-            self._fail(failure)
-        for job in jobs:
-            # Taken out, not only passed on: an exception that leads back to its own job would stay until the collector
-            # comes, and with it the message.
-            result, job.result = job.result, NO_RESULT
-            trio.lowlevel.reschedule(job.task, outcome.Error(busy()) if failure else result)
-        self._soon()
-
-    # ---- on the thread
-
-    def _serve(self) -> None:
-        while self._serve_next():
-            pass
-
-    def _serve_next(self) -> bool:
-        """Wait for a batch and write it, in a frame of its own: nothing of it is kept while the next is awaited."""
-        try:
-            task = self._for_thread.get(timeout=CHECK_FILES_EVERY)
-        except queue.Empty:
-            with suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(self._check_files)
-            return True
-        if task is None:
-            return False
-        step, jobs = task
-        failure = None
-        began = perf_counter()
-        try:
-            step(self._connection, jobs)
-        except StorageFault as error:
-            failure = error
-        except Exception as error:  # a bug of ours must not leave the waiters without an answer
-            failure = CommitUnknown(repr(error))
-            failure.__cause__ = error
-        COMMIT_SECONDS.add(perf_counter() - began)
-        COMMIT_BATCH.add(len(jobs))
-        self._trio.run_sync_soon(self._answer, jobs, failure)
-        return True
-
-
-class Inline:
-    """Each function its own commit on the caller's thread: for the shell's commands and for virtual-clock tests."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = open_writer(path)
-
-    async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
-        await trio.lowlevel.checkpoint()
-        job = Job(work, item, large, trio.lowlevel.current_task())
-        run_batch(self._connection, [job])
-        return job.result.unwrap()
-
-    async def close(self) -> None:
-        self._connection.close()
-
-
-class Engine:
-    def __init__(self, path: Path, writer: GroupCommit | Inline) -> None:
-        self._writer = writer
-        self._reader = open_reader(path)
-        self.scanner = Scanner(path, inline=isinstance(writer, Inline))
-
-    async def write(self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False) -> T:
-        """Run `work` as one durable transaction; it may be run twice, so it must have no effect but on the database.
-
-        `large` work is done off the event loop; `bulk` work too, in a commit of its own, and takes turns with others.
-        """
-        result: T = await self._writer.write(work, ALONE, urgent=urgent, large=large, bulk=bulk)
-        return result
-
-    async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
-        """The same for one of many items that the same `work` writes: it is given all that wait, at once."""
-        result: T = await self._writer.write(work, item, urgent=urgent, large=large, bulk=False)
-        return result
-
-    async def change(self, sql: str, bindings: Bindings) -> list[Row]:
-        """Run one statement as a durable transaction; the rows it returned."""
-        return await self.write(lambda c: rows(c, sql, bindings))
-
-    def read(self, work: Work[T]) -> T:
-        """Run `work` on the reader, on this thread: for look-ups by index, which cost less than a thread hop."""
-        return work(self._reader)
-
-    def rows(self, sql: str, bindings: Bindings) -> list[Row]:
-        return rows(self._reader, sql, bindings)
-
-    def one(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
-        """What `kind` makes of the first row that a statement finds; None where it finds none."""
-        return one(self._reader, kind, sql, bindings)
-
-    def all(self, kind: Callable[..., T], sql: str, bindings: Bindings) -> list[T]:
-        return [kind(*row) for row in rows(self._reader, sql, bindings)]
-
-    def snapshot(self, work: Work[T]) -> T:
-        """Like `read`, with all of its statements seeing one state."""
-        self._reader.execute("BEGIN")
-        try:
-            return work(self._reader)
-        finally:
-            self._reader.execute("COMMIT")
-
-    async def close(self) -> None:
-        """Close the connections, the writer's after its work."""
-        self.scanner.close()
-        self._reader.close()
-        await self._writer.close()
-
-
-@dataclass(frozen=True, slots=True)
-class StorePart:
-    """Verbs over the tables of one subject, each a single transaction."""
-
-    engine: Engine
-    outside: Outside

@@ -1,112 +1,47 @@
-"""Faults of storage: SQLite's errors under names for other packages, and the report that the disk has failed.
+"""Faults of storage that both engines have: what ends the process, and what is answered with 503."""
 
-SQLite tells its log more than its callers. When a checkpoint cannot be synced, the commit around it succeeds all the
-same; and a damaged page is an error of the one statement that met it. Both mean that the process must not go on, on
-whichever connection and thread they occur.
-"""
-
-import errno
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import apsw
+from collections.abc import Callable
 
 from appliance.errors import Code, Refused
-
-UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
-DAMAGED = (apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB)
-NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, within the user's quota, in one file
-
-_PLACE_IN_SQLITE = re.compile(r"^os_unix\.c:\d+: \(\d+\) | - $")
 
 
 class StorageFault(Exception):
     """It is unknown what is on disk, so the process must not go on."""
 
 
-class Unsynced(StorageFault):
-    """A sync failed. The system then forgets what it could not write, so trying again would prove nothing."""
-
-
 class CommitUnknown(StorageFault):
     """A commit failed in the disk's hands: the rows may or may not be there, so the process must not go on."""
 
 
-class PagesDamaged(StorageFault):
-    """A page of the database is not what was written there."""
+class NewerDatabase(Exception):
+    """The database was written by a later version of the appliance; opening it would lose what we do not know of."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        super().__init__(
+            f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
+        )
 
 
-class Damaged(Exception):
-    """The database is not whole, or none of ours; the text says in which way."""
+class DatabaseRefused(Exception):
+    """The database server cannot be used, and nothing was written; the text says why and what to do."""
 
 
-# The names by which other packages know what SQLite itself refuses.
-DatabaseFault = apsw.Error
-DamagedDatabase = (apsw.CorruptError, apsw.NotADBError, Damaged, PagesDamaged)
-DiskFull = apsw.FullError
-DiskFault = (apsw.FullError, apsw.IOError, apsw.CantOpenError)
-
-# Full, locked, failing or damaged, or no memory: no request is at fault, and none of it is on disk.
-_WITHOUT_MEMORY = (MemoryError, apsw.NoMemError)
-_BUSY_OR_FAILING = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
-_STORAGE_ERRORS = _WITHOUT_MEMORY + _BUSY_OR_FAILING
+UNFINISHED_COPY = "unfinished_copy"  # a table that is there while a copy into the database is unfinished
 
 
-def translated(error: Exception) -> Exception:
-    """SQLite's own refusals as one that the API can answer with; everything else as it is."""
-    if not isinstance(error, _STORAGE_ERRORS):
-        return error
-    refusal = busy()
-    refusal.__cause__ = error
-    return refusal
+class UnfinishedCopy(Exception):
+    """The database does not hold everything yet, so that nothing may be done with it but to go on copying."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`appliance store copy` into it has not been finished: run that again, with the settings of the old "
+            "database, or go on with that one"
+        )
+
+
+OnFault = Callable[[StorageFault], None]
 
 
 def busy() -> Refused:
     text = "The storage cannot take writes right now. Retry with the same key."
     return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
-
-
-def failed_writing(error: Exception) -> bool:
-    """Whether it was a file that could not be written, and not one that could not be read."""
-    return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE
-
-
-def found_no_room(connection: apsw.Connection, error: apsw.Error) -> bool:
-    """Whether this last error of the connection is a write that found no room: a plain "no", to be tried again later.
-
-    SQLite calls only ENOSPC "full"; a quota that is used up is an I/O error of a write to it. Either way the frame that
-    would have made the commit valid is not in the log.
-    """
-    is_full = isinstance(error, apsw.FullError)
-    return is_full or (failed_writing(error) and connection.system_errno in NO_SPACE_ERRNOS)
-
-
-OnFault = Callable[[StorageFault], None]
-
-_listeners: list[OnFault] = []
-
-
-@contextmanager
-def heard_by(on_fault: OnFault) -> Iterator[None]:
-    """Report faults while this lasts: at once, on the thread that met them, so do little and do not wait."""
-    _listeners.append(on_fault)
-    try:
-        yield
-    finally:
-        _listeners.remove(on_fault)
-
-
-def _hear(code: int, text: str) -> None:
-    fault: StorageFault
-    if code in UNSYNCED:
-        fault = Unsynced(f"the database could not be synced: {_PLACE_IN_SQLITE.sub('', text)} failed")
-    elif code & 0xFF in DAMAGED:
-        fault = PagesDamaged(f"the database is damaged: {text}")
-    else:
-        return
-    for on_fault in list(_listeners):
-        on_fault(fault)
-
-
-apsw.config(apsw.SQLITE_CONFIG_LOG, _hear)  # for the whole process, and only possible before SQLite is first used

@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-import apsw
-
 from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
 from appliance.store.body_parts import add, of_template
 from appliance.store.engine import StorePart
-from appliance.store.sql import Row, Slice, changed, first, gathered, rows, run, timed
+from appliance.store.sql import Row, Slice, Tx, changed, first, gathered, rows, run, timed
 from appliance.times import DAY, HOUR
 
 STATISTICS_KEPT = 91 * DAY  # microseconds; the statistics of 90 days can be asked for
@@ -69,28 +67,28 @@ class LedgerFolding(StorePart):
         """Fold and delete some of what is from before a time. The place to go on is an account and a ledger line."""
         limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
         most = max(2, min(LINES_READ, budget))
-        folds, after = await self.engine.scanner.read(lambda c: _find(c, after, limits, most))
+        folds, after = await self.engine.scan(lambda tx: _find(tx, after, limits, most))
         if folds is None:
             return Slice(0, 0.0, not after.endswith(f" {_LAST}"), after)
         wanted = {"account_id": after.partition(" ")[0], "most": budget, **limits}
-        deleted, seconds = await self.engine.write(timed(lambda c: _fold(c, folds, wanted)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda tx: _fold(tx, folds, wanted)), large=True)
         return Slice(deleted, seconds, True, after)
 
 
-def _find(c: apsw.Connection, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
+def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
     """What to fold next, where []: something else to delete, None: nothing was found; and where to go on."""
     account_id, _, line = after.partition(" ")
     for _ in range(ACCOUNTS_READ):
         if line in ("", _END, _LAST):
-            ((following,),) = rows(c, _NEXT_ACCOUNT, {"after": account_id})
+            ((following,),) = rows(tx, _NEXT_ACCOUNT, {"after": account_id})
             if following is None:
                 return None, f"{account_id} {_LAST}"
             account_id, line = following, _FIRST
         wanted: dict[str, Any] = {"account_id": account_id, **limits}
-        if first(c, ANY_OLD, wanted) == (1,):
+        if first(tx, ANY_OLD, wanted) == (1,):
             return [], f"{account_id} {line}"
         wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
-        looked = gathered(c, FIND_LINES, _LINE, wanted)
+        looked = gathered(tx, FIND_LINES, _LINE, wanted)
         folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
             # What follows may belong to the last of these.
@@ -117,14 +115,14 @@ def _run_of(line: Row) -> tuple[bool, int]:
     return kind != LedgerKind.GRANT.value and not message_is_kept, created_at // DAY
 
 
-def _fold(c: apsw.Connection, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
+def _fold(tx: Tx, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
     if not folds:
-        versions = rows(c, _OLD_VERSIONS, wanted)
+        versions = rows(tx, _OLD_VERSIONS, wanted)
         if versions:
-            add(c, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
-        return len(versions) + sum(changed(c, step, wanted) for step in _STEPS)
+            add(tx, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
+        return len(versions) + sum(changed(tx, step, wanted) for step in _STEPS)
     for each in folds:
         row = {"account_id": wanted["account_id"], **asdict(each), "kind": each.kind.value}
-        run(c, _DROP_LINES, row)
-        run(c, _FOLDED, row)
+        run(tx, _DROP_LINES, row)
+        run(tx, _FOLDED, row)
     return sum(each.lines for each in folds)

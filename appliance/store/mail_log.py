@@ -12,14 +12,13 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-import apsw
 import msgspec
 
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, Source
 from appliance.store.engine import StorePart
 from appliance.store.messages import read_mime
-from appliance.store.sql import NEWEST, first, gathered, rows
+from appliance.store.sql import NEWEST, Tx, first, gathered, rows
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -41,7 +40,7 @@ _LISTED = """SELECT json_group_array(json_object('id', m.id, 'status', m.status,
         'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
         'recipients', json((
             SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
-                SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients)))))
+                SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients) shown))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
 _WAITING = """SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
@@ -54,8 +53,10 @@ _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version
 # anything, also another address.
 _OF_STATUS = "m.status = :status"
 _OF_SOURCE = "m.source = :source"
-_FROM_ADDRESS = "(lower(m.sender) = :sender OR substr(lower(m.sender), -length(:sender) - 2) = '<' || :sender || '>')"
-_FROM_DOMAIN = "substr(rtrim(lower(m.sender), '>'), -length(:sender)) = :sender"
+_FROM_ADDRESS = """(lower(m.sender) = :sender
+    OR substr(lower(m.sender), length(m.sender) - length(:sender) - 1) = '<' || :sender || '>')"""
+_BARE_SENDER = "rtrim(lower(m.sender), '>')"
+_FROM_DOMAIN = f"substr({_BARE_SENDER}, length({_BARE_SENDER}) - length(:sender) + 1) = :sender"
 # A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
 _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
@@ -87,16 +88,16 @@ class MailLog(StorePart):
         """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
         search = _Search(account_id, wanted, before or NEWEST, most, block=self.block, few_waiting=self.few_waiting)
         if wanted == MailFilter() and not off_loop:
-            return self.engine.snapshot(lambda c: search.run(c, inf, self.clock))
+            return await self.engine.snapshot(lambda tx: search.run(tx, inf, self.clock))
         seconds = inf if wanted == MailFilter() else SEARCH_TIME
-        return await self.engine.scanner.read(lambda c: search.run(c, self.clock() + seconds, self.clock), account_id)
+        return await self.engine.scan(lambda tx: search.run(tx, self.clock() + seconds, self.clock), account_id)
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
-        return await self.engine.scanner.read(lambda c: read_mime(c, message_id), account_id)
+        return await self.engine.scan(lambda tx: read_mime(tx, message_id), account_id)
 
-    def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
-        row = self.engine.read(lambda c: first(c, _FACTS, {"account_id": account_id, "id": message_id}))
+    async def facts(self, account_id: str, message_id: str) -> MessageFacts | None:
+        row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
         envelope_from, tags, alias, version, size, request_id, kept = row
@@ -134,46 +135,46 @@ class _Search:
             self._bindings["local"], _, self._bindings["recipient"] = wanted.recipient.rpartition("@")
         return conditions
 
-    def run(self, c: apsw.Connection, until: float, clock: Callable[[], float]) -> MailPage:
+    def run(self, tx: Tx, until: float, clock: Callable[[], float]) -> MailPage:
         """Search until there is a page full, nothing left, or no time."""
-        if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(c)) is not None:
-            return self._of_these(c, waiting)
+        if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(tx)) is not None:
+            return self._of_these(tx, waiting)
         found: list[str] = []
         block = self._most + 1 if self._wanted == MailFilter() else self._block_size
         while True:
             wanted = {**self._bindings, "block": block, "most": self._most + 1 - len(found)}
-            ids = gathered(c, _SEARCH.format(among=self._among, condition=self._condition), "id", wanted)
+            ids = gathered(tx, _SEARCH.format(among=self._among, condition=self._condition), "id", wanted)
             found += [message_id for (message_id,) in reversed(ids)]
             if len(found) > self._most:
-                return self._shown(c, found[: self._most], found[self._most - 1])
-            end = first(c, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
+                return self._shown(tx, found[: self._most], found[self._most - 1])
+            end = first(tx, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
             if end is None:
-                return self._shown(c, found, None)
+                return self._shown(tx, found, None)
             self._bindings["before"] = end[0]
             if clock() >= until:
-                return self._shown(c, found, end[0])
+                return self._shown(tx, found, end[0])
 
-    def _waiting(self, c: apsw.Connection) -> list[str] | None:
+    def _waiting(self, tx: Tx) -> list[str] | None:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
         ids: set[str] = set()
         for simulated in (0, 1):
-            found = rows(c, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
+            found = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
             if len(found) == self._few_waiting:
                 return None
             ids.update(message_id for (message_id,) in found)
         return sorted((each for each in ids if each < self._bindings["before"]), reverse=True)
 
-    def _of_these(self, c: apsw.Connection, waiting: list[str]) -> MailPage:
+    def _of_these(self, tx: Tx, waiting: list[str]) -> MailPage:
         found: list[str] = []
         query = _MESSAGE.format(condition=self._condition)
         for message_id in waiting:
-            found += [each for (each,) in rows(c, query, {**self._bindings, "id": message_id})]
+            found += [each for (each,) in rows(tx, query, {**self._bindings, "id": message_id})]
             if len(found) > self._most:
-                return self._shown(c, found[: self._most], found[self._most - 1])
-        return self._shown(c, found, None)
+                return self._shown(tx, found[: self._most], found[self._most - 1])
+        return self._shown(tx, found, None)
 
-    def _shown(self, c: apsw.Connection, found: list[str], following: str | None) -> MailPage:
+    def _shown(self, tx: Tx, found: list[str], following: str | None) -> MailPage:
         wanted = {"ids": msgspec.json.encode(found).decode(), "recipients": SHOWN_RECIPIENTS}
-        ((page,),) = rows(c, _LISTED, {**self._bindings, **wanted})
-        newest_first = sorted(_messages.decode(page), key=attrgetter("id"), reverse=True)
+        ((page,),) = rows(tx, _LISTED, {**self._bindings, **wanted})
+        newest_first = sorted(_messages.decode(page or "[]"), key=attrgetter("id"), reverse=True)
         return MailPage(tuple(newest_first), following)

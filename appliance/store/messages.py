@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import apsw
 import msgspec
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
 from appliance.model.mail import (
+    KEY_LIFETIME,
     Attempt,
     Billing,
     LedgerKind,
@@ -38,33 +38,37 @@ from appliance.store.body_parts import INLINE, BodyParts, are_there, head_of, of
 from appliance.store.engine import StorePart
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
-from appliance.store.sql import Many, Row, first, one, rows, run
+from appliance.store.sql import Many, Row, Tx, first, one, rows
 from appliance.store.suppressions import suppressed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key counts as none, deleted or not.
-_MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?, ?, ?, ?, ?, ?)})
+_MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
-_CLAIM_KEYS = Many("""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
-    VALUES {(?, ?, ?, ?, ?)} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
-        message_id = excluded.message_id, expires_at = excluded.expires_at""")
-_UPDATE_ACCOUNT = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
-    WHERE id = :account_id"""
+# Each of these three holds only if no other has taken the key, the room of the day, or the credits since they were
+# read: what it does not return was not written.
+_CLAIM_KEYS = Many(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
+    VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
+        message_id = excluded.message_id, expires_at = excluded.expires_at
+    WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")  # noqa: S608 - our own number
 _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
-    ON CONFLICT (account_id, day) DO UPDATE SET recipients = recipients + excluded.recipients"""
+    ON CONFLICT (account_id, day) DO UPDATE SET recipients = daily_volume.recipients + excluded.recipients
+    WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
+_CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
+    WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
 _INSERT_MESSAGES = Many("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
     envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
-    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
-_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?, ?, ?)}")
+    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i)}""")
+_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
 _INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
         status, billing_status, next_attempt_at)
-    VALUES {(?, ?, ?, ?, ?, ?, ?, 'queued', 'reserved', ?)}""")
+    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i)}""")
 
 # ---- accepting
 
@@ -95,12 +99,12 @@ class _Standing:
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
 
 
-def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> list[int | Exception | None]:
+def accept(tx: Tx, outside: Outside, news: Sequence[NewMessage]) -> list[int | Exception | None]:
     """Write these messages; for each why it was refused, and then nothing of it has been written, or what was charged.
 
     That is for each recipient; None when some of them were bounced at once, as suppressed, and are not to be tried.
     """
-    standings, earlier = _standings(c, news), _Earlier()
+    standings, earlier = _standings(tx, news), _Earlier()
     results: list[int | Exception | None] = [None] * len(news)
     accepted, by_themselves = list[_Accepted](), list[int]()
     for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
@@ -110,7 +114,7 @@ def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> 
             by_themselves.append(number)  # it can do more to its account than to lower the balance
         else:
             earlier.change(standing, new)
-            refusal = _refusal(new, standing) or (None if are_there(c, new) else busy())
+            refusal = _refusal(new, standing) or (None if are_there(tx, new) else busy())
             if refusal is not None:
                 results[number] = refusal
                 continue
@@ -118,15 +122,19 @@ def accept(c: apsw.Connection, outside: Outside, news: Sequence[NewMessage]) -> 
             accepted.append((new, standing, charged))
             earlier.add(new, standing, charged)
             results[number] = None if standing.suppressed else charged
-    _write(c, outside, accepted)
+    if not _claim_keys(tx, accepted):
+        if len(news) > 1:
+            raise busy()  # all start again, each alone: those behind it counted with it
+        return [KeyTaken()]
+    _write(tx, outside, accepted)
     for number in by_themselves:
-        (results[number],) = accept(c, outside, [news[number]])
+        (results[number],) = accept(tx, outside, [news[number]])
     return results
 
 
-def refusal_now(c: apsw.Connection, new: NewMessage) -> Exception | None:
+def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
     """Why a message would be refused now: asked before its parts are written, and again when it is accepted."""
-    (standing,) = _standings(c, [new])
+    (standing,) = _standings(tx, [new])
     if standing is None:
         return None  # the transaction says so
     standing.size = of_message(new)
@@ -136,19 +144,19 @@ def refusal_now(c: apsw.Connection, new: NewMessage) -> Exception | None:
 # ---- what decides
 
 
-def _standings(c: apsw.Connection, news: Sequence[NewMessage]) -> list[_Standing | None]:
+def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
     wanted = []
     for number, new in enumerate(news):
         claim = new.idempotency
         scope, key = (None, None) if claim is None else (claim.scope, claim.key)
         wanted.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
     found: list[_Standing | None] = [None] * len(news)
-    for number, *columns in _MAY_SEND.run(c, wanted):
+    for number, *columns in _MAY_SEND.run(tx, wanted):
         found[number] = _Standing(*columns)
     pairs = zip(news, found, strict=True)
     suspects = [(new, standing) for new, standing in pairs if standing and standing.has_suppressions]
     keys = [(new.account_id, recipient.key) for new, _ in suspects for recipient in new.recipients]
-    listed = suppressed(c, keys)
+    listed = suppressed(tx, keys) if keys else set()
     for new, standing in suspects:
         standing.suppressed = {each.id for each in new.recipients if (new.account_id, each.key) in listed}
     return found
@@ -203,49 +211,65 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
 # ---- what is written, as a list of steps
 
 
-def _write(c: apsw.Connection, outside: Outside, accepted: Sequence[_Accepted]) -> None:
-    keys = [
+def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
+    """Take the idempotency keys; False when one was taken since it was looked for."""
+    keys = sorted(
         (claim.scope, claim.key, claim.fingerprint, new.id, claim.expires_at)
         for new, _, _ in accepted
         if (claim := new.idempotency) is not None
-    ]
-    _CLAIM_KEYS.run(c, keys)
+    )
+    return len(_CLAIM_KEYS.run(tx, keys)) == len(keys)
+
+
+def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
+    """Write everything but the keys; the accounts last, because others wait for those rows until the commit."""
     for new, standing, _ in accepted:
         if standing.daily_cap is not None and new.source is not Source.TEST:
             row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
-            run(c, _COUNT_DAY, row)
-    _charge(c, outside, accepted)
-    _INSERT_MESSAGES.run(c, [_message_row(new) for new, _, _ in accepted])
+            if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
+                raise busy()
+    _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _, _ in accepted])
     bodies = [(new, *head_of(new)) for new, _, _ in accepted]
-    _INSERT_BODIES.run(c, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
+    _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
     recipients = [
         (new.id, each.id, new.account_id, each.address, each.domain, int(new.simulated), charged, new.created_at)
         for new, _, charged in accepted
         for each in new.recipients
     ]
-    _INSERT_RECIPIENTS.run(c, recipients)
+    _INSERT_RECIPIENTS.run(tx, recipients)
+    for new, _, _ in accepted:
+        refer(tx, new)
+    _charge(tx, outside, accepted)
     for new, standing, charged in accepted:
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
             at, note = new.created_at, SUPPRESSED_NOTE
-            record(c, outside, [Outcome(each, RecipientStatus.BOUNCED, (), at, note=note) for each in due])
-        refer(c, new)
+            record(tx, outside, [Outcome(each, RecipientStatus.BOUNCED, (), at, note=note) for each in due])
 
 
-def _charge(c: apsw.Connection, outside: Outside, accepted: Iterable[_Accepted]) -> None:
+def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
-    lines, taken, stored = list[LedgerLine](), Counter[str](), Counter[str]()
+    charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
+    found, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
     for new, standing, charged in accepted:
         stored[new.account_id] += standing.size
-        if not charged:
-            continue
-        assert standing.balance is not None  # noqa: S101 - or nothing would be charged
-        taken[new.account_id] += new.credits
-        balance = standing.balance - new.credits
-        lines.append((new.account_id, LedgerKind.RESERVE, -new.credits, balance, new.id, None))
-    for account_id, count in stored.items():
-        run(c, _UPDATE_ACCOUNT, {"account_id": account_id, "amount": taken[account_id], "stored": count})
-    write_ledger(c, outside, lines)
+        found[new.account_id] = standing.daily_cap, standing.suspended
+        if new.may_store is not None:
+            may_store[new.account_id] = new.may_store
+        if charged:
+            charged_to.setdefault(new.account_id, []).append(new)
+    lines: list[LedgerLine] = []
+    for account_id in sorted(stored):  # in the same order everywhere, or two could wait for each other
+        news = charged_to.get(account_id, [])
+        amount = sum(new.credits for new in news)
+        row = first(tx, _CHARGE, {"account_id": account_id, "amount": amount, "stored": stored[account_id]})
+        if row is None or row[1:3] != found[account_id] or row[3] > may_store.get(account_id, row[3]):
+            raise busy()  # the account is not as it was found
+        balance = (row[0] or 0) + amount
+        for new in news:
+            balance -= new.credits
+            lines.append((account_id, LedgerKind.RESERVE, -new.credits, balance, new.id, None))
+    write_ledger(tx, outside, lines)
 
 
 def _message_row(new: NewMessage) -> Row:
@@ -320,7 +344,7 @@ class Messages(StorePart):
         return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
 
     async def _write_in_parts(self, new: NewMessage) -> int | None:
-        if (refusal := self.engine.snapshot(lambda c: refusal_now(c, new))) is not None:
+        if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:
             try:
                 raise refusal
             finally:
@@ -328,55 +352,55 @@ class Messages(StorePart):
         async with self.parts.written(new):
             return await self.engine.write_item(self._accept, new)
 
-    def _accept(self, c: apsw.Connection, news: Sequence[NewMessage]) -> list[int | Exception | None]:
-        return accept(c, self.outside, news)
+    def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[int | Exception | None]:
+        return accept(tx, self.outside, news)
 
-    def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
+    async def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
         wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
-        return self.engine.one(RememberedSend, _REMEMBERED, wanted)
+        return await self.engine.one(RememberedSend, _REMEMBERED, wanted)
 
-    def read(self, account_id: str, message_id: str) -> Message | None:
+    async def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
-        return self.engine.snapshot(lambda c: read_message(c, account_id, message_id))
+        return await self.engine.snapshot(lambda tx: read_message(tx, account_id, message_id))
 
-    def to_send(self, message_id: str) -> ToSend:
+    async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
+        (found,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
         return found
 
     async def content(self, message_id: str) -> bytes:
         """The bytes of a message that is not final yet, read off the event loop."""
-        found = await self.engine.scanner.read(lambda c: read_mime(c, message_id))
+        found = await self.engine.scan(lambda tx: read_mime(tx, message_id))
         if found is None:
             raise LookupError(f"there are no bytes of {message_id}")
         return found
 
-    def mime(self, message_id: str) -> bytes | None:
+    async def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept; on this thread."""
-        return self.engine.snapshot(lambda c: read_mime(c, message_id))
+        return await self.engine.snapshot(lambda tx: read_mime(tx, message_id))
 
-    def newest_at(self) -> int | None:
-        ((newest,),) = self.engine.rows(_NEWEST, {})
+    async def newest_at(self) -> int | None:
+        ((newest,),) = await self.engine.rows(_NEWEST, {})
         return None if newest is None else identifier_time(newest)
 
 
 # ---- reading
 
 
-def read_mime(c: apsw.Connection, message_id: str) -> bytes | None:
+def read_mime(tx: Tx, message_id: str) -> bytes | None:
     """A message's bytes, while they are kept, as a step of a reading that sees one state."""
-    return one(c, partial(whole, c, message_id), _MIME, {"id": message_id})
+    return one(tx, partial(whole, tx, message_id), _MIME, {"id": message_id})
 
 
-def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Message | None:
+def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     """A message of this account with its recipients, as a step of a reading."""
-    row = first(c, _MESSAGE, {"id": message_id, "account_id": account_id})
+    row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
     recipients = tuple(
         Recipient(recipient_id, address, RecipientStatus(state), Billing(credit), *rest)
-        for recipient_id, address, state, credit, *rest in rows(c, _RECIPIENTS, {"id": message_id})
+        for recipient_id, address, state, credit, *rest in rows(tx, _RECIPIENTS, {"id": message_id})
     )
     head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
@@ -387,7 +411,9 @@ def read_message(c: apsw.Connection, account_id: str, message_id: str) -> Messag
 # Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
 _ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
     WHERE r.message_id = :message_id LIMIT 1"""
-_WAYS = "SELECT id, domain, simulated, next_attempt_at FROM recipients WHERE message_id = :message_id"
+_WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"
+_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
+    LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
     WHERE recipient_id = :recipient_id ORDER BY number"""  # noqa: S608 - the names of our own columns
 
@@ -396,30 +422,30 @@ _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM
 
 
 class MessageRecords(StorePart):
-    def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
+    async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
         """Everything about a message of any account, or of this one only; None when there is none."""
-        return self.engine.snapshot(lambda c: _record(c, message_id, account_id))
+        return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
 
     async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
         """The same, read on a thread: the dialogues of many attempts may be megabytes."""
-        return await self.engine.scanner.read(lambda c: _record(c, message_id, account_id), account_id)
+        return await self.engine.scan(lambda tx: self._record(tx, message_id, account_id), account_id)
 
-
-def _record(c: apsw.Connection, message_id: str, account_id: str | None) -> MessageRecord | None:
-    row = first(c, _ACCOUNT, {"message_id": message_id})
-    if row is None or account_id not in (None, row[0]):
-        return None
-    if (message := read_message(c, row[0], message_id)) is None:
-        return None
-    ways = {recipient_id: way for recipient_id, *way in rows(c, _WAYS, {"message_id": message_id})}
-    recipients = tuple(_tried(c, recipient, *ways[recipient.id]) for recipient in message.recipients)
-    return MessageRecord(row[1], message, recipients, row[0])
+    def _record(self, tx: Tx, message_id: str, account_id: str | None) -> MessageRecord | None:
+        row = first(tx, _ACCOUNT, {"message_id": message_id})
+        if row is None or account_id not in (None, row[0]):
+            return None
+        if (message := read_message(tx, row[0], message_id)) is None:
+            return None
+        query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
+        ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
+        recipients = tuple(_tried(tx, recipient, *ways[recipient.id]) for recipient in message.recipients)
+        return MessageRecord(row[1], message, recipients, row[0])
 
 
 def _tried(
-    c: apsw.Connection, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None
+    tx: Tx, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None, node: str
 ) -> TriedRecipient:
     wanted = {"recipient_id": recipient.id}
-    attempts = tuple(Attempt(*row) for row in rows(c, _ATTEMPTS, wanted))
-    session = None if next_attempt_at is None else one(c, OutgoingSession, _SESSION, wanted)
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session)
+    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, wanted))
+    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, wanted)
+    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)

@@ -1,10 +1,13 @@
-"""The state of provider pools across processes: holds, what the server last published, destinations, warm-up."""
+"""The state of provider pools across processes: holds, what the server last published, destinations, warm-up.
+
+A database that several nodes share has one more table of holds: those that a node began by itself, which keep back its
+own mail only. A hold by the operator takes their place, and its release ends all of them.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
-import apsw
 import msgspec
 
 from appliance.config.settings import WarmupSettings
@@ -12,7 +15,7 @@ from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
 from appliance.store.engine import StorePart
-from appliance.store.sql import Bindings, Many, first, run
+from appliance.store.sql import Bindings, Many, Tx, first, rows, run
 from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
@@ -26,6 +29,25 @@ _PROBED = """UPDATE pool_holds SET probe_at = :probe_at, probes = :probes
     WHERE pool = :pool AND held_at = :held_at AND probe_at IS NOT NULL"""
 _RELEASE = "DELETE FROM pool_holds WHERE pool = :pool RETURNING pool"
 _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS NOT NULL RETURNING pool"
+# The same of a shared database. That of all nodes comes last, so that it counts.
+_HOLDS_OF_NODE = """SELECT pool, reason, held_at, probe_at, probes, node FROM node_holds WHERE node = :node
+    UNION ALL SELECT pool, reason, held_at, probe_at, probes, '' FROM pool_holds ORDER BY node DESC, pool"""
+# As they are told: those of nodes that are there, by name if there are others.
+_ALL_HOLDS = """SELECT pool, reason, held_at, probe_at, probes, '' AS node FROM pool_holds UNION ALL
+    SELECT h.pool, h.reason, h.held_at, h.probe_at, h.probes,
+        CASE WHEN EXISTS (SELECT 1 FROM nodes n WHERE n.adopted_by IS NULL AND n.name <> h.node) THEN h.node ELSE '' END
+    FROM node_holds h WHERE EXISTS (SELECT 1 FROM nodes n WHERE n.adopted_by IS NULL AND n.name = h.node)
+    ORDER BY pool, held_at, node"""
+_HOLD_ON_NODE = """INSERT INTO node_holds (pool, node, reason, held_at, probe_at)
+    SELECT :pool, :node, :reason, :now, :probe_at WHERE NOT EXISTS (SELECT 1 FROM pool_holds WHERE pool = :pool)
+    ON CONFLICT (pool, node) DO NOTHING"""
+_HOLD_FOR_ALL = """INSERT INTO pool_holds (pool, reason, held_at)
+    SELECT pool, reason, held_at FROM node_holds WHERE pool = :pool ORDER BY held_at, node LIMIT 1
+    ON CONFLICT (pool) DO NOTHING"""
+_PROBED_BY_NODE = """UPDATE node_holds SET probe_at = :probe_at, probes = :probes
+    WHERE pool = :pool AND node = :node AND held_at = :held_at"""
+_RELEASE_NODES = "DELETE FROM node_holds WHERE pool = :pool RETURNING pool"
+_RELEASE_NODE = "DELETE FROM node_holds WHERE pool = :pool AND node = :node RETURNING pool"
 _NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNION SELECT pool FROM pool_holds
     WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
 _STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states
@@ -43,6 +65,10 @@ _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
         SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
             AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
+_IS_WAITING_AT_NODE = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
+        SELECT 1 FROM recipients r JOIN nodes n ON n.owner = r.owner WHERE r.simulated = 0
+            AND r.account_id = :account_id AND r.domain = d.domain AND r.next_attempt_at IS NOT NULL AND n.name = :node
+    ) LIMIT 1"""
 
 TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
 LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
@@ -56,32 +82,32 @@ _AT = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM w
 _LATE = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
     WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"""
 _KEEP = Many("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
-    VALUES {(?, ?, ?, ?, ?, ?, ?, ?)}
+    VALUES {(?, ?, ?i, ?i, ?i, ?i, ?i, ?i)}
     ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
         hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at""")
 
 
 class WarmupStates(StorePart):
-    def of(self, pool: str, source: str) -> WarmupPace | None:
-        return self.engine.one(WarmupPace, _OF, {"pool": pool, "source": source})
+    async def of(self, pool: str, source: str) -> WarmupPace | None:
+        return await self.engine.one(WarmupPace, _OF, {"pool": pool, "source": source})
 
     async def keep(self, paces: Iterable[WarmupPace]) -> None:
         values = [astuple(pace) for pace in paces]
-        await self.engine.write(lambda c: _KEEP.run(c, values))
+        await self.engine.write(lambda tx: _KEEP.run(tx, values))
 
-    def told(self, settings: WarmupSettings, most: int) -> list[WarmupStatus]:
+    async def told(self, settings: WarmupSettings, most: int) -> list[WarmupStatus]:
         """The warm-ups under way: those that keep mail waiting first, then those with most mail in this hour."""
-        found = self._told(settings, _LATE, {"most": LOOKED_AT})
+        found = await self._told(settings, _LATE, {"most": LOOKED_AT})
         return sorted(found, key=lambda each: (each.next_at is None, -each.used, each.pool, each.source))[:most]
 
-    def told_of(self, settings: WarmupSettings, pool: str) -> list[WarmupStatus]:
-        return self._told(settings, _AT, {"pool": pool})
+    async def told_of(self, settings: WarmupSettings, pool: str) -> list[WarmupStatus]:
+        return await self._told(settings, _AT, {"pool": pool})
 
-    def _told(self, settings: WarmupSettings, sql: str, bindings: Bindings) -> list[WarmupStatus]:
+    async def _told(self, settings: WarmupSettings, sql: str, bindings: Bindings) -> list[WarmupStatus]:
         if not settings.enabled:
             return []
         now = self.outside.now()
-        paces = self.engine.all(WarmupPace, sql, {**bindings, "since": now - TOLD_FOR})
+        paces = await self.engine.all(WarmupPace, sql, {**bindings, "since": now - TOLD_FOR})
         return list(statuses(settings, paces, now))
 
 
@@ -89,38 +115,63 @@ class WarmupStates(StorePart):
 class PoolStates(StorePart):
     warmups: WarmupStates
 
-    def holds(self) -> dict[str, PoolHold]:
-        return {hold.pool: hold for hold in self.engine.all(PoolHold, _HOLDS, {})}
+    async def holds(self) -> dict[str, PoolHold]:
+        """What keeps back the mail of this node: its own holds, and those of all nodes."""
+        query = _HOLDS_OF_NODE if self.engine.is_shared else _HOLDS
+        return {hold.pool: hold for hold in await self.engine.all(PoolHold, query, {"node": self.engine.node})}
 
-    def paused(self) -> PoolHold | None:
-        return self.engine.one(PoolHold, _PAUSE, {"pool": EVERY})
+    async def all_holds(self) -> list[PoolHold]:
+        """Every hold, by pool; that of one node has its name where there are others."""
+        return await self.engine.all(PoolHold, _ALL_HOLDS if self.engine.is_shared else _HOLDS, {})
+
+    async def paused(self) -> PoolHold | None:
+        return await self.engine.one(PoolHold, _PAUSE, {"pool": EVERY})
 
     async def hold(self, pool: str, reason: str, probe_at: int | None = None) -> None:
-        """Hold a pool's mail until it is released; with `probe_at`, until a probe from then on is delivered.
+        """Hold a pool's mail until it is released; with `probe_at`, that of this node until a probe is delivered.
 
         A hold that is there keeps its reason.
         """
-        now = self.outside.now()
-        await self.engine.change(_HOLD, {"pool": pool, "reason": reason, "now": now, "probe_at": probe_at})
+        row = {"pool": pool, "reason": reason, "now": self.outside.now(), "probe_at": probe_at}
+        if probe_at is not None and self.engine.node:
+            await self.engine.change(_HOLD_ON_NODE, {**row, "node": self.engine.node})
+            return
+
+        def work(tx: Tx) -> None:
+            if self.engine.is_shared:
+                run(tx, _HOLD_FOR_ALL, row)
+                run(tx, _RELEASE_NODES, row)
+            run(tx, _HOLD, row)
+
+        await self.engine.write(work)
 
     async def probed(self, hold: PoolHold) -> None:
         """A probe was not delivered: note when the next goes, if this hold is still there and no operator's."""
-        row = {"pool": hold.pool, "held_at": hold.held_at, "probe_at": hold.probe_at, "probes": hold.probes}
-        await self.engine.change(_PROBED, row)
+        await self.engine.change(_PROBED_BY_NODE if hold.node else _PROBED, asdict(hold))
 
     async def release(self, pool: str, *, automatic: bool = False) -> bool:
-        """Let a pool's mail go again; whether it was held. `automatic`: only if no operator held it."""
-        return bool(await self.engine.change(_RELEASE_AUTOMATIC if automatic else _RELEASE, {"pool": pool}))
+        """Let a pool's mail go again, on all nodes; whether it was held.
 
-    def names(self) -> list[str]:
-        return self.engine.all(str, _NAMES, {})
+        `automatic`: only that of this node, and only if no operator held it.
+        """
+        wanted = [_RELEASE_AUTOMATIC if automatic else _RELEASE]
+        if self.engine.is_shared:
+            wanted.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
+        whose = {"pool": pool, "node": self.engine.node}
+        return await self.engine.write(lambda tx: sum(len(rows(tx, each, whose)) for each in wanted)) > 0
 
-    def states(self) -> list[PoolState]:
-        states = []
-        for *row, told in self.engine.rows(_STATES, {}):
+    async def names(self) -> list[str]:
+        return await self.engine.all(str, _NAMES, {})
+
+    async def states(self) -> list[PoolState]:
+        """The state of each pool, over all nodes."""
+        states: dict[str, PoolState] = {}
+        for *row, told in await self.engine.rows(_STATES, {}):
             slowed = tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
-            states.append(replace(PoolState(*row), slowed_accounts=slowed))
-        return states
+            state = replace(PoolState(*row), slowed_accounts=slowed)
+            known = states.get(state.pool)
+            states[state.pool] = state if known is None else _of_both(known, state)
+        return list(states.values())
 
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
@@ -128,46 +179,72 @@ class PoolStates(StorePart):
         """Publish how the pools stand, which sessions take long, and which pools domains were found to belong to."""
         now = self.outside.now()
 
-        def work(c: apsw.Connection) -> None:
-            run(c, "DELETE FROM pool_states", {})
+        def work(tx: Tx) -> None:
+            run(tx, "DELETE FROM pool_states WHERE TRUE /* own pool_states */", {})
             for state in states:
                 accounts = [astuple(each) for each in state.slowed_accounts]
                 told = msgspec.json.encode(accounts).decode() if accounts else None
-                run(c, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
-            run(c, "DELETE FROM smtp_sessions", {})
+                run(tx, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
+            run(tx, "DELETE FROM smtp_sessions WHERE TRUE /* own smtp_sessions */", {})
             for session in sessions:
-                run(c, _SAY_SESSION, asdict(session))
+                run(tx, _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():
-                run(c, _LEARN, {"domain": domain, "pool": pool, "now": now})
+                run(tx, _LEARN, {"domain": domain, "pool": pool, "now": now})
 
         await self.engine.write(work)
 
-    def views(self, domains: Iterable[str], warmup: WarmupSettings, account_id: str) -> dict[str, PoolView]:
+    async def views(self, domains: Iterable[str], warmup: WarmupSettings, account_id: str) -> dict[str, PoolView]:
         """By domain, the pool an account's mail goes through, as far as it is known, and whether all mail is paused."""
-        holds, states = self.holds(), {state.pool: state for state in self.states()}
-        names = {domain: self.destination(domain) for domain in domains}
-        paces = {name: tuple(self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None}
+        holds, states = await self.all_holds(), {state.pool: state for state in await self.states()}
+        for_all = {hold.pool: hold for hold in holds if not hold.node}
+        names = {domain: await self.destination(domain) for domain in domains}
+        paces = {
+            name: tuple(await self.warmups.told_of(warmup, name)) for name in set(names.values()) if name is not None
+        }
 
         def view(name: str | None) -> PoolView:
-            hold, state, pace = holds.get(name or ""), states.get(name or ""), paces.get(name or "", ())
+            hold, state, pace = for_all.get(name or ""), states.get(name or ""), paces.get(name or "", ())
             slowed = [each for each in (state.slowed_accounts if state else ()) if each.account_id == account_id]
-            return PoolView(name, hold, state, holds.get(EVERY), pace, slowed=slowed[0] if slowed else None)
+            return PoolView(
+                name,
+                hold,
+                state,
+                for_all.get(EVERY),
+                pace,
+                slowed=slowed[0] if slowed else None,
+                node_holds=tuple(each for each in holds if each.pool == name and each.node),
+            )
 
         return {domain: view(name) for domain, name in names.items()}
 
     async def holding(self, account_id: str) -> list[PoolHold]:
-        """The holds that keep mail of this account back; a pause of all mail is one of them."""
-        holds = self.holds()
+        """The holds that keep mail of this account back, one for each pool; a pause of all mail is one of them."""
+        holds = await self.all_holds()
         if not holds:
             return []
 
-        def is_waiting(c: apsw.Connection, pool: str) -> bool:
-            query = _ANY_IS_WAITING if pool == EVERY else _IS_WAITING
-            return first(c, query, {"account_id": account_id, "pool": pool}) is not None
+        def is_waiting(tx: Tx, hold: PoolHold) -> bool:
+            query = _ANY_IS_WAITING if hold.pool == EVERY else _IS_WAITING_AT_NODE if hold.node else _IS_WAITING
+            return first(tx, query, {"account_id": account_id, "pool": hold.pool, "node": hold.node}) is not None
 
-        return await self.engine.scanner.read(
-            lambda c: [hold for pool, hold in holds.items() if is_waiting(c, pool)], account_id
-        )
+        by_pool: dict[str, PoolHold] = {}
+        for found in await self.engine.scan(lambda tx: [hold for hold in holds if is_waiting(tx, hold)], account_id):
+            by_pool.setdefault(found.pool, found)
+        return list(by_pool.values())
 
-    def destination(self, domain: str) -> str | None:
-        return self.engine.one(str, _DESTINATION, {"domain": domain})
+    async def destination(self, domain: str) -> str | None:
+        return await self.engine.one(str, _DESTINATION, {"domain": domain})
+
+
+def _of_both(one: PoolState, other: PoolState) -> PoolState:
+    """A pool on two nodes: their sessions together, and the longer of two waits."""
+    longer = max(one, other, key=lambda state: state.slowed_until or 0)
+    rates = [state.rate for state in (one, other) if state.rate is not None]
+    return replace(
+        longer,
+        in_use=one.in_use + other.in_use,
+        allowed=one.allowed + other.allowed,
+        updated_at=max(one.updated_at, other.updated_at),
+        slowed_accounts=one.slowed_accounts + other.slowed_accounts,
+        rate=sum(rates) if rates else None,
+    )

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
-import apsw
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
 from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, NewMessage, Outcome, RecipientStatus
 from appliance.model.webhooks import EVENT_TYPES, envelope
 from appliance.outside import Outside
-from appliance.store.accounts import write_ledger
+from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.engine import StorePart
-from appliance.store.sql import Many, Row, first, rows, run
+from appliance.store.sql import Many, Row, Tx, first, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 
@@ -63,6 +62,9 @@ class UnderDelivery:
     def end(self, recipients: Iterable[str]) -> None:
         """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
         self._recipients.difference_update(recipients)
+
+    def count(self) -> int:
+        return len(self._recipients)
 
     # ---- for cancelling
 
@@ -170,29 +172,33 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now /* own r */
     ORDER BY r.next_attempt_at LIMIT :most"""
-_NEXT_DUE = "SELECT min(next_attempt_at) FROM recipients WHERE simulated = :simulated AND next_attempt_at > :now"
+_NEXT_DUE = """SELECT min(next_attempt_at) FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :now /* own recipients */"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
-    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)}""")
+    VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
+    next_attempt_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
-RETURNING message_id, id
+RETURNING recipients.message_id, recipients.id
 """)
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 _INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
-    VALUES {(?, ?, ?, ?, ?, ?, ?)}""")
-_RETURN_CREDIT = """UPDATE accounts SET credits = credits + 1 WHERE id = :account_id AND credits IS NOT NULL
+    VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
+_RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
     RETURNING credits"""
+# Two transactions that finish two recipients of one message would each count the other's as waiting.
+_LOCK_MESSAGES = Many("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
+    ORDER BY account_id, id""")
 _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
     WHERE message_id = :id GROUP BY status"""
 _UPDATE_MESSAGES = Many("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
@@ -231,18 +237,18 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
+    async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
         """Recipients whose time has come (at `since` or later), the longest waiting first."""
         wanted = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
-        return self.engine.all(DueRecipient, _DUE, wanted)
+        return await self.engine.all(DueRecipient, _DUE, wanted)
 
-    def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
+    async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """When the first recipient is due after `after`, or after now.
 
         What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
         """
         wanted = {"simulated": int(simulated), "now": self.outside.now() if after is None else after}
-        due_at: int | None = self.engine.rows(_NEXT_DUE, wanted)[0][0]
+        due_at: int | None = (await self.engine.rows(_NEXT_DUE, wanted))[0][0]
         return due_at
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
@@ -250,18 +256,18 @@ class Queue(StorePart):
         if accounts := await self.engine.write_item(self._record, outcomes, urgent=True):
             self.posts.add_new(accounts)
 
-    def _record(self, c: apsw.Connection, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
-        return [record(c, self.outside, chain.from_iterable(several))] * len(several)
+    def _record(self, tx: Tx, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
+        return [record(tx, self.outside, chain.from_iterable(several))] * len(several)
 
 
-def record(c: apsw.Connection, outside: Outside, outcomes: Iterable[Outcome]) -> set[str]:
+def record(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> set[str]:
     """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is.
 
     Returned are the accounts whose webhook is to hear of it.
     """
     accounts: set[str] = set()
     for together in _rounds(list(outcomes)):
-        accounts |= _record_together(c, outside, together)
+        accounts |= _record_together(tx, outside, together)
     return accounts
 
 
@@ -280,22 +286,55 @@ def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
     return rounds
 
 
-def _record_together(c: apsw.Connection, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
-    waited = set(_UPDATE_RECIPIENTS.run(c, [_recipient_row(result) for result in outcomes]))
+def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
+    waited = set(_UPDATE_RECIPIENTS.run(tx, sorted(_recipient_row(result) for result in outcomes)))
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
     attempts = [
         (result.recipient.id, number, *astuple(attempt))
         for result in changed
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
-    _INSERT_ATTEMPTS.run(c, attempts)
+    _INSERT_ATTEMPTS.run(tx, attempts)
     events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
-    _INSERT_EVENTS.run(c, events)
+    _INSERT_EVENTS.run(tx, events)
     for result in changed:
-        _write_rare(c, outside, result)
+        _write_rare(tx, result)
     last = {result.recipient.message_id: result for result in changed}
-    _UPDATE_MESSAGES.run(c, [row for result in last.values() for row in _message_rows(c, result)])
-    return post_events(c, outside, events)
+    of_several = [result.recipient for result in last.values() if result.recipient.recipient_count > 1]
+    if of_several:
+        tx.lock(_LOCK_MESSAGES, [(recipient.account_id, recipient.message_id) for recipient in of_several])
+    _UPDATE_MESSAGES.run(tx, [row for result in last.values() for row in _message_rows(tx, result)])
+    accounts = post_events(tx, outside, events)
+    _change_accounts(tx, outside, changed)
+    return accounts
+
+
+def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> None:
+    """Suppress addresses, and give credits back with one statement an account.
+
+    Last, and one account after the other, because others wait for those rows until the commit.
+    """
+    released: dict[str, list[DueRecipient]] = {}
+    to_suppress: dict[str, list[Row]] = {}
+    for result in outcomes:
+        if billing_of(result) is Billing.RELEASED and result.recipient.charged:
+            released.setdefault(result.recipient.account_id, []).append(result.recipient)
+        if result.suppress is not None:
+            row = result.suppress.address, result.suppress.reason, result.at
+            to_suppress.setdefault(result.recipient.account_id, []).append(row)
+    lines: list[LedgerLine] = []
+    for account_id in sorted(released.keys() | to_suppress.keys()):
+        for address, reason, at in to_suppress.get(account_id, ()):
+            suppress(tx, {"account_id": account_id, "address": address, "reason": reason, "now": at})
+        if not (recipients := released.get(account_id)):
+            continue
+        balance = first(tx, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
+        if balance is not None:
+            before = balance[0] - len(recipients)
+            for number, each in enumerate(recipients, 1):
+                lines.append((account_id, LedgerKind.RELEASE, 1, before + number, each.message_id, each.id))
+    if lines:
+        write_ledger(tx, outside, lines)
 
 
 def _last_words(result: Outcome) -> tuple[int | None, str | None]:
@@ -334,28 +373,21 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
     return event_id, *of, EVENT_TYPES[result.status], body, result.at
 
 
-def _write_rare(c: apsw.Connection, outside: Outside, result: Outcome) -> None:
-    """When a recipient has failed, a signature to keep, a credit that goes back, an address to suppress."""
+def _write_rare(tx: Tx, result: Outcome) -> None:
+    """When a recipient has failed, a signature to keep."""
     recipient = result.recipient
     if result.status is RecipientStatus.FAILED:
-        run(c, _NOTE_FAILURE, {"message_id": recipient.message_id, "id": recipient.id, "at": result.at})
+        run(tx, _NOTE_FAILURE, {"message_id": recipient.message_id, "id": recipient.id, "at": result.at})
     if result.signature is not None:
-        run(c, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
-    if billing_of(result) is Billing.RELEASED and recipient.charged:
-        account_id, message_id = recipient.account_id, recipient.message_id
-        if (row := first(c, _RETURN_CREDIT, {"account_id": account_id})) is not None:
-            write_ledger(c, outside, [(account_id, LedgerKind.RELEASE, 1, row[0], message_id, recipient.id)])
-    if result.suppress is not None:
-        entry = {"account_id": recipient.account_id, "address": result.suppress.address, "now": result.at}
-        suppress(c, entry | {"reason": result.suppress.reason})
+        run(tx, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
 
 
-def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
+def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
     """The state of a message after its last outcome; none while a recipient still waits."""
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
-        found = rows(c, _RECIPIENT_COUNTS, {"id": recipient.message_id})
+        found = rows(tx, _RECIPIENT_COUNTS, {"id": recipient.message_id})
         counts = {RecipientStatus(status): count for status, count, _ in found}
         released = sum(given_back for _, _, given_back in found)
     status, billing = message_result(counts, released)
@@ -369,10 +401,10 @@ def _message_rows(c: apsw.Connection, last: Outcome) -> list[Row]:
 # SQLite has no skip scan over a partial index, so these walk it from one value to the next.
 _ACCOUNTS = """
 WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL
+    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL /* own recipients */
     UNION ALL
     SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id)
+        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id /* own r */)
     FROM waiting WHERE waiting.account_id IS NOT NULL
 )
 SELECT account_id FROM waiting WHERE account_id IS NOT NULL
@@ -381,26 +413,27 @@ _DOMAINS = """
 WITH RECURSIVE waiting (domain) AS (
     SELECT min(domain) FROM recipients
     WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
+        /* own recipients */
     UNION ALL
     SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain)
-    FROM waiting WHERE waiting.domain IS NOT NULL LIMIT :most
+        AND r.account_id = :account_id AND r.domain > waiting.domain /* own r */)
+    FROM waiting WHERE waiting.domain IS NOT NULL
 )
-SELECT domain FROM waiting WHERE domain IS NOT NULL
+SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
 """
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
-    AND r.next_attempt_at <= :now ORDER BY r.next_attempt_at LIMIT :most"""
+    AND r.next_attempt_at <= :now /* own r */ ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 class Lanes(StorePart):
-    def accounts(self) -> list[str]:
-        return self.engine.all(str, _ACCOUNTS, {})
+    async def accounts(self) -> list[str]:
+        return await self.engine.all(str, _ACCOUNTS, {})
 
-    def domains(self, account_id: str, after: str, most: int) -> list[str]:
+    async def domains(self, account_id: str, after: str, most: int) -> list[str]:
         """Domains this account has mail waiting for, in order, from the one after `after`."""
-        return self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
+        return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
 
-    def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
+    async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
         """The due recipients of one lane, the longest waiting first."""
         wanted = {"account_id": account_id, "domain": domain, "now": self.outside.now(), "most": most}
-        return self.engine.all(DueRecipient, _LANE, wanted)
+        return await self.engine.all(DueRecipient, _LANE, wanted)

@@ -4,24 +4,17 @@ The queue may hold a million recipients. Sums are made in SQL over the index of 
 order; and what changes many rows does so in slices, between which a running server gets its turn to write.
 """
 
-import time
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import apsw
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import identifier_from, identifier_time
-from appliance.store.connection import open_reader
-from appliance.store.engine import StorePart
+from appliance.store.engine import CancelAnswer, CancelRequest, RecordAnswer, StorePart, Work
 from appliance.store.queue import SELECT_DUE, UnderDelivery, record
-from appliance.store.space import usage
-from appliance.store.sql import Row, changed, one, rows, run
+from appliance.store.sql import START, Row, Tx, changed, one, rows, run
 from appliance.store.webhooks import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds
@@ -57,7 +50,8 @@ SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHER
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
 _WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before LIMIT :most"""
+    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before /* own recipients */
+    LIMIT :most"""
 
 # Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
 _LANES = """SELECT account_id, domain FROM recipients
@@ -68,7 +62,7 @@ _TO_DOMAIN = "domain = :wanted"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
 _LATER = """SELECT message_id, id FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-        AND (:address IS NULL OR lower(address) = lower(:address))
+        AND lower(address) = lower(coalesce(:address, address))
     ORDER BY next_attempt_at LIMIT :most"""
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
@@ -80,7 +74,28 @@ _BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = SELECT_DUE + " WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL ORDER BY r.id"
+_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL /* own r */
+    ORDER BY r.id"""
+_WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
+    WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
+    ORDER BY message_id LIMIT :most"""
+
+
+_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL /* own recipients */"""
+_HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
+_HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
+    ORDER BY pool LIMIT 100"""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many recipients wait, and for what."""
+
+    due: int
+    deferred: int
+    overdue: float  # seconds that the first of those due has waited
+    held: tuple[str, ...]  # pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +107,40 @@ class QueueControl(StorePart):
 
     # ---- for the running server
 
-    def version(self) -> int:
+    async def version(self) -> int:
         """A number that changes when anything is written, also by another process."""
-        return int(self.engine.rows("PRAGMA data_version", {})[0][0])
+        return await self.engine.version()
 
-    def waiting(self, message_id: str) -> frozenset[str]:
-        return frozenset(self.engine.all(str, _WAITING, {"message_id": message_id}))
+    async def waiting(self, message_id: str) -> frozenset[str]:
+        return frozenset(await self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
         """Make due what waits for a time beyond this one; how many recipients that were."""
         total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
-        while self.engine.one(int, _BEYOND, wanted):
+        while await self.engine.one(int, _BEYOND, wanted):
             change = wanted | {"now": self.outside.now(), "most": self.made_due_together}
             total += len(await self.engine.change(_BRING_FORWARD, change))
         return total
 
     # ---- how much waits
 
-    def summary(self, pools: int, domains: int) -> list[WaitingMail]:
+    async def summary(self, pools: int, domains: int) -> list[WaitingMail]:
         """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
-        return self.engine.read(lambda c: _summary(c, self.outside.now(), pools, domains))
+        return await self.engine.read(lambda tx: _summary(tx, self.outside.now(), pools, domains))
 
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
         """The same, while the event loop goes on: over a million recipients it takes its time."""
-        return await self.engine.scanner.read(lambda c: _summary(c, self.outside.now(), pools, domains))
+        return await self.engine.scan(lambda tx: _summary(tx, self.outside.now(), pools, domains))
 
-    def totals(self) -> AllWaiting:
+    async def totals(self) -> AllWaiting:
         """How much waits in all; it reads as many entries of an index as there are."""
-        ((waiting, deferred, oldest),) = self.engine.rows(_TOTALS, {"now": self.outside.now()})
+        ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.outside.now()})
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
+
+    async def depth(self) -> Depth:
+        """How much waits on this node, while the event loop goes on."""
+        held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
+        return await self.engine.scan(lambda tx: _depth(tx, self.outside.now(), rows(tx, held, node)))
 
     # ---- try it now: no attempt is used, and what is due already stays where it is
 
@@ -137,24 +157,24 @@ class QueueControl(StorePart):
         return await self._retry(_TO_DOMAIN, domain, address)
 
     async def retry_message(self, message_id: str) -> int:
-        def work(c: apsw.Connection) -> int:
-            _must_exist(c, message_id)
-            return changed(c, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.outside.now()})
+        def work(tx: Tx) -> int:
+            _must_exist(tx, message_id)
+            return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.outside.now()})
 
         return await self.engine.write(work)
 
     async def retry_recipient(self, recipient_id: str) -> int:
-        def work(c: apsw.Connection) -> int:
-            if (message_id := _message_of(c, recipient_id)) is None:
+        def work(tx: Tx) -> int:
+            if (message_id := _message_of(tx, recipient_id)) is None:
                 raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
-            return changed(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.outside.now()})
+            return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.outside.now()})
 
         return await self.engine.write(work)
 
     async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
         now, total, after = self.outside.now(), 0, ("", "")
         query, bindings = _LANES.format(condition=condition), {"wanted": wanted, "now": now, "most": self.lanes_read}
-        while lanes := self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
+        while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
             after = lanes[-1]
             while lanes:
                 work = partial(_make_due, lanes=lanes, address=address, now=now, most=self.made_due_together)
@@ -167,10 +187,46 @@ class QueueControl(StorePart):
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
         """Let every recipient of a message that is not final fail, its credit released; how many these were.
 
-        Only if it is a message of that account, when one is named; and none that this process is delivering just now.
+        Only if it is a message of that account, when one is named; and none that a node is delivering just now.
         """
+        elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
+        count = sum(answer.cancelled for answer in elsewhere)
+        try:
+            return count + await self._cancel_own(message_id, reason, account_id)
+        except Refused as refused:
+            if count:
+                return count
+            for answer in elsewhere:
+                if answer.refusal is not None and refused.code is not Code.NOT_FOUND:
+                    raise Refused(Code.CONFLICT, answer.refusal) from None
+            raise
+
+    async def answer_others(self) -> None:
+        """Cancel what other nodes ask for, until cancelled."""
+
+        async def cancel(request: CancelRequest, record_answer: RecordAnswer) -> None:
+            def work(tx: Tx) -> tuple[int, set[str]]:
+                try:
+                    cancelled = self._cancel(tx, request.message_id, request.reason, request.account_id)
+                    answer = CancelAnswer(cancelled[0])
+                except Refused as refused:
+                    if refused.code is Code.TEMPORARY_FAILURE:
+                        raise
+                    cancelled, answer = (0, set()), CancelAnswer(0, refused.text)
+                record_answer(tx, answer)
+                return cancelled
+
+            await self._write_cancellation(request.message_id, work)
+
+        await self.engine.answer_cancellations(cancel)
+
+    async def _cancel_own(self, message_id: str, reason: str, account_id: str | None) -> int:
+        work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
+        return await self._write_cancellation(message_id, work)
+
+    async def _write_cancellation(self, message_id: str, work: Work[tuple[int, set[str]]]) -> int:
         with self.under_delivery.cancelling(message_id):
-            count, accounts = await self.engine.write(lambda c: self._cancel(c, message_id, reason, account_id))
+            count, accounts = await self.engine.write(work, locks=True)
         self.posts.add_new(accounts)
         return count
 
@@ -180,34 +236,51 @@ class QueueControl(StorePart):
         for simulated in (False, True):
             wanted = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, wanted=wanted, reason=reason)
-            while (done := await self.engine.write(work))[0]:
+            while (done := await self.engine.write(work, locks=True))[0]:
                 total += done[0]
                 self.posts.add_new(done[1])
+        return total + await self._cancel_others(identifier_from("msg", before), reason)
+
+    async def _cancel_others(self, before: str, reason: str) -> int:
+        """What other nodes deliver is theirs to give up."""
+        total, after = 0, START
+        while self.engine.is_shared and (
+            waiting := await self.engine.rows(
+                _WAITING_FROM, {"after": after, "before": before, "most": CANCELLED_TOGETHER}
+            )
+        ):
+            for (after,) in waiting:
+                total += sum(each.cancelled for each in await self.engine.cancel_elsewhere(after, None, reason))
         return total
 
-    def _cancel(self, c: apsw.Connection, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
-        _must_exist(c, message_id, account_id)
-        waiting = [DueRecipient(*row) for row in rows(c, _STILL_WAITING, {"message_id": message_id})]
-        if not waiting:
+    def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
+        _must_exist(tx, message_id, account_id)
+        if not (cancelled := self._cancel_waiting(tx, message_id, reason))[0]:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
+        return cancelled
+
+    def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> tuple[int, set[str]]:
+        waiting = [DueRecipient(*row) for row in rows(tx, _STILL_WAITING, {"message_id": message_id})]
+        if not waiting:
+            return 0, set()
         left = [recipient for recipient in waiting if recipient.id not in self.under_delivery]
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
         now, note = self.outside.now(), f"cancelled: {reason}"
         cancelled = [Outcome(each, RecipientStatus.FAILED, (), now, note=note, releases=True) for each in left]
-        return len(left), record(c, self.outside, cancelled)
+        return len(left), record(tx, self.outside, cancelled)
 
-    def _cancel_some(self, c: apsw.Connection, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
+    def _cancel_some(self, tx: Tx, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
         count, accounts = 0, set[str]()
-        for (message_id,) in rows(c, _WAITING_MESSAGES, wanted):
-            cancelled, told = self._cancel(c, message_id, reason, None)
+        for (message_id,) in rows(tx, _WAITING_MESSAGES, wanted):
+            cancelled, told = self._cancel_waiting(tx, message_id, reason)
             count, accounts = count + cancelled, accounts | told
         return count, accounts
 
 
-def _summary(c: apsw.Connection, now: int, pools: int, domains: int) -> list[WaitingMail]:
-    found = [_waiting_mail(*row) for row in rows(c, _SUMMARY, {"now": now, "pools": pools, "domains": domains})]
+def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
+    found = [_waiting_mail(*row) for row in rows(tx, _SUMMARY, {"now": now, "pools": pools, "domains": domains})]
     size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
 
     def order(mail: WaitingMail) -> tuple[int, str, int, str]:
@@ -224,21 +297,21 @@ def _waiting_mail(
     return WaitingMail(pool or None, domain or None, waiting - deferred, deferred, oldest_at, next_attempt_at)
 
 
-def _make_due(c: apsw.Connection, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
+def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int) -> tuple[int, int]:
     """Make one slice due; how many recipients, and how many lanes have no more."""
     count = 0
     for passed, (account_id, domain) in enumerate(lanes):
         wanted = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
-        found = rows(c, _LATER, wanted)
+        found = rows(tx, _LATER, wanted)
         for message_id, recipient_id in found:
-            run(c, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
+            run(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
         count += len(found)
         if count == most:
             return count, passed
     return count, len(lanes)
 
 
-def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
+def _message_of(tx: Tx, recipient_id: str) -> str | None:
     """The message of a recipient. There is no index by recipient, but the ids of both are from the same moment."""
     try:
         given_at = identifier_time(recipient_id)
@@ -246,47 +319,17 @@ def _message_of(c: apsw.Connection, recipient_id: str) -> str | None:
         return None
     earliest = identifier_from("msg", max(0, given_at - SAME_TIME))
     latest = identifier_from("msg", given_at + SAME_TIME)
-    return one(c, str, _MESSAGE_OF, {"earliest": earliest, "latest": latest, "id": recipient_id})
+    return one(tx, str, _MESSAGE_OF, {"earliest": earliest, "latest": latest, "id": recipient_id})
 
 
-def _must_exist(c: apsw.Connection, message_id: str, account_id: str | None = None) -> None:
-    owner = one(c, str, _ANY_RECIPIENT, {"message_id": message_id})
+def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> None:
+    owner = one(tx, str, _ANY_RECIPIENT, {"message_id": message_id})
     if owner is None or account_id not in (None, owner):
         raise Refused(Code.NOT_FOUND, f"there is no message {message_id!r}")
 
 
-# ---- how deep the queue is
-
-DEPTH_SECONDS = 1.0  # seconds; a million recipients take a tenth of that
-DEPTH_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
-
-_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL"""
-_HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How many recipients wait, and for what; and how much of the database file is free, since it is open anyway."""
-
-    due: int
-    deferred: int
-    overdue: float  # seconds that the first of those due has waited
-    held: tuple[str, ...]  # pools
-    free_bytes: int = 0
-
-
-def read_depth(path: Path, now: int, *, seconds: float = DEPTH_SECONDS, steps: int = DEPTH_STEPS) -> Depth | None:
-    """The queue as it is now; None when that could not be found out in time, or at all."""
-    try:
-        with closing(open_reader(path)) as connection:
-            deadline = time.monotonic() + seconds
-            connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
-            found = [rows(connection, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-            held = tuple(str(pool) for (pool,) in rows(connection, _HELD, {}))
-            used = usage(connection)
-    except apsw.Error:
-        return None
+def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
+    found = [rows(tx, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
     due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
     first = min((row[2] for row in found if row[2] is not None), default=now)
-    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, held, used.free_pages * used.page_size)
+    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, tuple(str(pool) for (pool,) in held))

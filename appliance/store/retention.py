@@ -4,6 +4,9 @@ Ids sort by time, and what is old enough is soon gone: so the oldest rows of eac
 of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may not go yet
 is passed over, and met again on the next walk through the table.
 
+Where the tables are partitioned by time, whole partitions are dropped instead, and only what is from before a time
+(`until`) is deleted in this way.
+
 Rows are found beside the writer, and the writer only deletes. In between a message can become final, but never the
 other way, and the writer checks again.
 """
@@ -12,27 +15,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import apsw
-
 from appliance.outside import identifier_from
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.engine import StorePart
-from appliance.store.sql import Many, Row, Slice, changed, gathered, timed
+from appliance.store.sql import Many, Row, Slice, Tx, changed, gathered, rows, timed
 from appliance.store.statistics import counted_all_before
 from appliance.times import HOUR, MINUTE
 
 ROWS_SCANNED = 1_000  # at once, beside the writer
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
+NO_END = 2**53  # a time after all others
 RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
 
 # When the last recipient became final; NULL while one is not. Failures from before `failed_at` go by their attempts.
 # Here and below only our own words are put into SQL (S608).
-_FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
+FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.delivered_at, r.bounced_at, r.failed_at,
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
 FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
-        (SELECT {_FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
+        (SELECT {FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
     FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""  # noqa: S608
-FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {_FINAL_AT} AS final_at, r.account_id
+FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {FINAL_AT} AS final_at,
+        min(r.account_id) AS account_id
     FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
     GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""  # noqa: S608
 FIND_EVENTS = """SELECT e.id,
@@ -42,7 +45,7 @@ FIND_EVENTS = """SELECT e.id,
 _UNDELIVERED = Many("""SELECT DISTINCT message_id FROM recipients
     WHERE message_id IN ({?}) AND next_attempt_at IS NOT NULL""")
 _EMPTY_BODIES = Many("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
-_DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({?})")
+DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({?})")
 _DELETE_ATTEMPTS = Many("""DELETE FROM attempts
     WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
 _DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
@@ -82,43 +85,44 @@ class Deletion(StorePart):
 
     rows_scanned: int = ROWS_SCANNED
 
-    async def expired(self, webhook_logs: int, most: int) -> Slice:
+    async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
         """Delete `most` of each: expired keys and sessions, webhook logs older than `webhook_logs` microseconds."""
         now = self.outside.now()
-        wanted = {"now": now, "log_since": now - webhook_logs, "most": most}
-        if not any(self.engine.rows(query, wanted)[0][0] for query in _ANY):
+        wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
+        if not await self.engine.read(lambda tx: any(rows(tx, query, wanted)[0][0] for query in _ANY)):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        work = timed(lambda c: sum(changed(c, query, wanted) for query in _STEPS))
+        work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))
         deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
-    def is_counted(self, before: int) -> bool:
+    async def is_counted(self, before: int) -> bool:
         """Whether the numbers of all mail until then are known: only then may it be deleted."""
-        return self.engine.read(lambda c: counted_all_before(c, before + HOUR))
+        return await self.engine.read(lambda tx: counted_all_before(tx, before + HOUR))
 
-    async def bodies(self, after: str, final_before: int, now: int, budget: int) -> Slice:
+    async def bodies(self, after: str, final_before: int, now: int, budget: int, until: int = NO_END) -> Slice:
         """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""
-        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": min(self.rows_scanned, budget)}
+        limit = identifier_from("msg", min(final_before, until))
+        wanted = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
         def judge(message_id: str, size: int, final_at: int | None) -> Row:
             may_go = is_final(final_at, final_before) and (size or message_id < receipts_from)
             return message_id, 1 + size // PAGE_BYTES, may_go
 
-        def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
-            final = _final(c, found)
+        def delete(tx: Tx, found: Sequence[Row]) -> int:
+            final = _final(tx, found)
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
-            give_back(c, bodies(c, young, receipts=False) + bodies(c, old, receipts=True))
-            loosen(c, final)
-            return _EMPTY_BODIES.count(c, young) + _DELETE_BODIES.count(c, old)
+            give_back(tx, bodies(tx, young, receipts=False) + bodies(tx, old, receipts=True))
+            loosen(tx, final)
+            return _EMPTY_BODIES.count(tx, young) + DELETE_BODIES.count(tx, old)
 
         return await self._slice(FIND_BODIES, "message_id, size, final_at", wanted, budget, judge, delete)
 
-    async def mail(self, after: str, final_before: int, budget: int) -> Slice:
+    async def mail(self, after: str, final_before: int, budget: int, until: int = NO_END) -> Slice:
         """Delete messages that were final by then, with their recipients, attempts and bytes; see `is_counted`."""
         most = max(1, min(self.rows_scanned, budget // WEIGHT))
-        wanted = {"after": after, "limit": identifier_from("msg", final_before), "most": most}
+        wanted = {"after": after, "limit": identifier_from("msg", min(final_before, until)), "most": most}
 
         def judge(message_id: str, weight: int, final_at: int | None, account_id: str) -> Row:
             return message_id, 2 + weight, is_final(final_at, final_before), account_id
@@ -126,11 +130,12 @@ class Deletion(StorePart):
         columns = "message_id, weight, final_at, account_id"
         return await self._slice(FIND_MAIL, columns, wanted, budget, judge, _delete_mail)
 
-    async def events(self, after: str, before: int, budget: int) -> Slice:
-        wanted = {"after": after, "limit": identifier_from("evt", before), "most": min(self.rows_scanned, budget)}
+    async def events(self, after: str, before: int, budget: int, until: int = NO_END) -> Slice:
+        limit = identifier_from("evt", min(before, until))
+        wanted = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
 
-        def delete(c: apsw.Connection, found: Sequence[Row]) -> int:
-            return _DELETE_EVENTS.count(c, [(event_id,) for (event_id, *_) in found])
+        def delete(tx: Tx, found: Sequence[Row]) -> int:
+            return _DELETE_EVENTS.count(tx, [(event_id,) for (event_id, *_) in found])
 
         return await self._slice(
             FIND_EVENTS, "id, kept", wanted, budget, lambda event_id, kept: (event_id, 1, not kept), delete
@@ -143,19 +148,19 @@ class Deletion(StorePart):
         wanted: dict[str, Any],
         budget: int,
         judge: Callable[..., Row],
-        delete: Callable[[apsw.Connection, Sequence[Row]], int],
+        delete: Callable[[Tx, Sequence[Row]], int],
     ) -> Slice:
         """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
 
-        def find(c: apsw.Connection) -> Found:
-            scanned = gathered(c, query, columns, wanted)
+        def find(tx: Tx) -> Found:
+            scanned = gathered(tx, query, columns, wanted)
             more = len(scanned) == wanted["most"]
             return within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
 
-        found, after, more = await self.engine.scanner.read(find)
+        found, after, more = await self.engine.scan(find)
         if not found:
             return Slice(0, 0.0, more, after)
-        deleted, seconds = await self.engine.write(timed(lambda c: delete(c, found)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda tx: delete(tx, found)), large=True)
         return Slice(deleted, seconds, more, after)
 
 
@@ -180,23 +185,23 @@ def is_final(final_at: int | None, before: int) -> bool:
     return final_at is not None and final_at < before
 
 
-def _final(c: apsw.Connection, found: Sequence[Row]) -> list[Row]:
+def _final(tx: Tx, found: Sequence[Row]) -> list[Row]:
     """The ids of those messages that are final, asked in the transaction that deletes."""
     wanted = [(message_id,) for (message_id, *_) in found]
-    undelivered = set(_UNDELIVERED.run(c, wanted))
+    undelivered = set(_UNDELIVERED.run(tx, wanted))
     return [row for row in wanted if row not in undelivered]
 
 
-def _delete_mail(c: apsw.Connection, found: Sequence[Row]) -> int:
-    final = _final(c, found)
+def _delete_mail(tx: Tx, found: Sequence[Row]) -> int:
+    final = _final(tx, found)
     account_of = {message_id: account_id for message_id, _, _, account_id in found}
-    freed = bodies(c, final, receipts=True)
-    loosen(c, final)
-    _DELETE_BODIES.run(c, final)
-    _DELETE_ATTEMPTS.run(c, final)
-    _DELETE_RECIPIENTS.run(c, final)
-    deleted = _DELETE_MESSAGES.run(c, [(account_of[message_id], message_id) for (message_id,) in final])
+    freed = bodies(tx, final, receipts=True)
+    loosen(tx, final)
+    DELETE_BODIES.run(tx, final)
+    _DELETE_ATTEMPTS.run(tx, final)
+    _DELETE_RECIPIENTS.run(tx, final)
+    deleted = _DELETE_MESSAGES.run(tx, [(account_of[message_id], message_id) for (message_id,) in final])
     for account_id, recipients in deleted:
         freed[account_id] += of_record(recipients)
-    give_back(c, freed)
+    give_back(tx, freed)
     return len(deleted)

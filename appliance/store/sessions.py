@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import apsw
-
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import User
 from appliance.store.engine import StorePart
-from appliance.store.sql import first, one, run
+from appliance.store.sql import Tx, first, one, run
 from appliance.times import DAY
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
@@ -46,9 +44,9 @@ class Sessions(StorePart):
         row = {"id": self.outside.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
 
-        def work(c: apsw.Connection) -> LoginSession | None:
-            session = one(c, LoginSession, _BEGIN, {**row, **self._times()})
-            run(c, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
+        def work(tx: Tx) -> LoginSession | None:
+            session = one(tx, LoginSession, _BEGIN, {**row, **self._times()})
+            run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
             return session
 
         return await self.engine.write(work)
@@ -57,9 +55,9 @@ class Sessions(StorePart):
         """Go on to the next generation. A client with an older one has a copy: then the session ends."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
-        def work(c: apsw.Connection) -> Renewal:
-            session = one(c, LoginSession, _RENEW, {**row, **self._times()})
-            return Renewal(session, reused=session is None and first(c, _END_REUSED, row) is not None)
+        def work(tx: Tx) -> Renewal:
+            session = one(tx, LoginSession, _RENEW, {**row, **self._times()})
+            return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
         return await self.engine.write(work)
 
@@ -73,11 +71,11 @@ class Sessions(StorePart):
     async def end_all(self, user_id: str) -> int:
         return len(await self.engine.change(_END_ALL, {"user_id": user_id}))
 
-    def of(self, user_id: str) -> list[LoginSession]:
-        return self.engine.all(LoginSession, _OF_USER, {"user_id": user_id, "now": self.outside.now()})
+    async def of(self, user_id: str) -> list[LoginSession]:
+        return await self.engine.all(LoginSession, _OF_USER, {"user_id": user_id, "now": self.outside.now()})
 
-    def addresses(self, user_id: str) -> list[str]:
-        return self.engine.all(str, _ADDRESSES, {"user_id": user_id, "now": self.outside.now()})
+    async def addresses(self, user_id: str) -> list[str]:
+        return await self.engine.all(str, _ADDRESSES, {"user_id": user_id, "now": self.outside.now()})
 
     def _times(self) -> dict[str, int]:
         now = self.outside.now()

@@ -1,83 +1,103 @@
-"""Runs single statements and times short transactions: typed rows out, nothing left half-read."""
+"""What the verbs know of an engine: a transaction, statements over one row or many, and how long a transaction took.
+
+The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
+as it is: named parameters, the rows of a `Many`, and hints to SQLite's planner; and `/* own TABLE */`, where only the
+rows of this node count.
+"""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, TypeVar
-
-import apsw
-import msgspec
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Bindings = Mapping[str, Any]
 
-_gathered = msgspec.json.Decoder(list[tuple[Any, ...]])
+VALUE = re.compile(r"\?([ib]?)")
 
 NEWEST = "~"  # comes after every id: where a list with the newest first begins
 
-MOST_ROWS = 16  # of one statement; more of them gain nothing
-# Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
-_LENGTHS = (*range(1, 9), MOST_ROWS)
-_LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
-
 
 class Many:
-    """A statement over several rows of values, of which its text has one in braces: far cheaper than one each."""
+    """A statement over several rows of values, of which its text has one in braces: far cheaper than one each.
+
+    A value is written as `?` (text), `?i` (an integer) or `?b` (bytes), any of which may be NULL: PostgreSQL takes one
+    array for each column.
+    """
 
     def __init__(self, text: str) -> None:
-        before, row, after = re.split("[{}]", text)
-        self._texts = {length: before + ", ".join([row] * length) + after for length in _LENGTHS}
+        self.before, self.row, self.after = re.split("[{}]", text)
+        self.kinds = tuple(VALUE.findall(self.row))
 
-    def run(self, connection: apsw.Connection, values: Sequence[Row]) -> list[Row]:
+    def run(self, tx: "Tx", values: Sequence[Row]) -> list[Row]:
         """Run it for all these rows, however many; what it returned for them."""
-        found: list[Row] = []
-        done = 0
-        while left := len(values) - done:
-            length = _LONGEST[min(left, MOST_ROWS)]
-            flat = tuple(chain.from_iterable(values[done : done + length]))
-            found += connection.execute(self._texts[length], flat).fetchall()
-            done += length
-        return found
+        return tx.many(self, values)
 
-    def count(self, connection: apsw.Connection, values: Sequence[Row]) -> int:
-        before = connection.total_changes()
-        self.run(connection, values)
-        return connection.total_changes() - before
+    def count(self, tx: "Tx", values: Sequence[Row]) -> int:
+        """The same; how many rows it changed."""
+        return tx.count_many(self, values)
 
 
-def run(connection: apsw.Connection, sql: str, bindings: Bindings) -> None:
-    connection.execute(sql, bindings)
+class Found(Protocol):
+    """What a statement returned; to be read to its end, or closed."""
+
+    def fetchall(self) -> list[Row]: ...
+
+    def __iter__(self) -> Iterator[Row]: ...
+
+    def close(self) -> None: ...
 
 
-def changed(connection: apsw.Connection, sql: str, bindings: Bindings) -> int:
-    connection.execute(sql, bindings)
-    return connection.changes()
+class Tx(Protocol):
+    """An open transaction of either engine, or a connection that only reads."""
+
+    def execute(self, sql: str, bindings: Bindings, /) -> Found: ...
+
+    def changes(self) -> int:
+        """How many rows the last statement changed."""
+
+    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]: ...
+
+    def count_many(self, statement: Many, values: Sequence[Row], /) -> int: ...
+
+    def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
+        """These columns of all rows of a query, which it names, read on a thread without disturbing others."""
+
+    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+        """Keep others from changing the rows that this query finds, where there is more than one writer."""
 
 
-def rows(connection: apsw.Connection, sql: str, bindings: Bindings) -> list[Row]:
-    return connection.execute(sql, bindings).fetchall()
+def run(tx: Tx, sql: str, bindings: Bindings) -> None:
+    tx.execute(sql, bindings)
 
 
-def first(connection: apsw.Connection, sql: str, bindings: Bindings) -> Row | None:
+def changed(tx: Tx, sql: str, bindings: Bindings) -> int:
+    tx.execute(sql, bindings)
+    return tx.changes()
+
+
+def rows(tx: Tx, sql: str, bindings: Bindings) -> list[Row]:
+    return tx.execute(sql, bindings).fetchall()
+
+
+def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
     """The first row, the statement run to its end: one that returns what it changed must not stay open."""
-    found = connection.execute(sql, bindings).fetchall()
+    found = tx.execute(sql, bindings).fetchall()
     return found[0] if found else None
 
 
-def one(connection: apsw.Connection, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
+def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
     """What `kind` makes of the first row; None where there is none."""
-    found = connection.execute(sql, bindings).fetchall()
+    found = tx.execute(sql, bindings).fetchall()
     return kind(*found[0]) if found else None
 
 
-def gathered(connection: apsw.Connection, sql: str, columns: str, bindings: Bindings) -> list[Row]:
-    """These columns of all rows, sorted by the first, in one step: a thread takes the interpreter lock at every row."""
-    ((found,),) = rows(connection, f"SELECT json_group_array(json_array({columns})) FROM ({sql})", bindings)  # noqa: S608
-    return sorted(_gathered.decode(found), key=itemgetter(0))
+def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:
+    """These columns of all rows, sorted by the first."""
+    return sorted(tx.gather(sql, columns, bindings), key=itemgetter(0))
 
 
 # ---- slices
@@ -95,10 +115,10 @@ class Slice:
     after: str = START  # the last row that was read
 
 
-def timed(work: Callable[[apsw.Connection], int]) -> Callable[[apsw.Connection], tuple[int, float]]:
+def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
 
-    def measured(c: apsw.Connection) -> tuple[int, float]:
+    def measured(tx: Tx) -> tuple[int, float]:
         began = perf_counter()
-        return work(c), perf_counter() - began
+        return work(tx), perf_counter() - began
 
     return measured

@@ -9,12 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import apsw
-
 from appliance.model.dashboard import AccountStatistics, WaitingInPool
 from appliance.outside import identifier_from
 from appliance.store.engine import StorePart
-from appliance.store.sql import one, rows, run
+from appliance.store.sql import Tx, one, rows, run
 from appliance.times import HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
@@ -31,7 +29,8 @@ _MILLISECONDS = "(e.created_at - m.created_at) / 1000"
 _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
     ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 _FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
-_ADD = "ON CONFLICT (account_id, hour, kind, bucket) DO UPDATE SET recipients = recipients + excluded.recipients"
+_ADD = """ON CONFLICT (account_id, hour, kind, bucket)
+    DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
 # Here and below only our own words and numbers are put into SQL (S608).
 _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
@@ -55,7 +54,7 @@ _TIMES = """SELECT bucket, sum(recipients) FROM hourly_counts
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
         SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
         ORDER BY id LIMIT :most
-    ) WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
+    ) newest WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
 _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
         SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
@@ -78,10 +77,10 @@ class _Counting(NamedTuple):
     slice: str
     tail: str
 
-    def end_of_slice(self, c: apsw.Connection, until: int, count: int) -> str | None:
+    def end_of_slice(self, tx: Tx, until: int, count: int) -> str | None:
         """The id before which so many stand that were written before a time and are not counted."""
-        wanted = {"after": _counted(c, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
-        return one(c, str, self.slice, wanted)
+        wanted = {"after": _counted(tx, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
+        return one(tx, str, self.slice, wanted)
 
 
 _COUNTINGS = (
@@ -98,48 +97,50 @@ class Statistics(StorePart):
         """Count one slice of what is new; whether there is more to be counted at once."""
         now = self.outside.now()
 
-        def work(c: apsw.Connection) -> bool:
-            more = [_count(c, each, now, self.rows_counted) for each in _COUNTINGS]
+        def work(tx: Tx) -> bool:
+            more = [_count(tx, each, now, self.rows_counted) for each in _COUNTINGS]
             return any(more)
 
-        if self.engine.read(lambda c: all(each.end_of_slice(c, now - each.lag, 0) is None for each in _COUNTINGS)):
+        if await self.engine.read(
+            lambda tx: all(each.end_of_slice(tx, now - each.lag, 0) is None for each in _COUNTINGS)
+        ):
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(work, large=True)
 
     async def of(self, account_id: str, since: int) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
-        return await self.engine.scanner.read(lambda c: _read(c, account_id, since, self.outside.now()), account_id)
+        return await self.engine.scan(lambda tx: _read(tx, account_id, since, self.outside.now()), account_id)
 
 
-def counted_all_before(c: apsw.Connection, until: int) -> bool:
+def counted_all_before(tx: Tx, until: int) -> bool:
     """Whether everything that was written before a time has been counted, so that it may be deleted."""
-    return all(each.end_of_slice(c, until, 0) is None for each in _COUNTINGS)
+    return all(each.end_of_slice(tx, until, 0) is None for each in _COUNTINGS)
 
 
-def _count(c: apsw.Connection, counting: _Counting, now: int, most: int) -> bool:
-    after, limit = _counted(c, counting.kind), identifier_from(counting.prefix, now - counting.lag)
+def _count(tx: Tx, counting: _Counting, now: int, most: int) -> bool:
+    after, limit = _counted(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after:
         return False  # a clock that went back
-    end = counting.end_of_slice(c, now - counting.lag, most)
-    run(c, counting.add, {"after": after, "until": end or limit})
-    run(c, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
+    end = counting.end_of_slice(tx, now - counting.lag, most)
+    run(tx, counting.add, {"after": after, "until": end or limit})
+    run(tx, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
 
 
-def _counted(c: apsw.Connection, kind: str) -> str:
-    return one(c, str, _COUNTED, {"kind": kind}) or ""
+def _counted(tx: Tx, kind: str) -> str:
+    return one(tx, str, _COUNTED, {"kind": kind}) or ""
 
 
-def _read(c: apsw.Connection, account_id: str, since: int, now: int) -> AccountStatistics:
+def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
-    by_hour = Counter({(hour, kind): count for hour, kind, count in rows(c, _COUNTS, bindings)})
-    by_bucket: Counter[int] = Counter(dict(rows(c, _TIMES, bindings)))
+    by_hour = Counter({(hour, kind): count for hour, kind, count in rows(tx, _COUNTS, bindings)})
+    by_bucket: Counter[int] = Counter(dict(rows(tx, _TIMES, bindings)))
     for counting in _COUNTINGS:
-        for hour, kind, bucket, count in rows(c, counting.tail, bindings | {"after": _counted(c, counting.kind)}):
+        for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
             if hour >= since // HOUR:
                 by_hour[hour, kind] += count
                 if kind == "delivered":
                     by_bucket[bucket] += count
-    waiting = rows(c, _WAITING, bindings | {"most": POOLS_SHOWN})
+    waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
     return AccountStatistics(by_hour, by_bucket, by_pool)

@@ -2,51 +2,50 @@
 
 from collections.abc import Sequence
 
-import apsw
-
 from appliance.errors import Code, Refused
 from appliance.model.mail import Suppression
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import StorePart
-from appliance.store.sql import Bindings, Many, Row, first, rows
+from appliance.store.sql import Bindings, Many, Row, Tx, first, rows
 
 _FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
 _ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)
-    VALUES (:account_id, :address, :reason, :now) RETURNING address, reason, created_at"""
+    VALUES (:account_id, :address, :reason, :now) ON CONFLICT DO NOTHING RETURNING address, reason, created_at"""
 _LIST = """SELECT address, reason, created_at FROM suppressions
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
 
-def suppressed(c: apsw.Connection, addresses: Sequence[Row]) -> set[Row]:
+def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
     """Those of these accounts and addresses that are listed."""
-    return set(_AMONG.run(c, addresses))
+    return set(_AMONG.run(tx, addresses))
 
 
-def suppress(c: apsw.Connection, entry: Bindings, may_store: int | None = None) -> Row:
+def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     """List an address, as a step of a transaction; one that is listed already keeps its first reason."""
-    found = first(c, _FIND, entry)
-    if found is None:
-        check_room(c, entry["account_id"], SUPPRESSION, may_store)
-        add(c, entry["account_id"], SUPPRESSION)
-        (found,) = rows(c, _ADD, entry)
-    return found
+    if (found := first(tx, _FIND, entry)) is not None:
+        return found
+    check_room(tx, entry["account_id"], SUPPRESSION, may_store)
+    if (added := first(tx, _ADD, entry)) is not None:
+        add(tx, entry["account_id"], SUPPRESSION)
+        return added
+    return rows(tx, _FIND, entry)[0]  # another has listed it just now
 
 
 class Suppressions(StorePart):
     async def add(self, account_id: str, address: str, reason: str, *, may_store: int | None = None) -> Suppression:
         """Suppress an address, as `suppress` does; `may_store` are the bytes the account may keep with it."""
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
-        return Suppression(*await self.engine.write(lambda c: suppress(c, row, may_store)))
+        return Suppression(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
-        return self.engine.all(Suppression, _LIST, {"account_id": account_id, "after": after, "most": most})
+    async def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
+        return await self.engine.all(Suppression, _LIST, {"account_id": account_id, "after": after, "most": most})
 
     async def remove(self, account_id: str, address: str) -> None:
-        def work(c: apsw.Connection) -> bool:
-            deleted = rows(c, _DELETE, {"account_id": account_id, "address": address})
-            add(c, account_id, -SUPPRESSION * len(deleted))
+        def work(tx: Tx) -> bool:
+            deleted = rows(tx, _DELETE, {"account_id": account_id, "address": address})
+            add(tx, account_id, -SUPPRESSION * len(deleted))
             return bool(deleted)
 
         if not await self.engine.write(work):

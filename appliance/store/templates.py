@@ -7,13 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, TypeVar
 
-import apsw
-
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
 from appliance.store.engine import StorePart
-from appliance.store.sql import rows, run
+from appliance.store.sql import Found, Tx, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -23,12 +21,13 @@ PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may
 
 _SAVE = """INSERT INTO templates (account_id, alias, version, created_at, updated_at)
     VALUES (:account_id, :alias, 1, :now, :now)
-    ON CONFLICT (account_id, alias) DO UPDATE SET version = version + 1, deleted = 0, updated_at = excluded.updated_at,
-        created_at = CASE WHEN deleted = 1 THEN excluded.created_at ELSE created_at END
+    ON CONFLICT (account_id, alias) DO UPDATE SET
+        version = templates.version + 1, deleted = 0, updated_at = excluded.updated_at,
+        created_at = CASE WHEN templates.deleted = 1 THEN excluded.created_at ELSE templates.created_at END
     RETURNING version, created_at"""
 _SAVE_VERSION = """INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
     VALUES (:account_id, :alias, :version, :subject, :text, :html, :now)"""
-_COUNT = """SELECT count(*), coalesce(max(alias = :alias), 0) FROM templates
+_COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM templates
     WHERE account_id = :account_id AND deleted = 0"""
 _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
     RETURNING subject, text_body, html_body"""
@@ -61,38 +60,38 @@ class Templates(StorePart):
     ) -> StoredTemplate:
         """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it."""
         row = {"account_id": account_id, "alias": alias, "subject": subject, "text": text, "html": html}
-        return await self.engine.write(lambda c: _save(c, row, self.outside.now(), may_store))
+        return await self.engine.write(lambda tx: _save(tx, row, self.outside.now(), may_store))
 
-    def current(self, account_id: str, alias: str) -> StoredTemplate | None:
+    async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         wanted = {"account_id": account_id, "alias": alias}
-        return self.engine.one(StoredTemplate, _TEMPLATES + " AND t.alias = :alias", wanted)
+        return await self.engine.one(StoredTemplate, _TEMPLATES + " AND t.alias = :alias", wanted)
 
-    def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
+    async def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
         """The templates of an account by alias, from the one after `after`; and whether there are more."""
         wanted = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
-        return self.engine.read(lambda c: _page(c.execute(query, wanted), StoredTemplate, most))
+        return await self.engine.read(lambda tx: _page(tx.execute(query, wanted), StoredTemplate, most))
 
-    def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
+    async def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
         """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
         wanted = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
-        return self.engine.read(lambda c: _page(c.execute(_VERSIONS, wanted), TemplateVersion, most))
+        return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, wanted), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Delete a template with its versions; messages keep naming the version they were made with."""
         row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
 
-        def work(c: apsw.Connection) -> None:
-            if not rows(c, _DELETE, row):
+        def work(tx: Tx) -> None:
+            if not rows(tx, _DELETE, row):
                 raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
-            ((size,),) = rows(c, _SIZE, row)
-            run(c, _DELETE_VERSIONS, row)
-            add(c, account_id, -size)
+            ((size,),) = rows(tx, _SIZE, row)
+            run(tx, _DELETE_VERSIONS, row)
+            add(tx, account_id, -size)
 
         await self.engine.write(work, large=True)
 
 
-def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
+def _page(found: Found, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
     """The first rows, and whether there are more.
 
     One at least, and no more of them than PAGE_CHARACTERS allow: a hundred large ones would take the event loop half a
@@ -100,8 +99,8 @@ def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[
     """
     page: list[Stored] = []
     characters = 0
-    with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
-        for row in cursor:
+    with closing(found):  # one that is left half-read would keep the log from being checkpointed
+        for row in found:
             each = kind(*row)
             characters += len(each.text or "") + len(each.html or "")
             if len(page) >= most or (page and characters > PAGE_CHARACTERS):
@@ -110,14 +109,14 @@ def _page(cursor: apsw.Cursor, kind: Callable[..., Stored], most: int) -> tuple[
     return page, False
 
 
-def _save(c: apsw.Connection, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
-    ((count, is_known),) = rows(c, _COUNT, row)
+def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None) -> StoredTemplate:
+    ((count, is_known),) = rows(tx, _COUNT, row)
     if not is_known and count >= TEMPLATES:
         raise Refused(Code.CONFLICT, f"alias: an account may have {TEMPLATES} templates. Delete one first.")
     added = of_template(row["subject"], row["text"], row["html"])
-    check_room(c, row["account_id"], added, may_store)
-    ((version, created_at),) = rows(c, _SAVE, row | {"now": now})
-    run(c, _SAVE_VERSION, row | {"now": now, "version": version})
-    forgotten = rows(c, _FORGET, row | {"oldest": version - VERSIONS})
-    add(c, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
+    check_room(tx, row["account_id"], added, may_store)
+    ((version, created_at),) = rows(tx, _SAVE, row | {"now": now})
+    run(tx, _SAVE_VERSION, row | {"now": now, "version": version})
+    forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
+    add(tx, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
     return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from time import perf_counter
 from typing import Any
-
-import apsw
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
@@ -29,7 +28,7 @@ from appliance.model.webhooks import (
 )
 from appliance.outside import Outside
 from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, Row, one, rows, run
+from appliance.store.sql import NEWEST, Many, Row, Tx, one, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -49,15 +48,15 @@ _SIGN_WITH = """UPDATE webhooks SET secret = :secret, secret_hint = :secret_hint
 
 
 class WebhookStore(StorePart):
-    def of(self, account_id: str) -> Webhook | None:
-        return self.engine.one(_webhook, _OF_ACCOUNT, {"account_id": account_id})
+    async def of(self, account_id: str) -> Webhook | None:
+        return await self.engine.one(_webhook, _OF_ACCOUNT, {"account_id": account_id})
 
-    def existing(self, account_id: str) -> Webhook:
-        return self.engine.read(lambda c: existing_webhook(c, account_id))
+    async def existing(self, account_id: str) -> Webhook:
+        return await self.engine.read(lambda tx: existing_webhook(tx, account_id))
 
-    def by_id(self, webhook_id: str) -> Webhook | None:
+    async def by_id(self, webhook_id: str) -> Webhook | None:
         """A webhook, unless it has been deleted."""
-        return self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
+        return await self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
 
     async def save(
         self, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
@@ -67,9 +66,9 @@ class WebhookStore(StorePart):
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
 
-        def work(c: apsw.Connection) -> tuple[Webhook, bool]:
-            changed = one(c, _webhook, _UPDATE, row)
-            return (changed, False) if changed else (_webhook(*rows(c, _INSERT, row)[0]), True)
+        def work(tx: Tx) -> tuple[Webhook, bool]:
+            changed = one(tx, _webhook, _UPDATE, row)
+            return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
 
         return await self.engine.write(work)
 
@@ -87,17 +86,17 @@ class WebhookStore(StorePart):
 # ---- steps of a transaction
 
 
-def existing_webhook(c: apsw.Connection, account_id: str) -> Webhook:
+def existing_webhook(tx: Tx, account_id: str) -> Webhook:
     """The webhook of an account, refused when there is none."""
-    webhook = one(c, _webhook, _OF_ACCOUNT, {"account_id": account_id})
+    webhook = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
     if webhook is None:
         raise _none()
     return webhook
 
 
-def enabled_webhook(c: apsw.Connection, account_id: str) -> Webhook:
+def enabled_webhook(tx: Tx, account_id: str) -> Webhook:
     """The same, refused also when nothing may be posted to it."""
-    webhook = existing_webhook(c, account_id)
+    webhook = existing_webhook(tx, account_id)
     if not webhook.enabled:
         raise Refused(Code.CONFLICT, "The webhook is disabled, so nothing is posted to it. Enable it first.")
     return webhook
@@ -119,29 +118,30 @@ POSTS_CHANGED = 500  # posts given up in one transaction
 _WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
 INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
         cause, status, request_body, created_at, next_attempt_at)
-    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?)}""")
+    VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i)}""")
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = """
 WITH RECURSIVE waiting (webhook_id) AS (
-    SELECT min(webhook_id) FROM webhook_deliveries WHERE cause = :cause AND next_attempt_at IS NOT NULL
+    SELECT min(d.webhook_id) FROM webhook_deliveries d
+    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL /* own d */
     UNION ALL
     SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
-        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id)
+        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id /* own d */)
     FROM waiting WHERE waiting.webhook_id IS NOT NULL
 )
 SELECT webhook_id, (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL),
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */),
     (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL)
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */)
 FROM waiting WHERE webhook_id IS NOT NULL
 """
-_IN_LANE = "FROM webhook_deliveries WHERE cause = :cause AND webhook_id = :webhook_id"
+_IN_LANE = "FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id /* own d */"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
 _RECORD = Many("""
 WITH new (webhook_id, id, attempts_before, status, url, response_status, response_body, error, duration_ms,
-    attempted_at, next_attempt_at) AS (VALUES {(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)})
+    attempted_at, next_attempt_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?, ?, ?i, ?i, ?i)})
 UPDATE webhook_deliveries SET status = new.status, attempt = new.attempts_before + 1, url = new.url,
     response_status = new.response_status, response_body = new.response_body, error = new.error,
     duration_ms = new.duration_ms, attempted_at = new.attempted_at, next_attempt_at = new.next_attempt_at
@@ -158,14 +158,14 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
     RETURNING 1"""  # noqa: S608 - our own words
 
 
-def post_events(c: apsw.Connection, outside: Outside, events: Sequence[Row]) -> set[str]:
+def post_events(tx: Tx, outside: Outside, events: Sequence[Row]) -> set[str]:
     """Write the posts of events whose account wants them, as a step of the transaction that writes the events.
 
     An event is a row of its table. Returned are the accounts that have something to be posted now.
     """
     if not events:
         return set()
-    found = _WHO_WANTS.run(c, [(account_id,) for account_id in {event[1] for event in events}])
+    found = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
     if not found:
         return set()
     wanting = {account_id: (webhook_id, url, wanted.split()) for account_id, webhook_id, url, wanted in found}
@@ -176,7 +176,7 @@ def post_events(c: apsw.Connection, outside: Outside, events: Sequence[Row]) -> 
             new_id = outside.identifier("whd")
             new.append((webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", body, at, at))
             accounts.add(account_id)
-    INSERT_POSTS.run(c, new)
+    INSERT_POSTS.run(tx, new)
     return accounts
 
 
@@ -206,25 +206,32 @@ class WebhookPosts(StorePart):
     def wake(self) -> None:
         self._wake.set()
 
-    def lanes(self) -> list[tuple[Lane, int, int]]:
-        """Every lane in which something waits, and when the first and the last of it is due."""
-        return self.engine.read(
-            lambda c: [
+    async def lanes(self) -> tuple[list[tuple[Lane, int, int]], float]:
+        """Every lane in which something waits, and when the first and the last of it is due; and the scan's seconds.
+
+        These are without the wait for a connection, which tells nothing of how much there was to scan.
+        """
+
+        def scan(tx: Tx) -> tuple[list[tuple[Lane, int, int]], float]:
+            began = perf_counter()
+            found = [
                 (Lane(webhook_id, trigger), first_due, last_due)
                 for trigger in Trigger
-                for webhook_id, first_due, last_due in rows(c, _LANES, {"cause": trigger.value})
+                for webhook_id, first_due, last_due in rows(tx, _LANES, {"cause": trigger.value})
             ]
-        )
+            return found, perf_counter() - began
 
-    def due(self, lane: Lane, most: int) -> list[DuePost]:
+        return await self.engine.read(scan)
+
+    async def due(self, lane: Lane, most: int) -> list[DuePost]:
         """Posts of a lane whose time has come, the longest waiting first."""
         wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
-        return self.engine.all(partial(DuePost, lane), _DUE, wanted)
+        return await self.engine.all(partial(DuePost, lane), _DUE, wanted)
 
-    def next_due(self, lane: Lane, after: int | None = None) -> int | None:
+    async def next_due(self, lane: Lane, after: int | None = None) -> int | None:
         """When the first post of a lane is due after `after` (the time of the last read of due posts), or after now."""
         wanted = _bindings(lane) | {"now": self.outside.now() if after is None else after}
-        due_at: int | None = self.engine.rows(_NEXT_DUE, wanted)[0][0]
+        due_at: int | None = (await self.engine.rows(_NEXT_DUE, wanted))[0][0]
         return due_at
 
     async def record(self, results: Sequence[PostResult]) -> None:
@@ -248,16 +255,16 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
     return {"webhook_id": lane.webhook_id, "cause": lane.trigger.value}
 
 
-def _record(c: apsw.Connection, several: Sequence[Sequence[PostResult]]) -> list[None]:
+def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
     results = list(chain.from_iterable(several))
-    _RECORD.run(c, [_result_row(result) for result in results])
+    _RECORD.run(tx, [_result_row(result) for result in results])
     latest: dict[tuple[str, str], int] = {}  # each webhook is told once, however many results there are
     for result in results:
         note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
         key = note, result.post.lane.webhook_id
         latest[key] = max(result.attempted_at, latest.get(key, 0))
     for (note, webhook_id), at in latest.items():
-        run(c, note, {"id": webhook_id, "at": at})
+        run(tx, note, {"id": webhook_id, "at": at})
     return [None] * len(several)
 
 
@@ -291,62 +298,62 @@ _NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:accou
 class WebhookHistory(StorePart):
     posts: WebhookPosts
 
-    def page(self, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
+    async def page(
+        self, account_id: str, message_id: str | None, before: str | None, most: int
+    ) -> list[WebhookDelivery]:
         """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
-        return self.engine.read(lambda c: _page(c, account_id, message_id, before, most))
+        return await self.engine.read(lambda tx: _page(tx, account_id, message_id, before, most))
 
     async def page_off_loop(
         self, account_id: str, message_id: str | None, before: str | None, most: int
     ) -> list[WebhookDelivery]:
         """The same, read on a thread: each post has kilobytes of what was sent and answered."""
-        return await self.engine.scanner.read(lambda c: _page(c, account_id, message_id, before, most), account_id)
+        return await self.engine.scan(lambda tx: _page(tx, account_id, message_id, before, most), account_id)
 
     async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
-        delivery = await self.engine.write(lambda c: _ping(c, self.outside, account_id))
+        delivery = await self.engine.write(lambda tx: _ping(tx, self.outside, account_id))
         self.posts.add_new([account_id])
         return delivery
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Have the body of an earlier post posted once more, under the same event id."""
-        delivery = await self.engine.write(lambda c: _replay(c, self.outside, account_id, delivery_id))
+        delivery = await self.engine.write(lambda tx: _replay(tx, self.outside, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
 
 
-def _page(
-    c: apsw.Connection, account_id: str, message_id: str | None, before: str | None, most: int
-) -> list[WebhookDelivery]:
+def _page(tx: Tx, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
     wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
     query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-    return [_delivery(*row) for row in rows(c, query, wanted)]
+    return [_delivery(*row) for row in rows(tx, query, wanted)]
 
 
-def _ping(c: apsw.Connection, outside: Outside, account_id: str) -> WebhookDelivery:
-    webhook = enabled_webhook(c, account_id)
+def _ping(tx: Tx, outside: Outside, account_id: str) -> WebhookDelivery:
+    webhook = enabled_webhook(tx, account_id)
     now, event_id = outside.now(), outside.identifier("evt")
-    pinged_at = one(c, int, _PINGED_AT, {"account_id": account_id})
+    pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
     waited = PING_COOLDOWN if pinged_at is None else now - pinged_at
     if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
         seconds = -((waited - PING_COOLDOWN) // 1_000_000)  # rounded up
         text = f"The webhook was pinged a moment ago. Ping it again in {seconds} s."
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
-    run(c, _NOTE_PING, {"account_id": account_id, "now": now})
+    run(tx, _NOTE_PING, {"account_id": account_id, "now": now})
     event = (event_id, PING_TYPE, None, None)
-    return _insert(c, outside, webhook, Trigger.PING, event, ping_envelope(event_id, now))
+    return _insert(tx, outside, webhook, Trigger.PING, event, ping_envelope(event_id, now))
 
 
-def _replay(c: apsw.Connection, outside: Outside, account_id: str, delivery_id: str) -> WebhookDelivery:
-    earlier = one(c, _delivery, _ONE, {"account_id": account_id, "id": delivery_id})
+def _replay(tx: Tx, outside: Outside, account_id: str, delivery_id: str) -> WebhookDelivery:
+    earlier = one(tx, _delivery, _ONE, {"account_id": account_id, "id": delivery_id})
     if earlier is None:
         raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
-    webhook = enabled_webhook(c, account_id)
+    webhook = enabled_webhook(tx, account_id)
     event = earlier.event_id, earlier.type, earlier.message_id, earlier.recipient_id
-    return _insert(c, outside, webhook, Trigger.REPLAY, event, earlier.request_body)
+    return _insert(tx, outside, webhook, Trigger.REPLAY, event, earlier.request_body)
 
 
 def _insert(
-    c: apsw.Connection,
+    tx: Tx,
     outside: Outside,
     webhook: Webhook,
     trigger: Trigger,
@@ -354,8 +361,8 @@ def _insert(
     body: bytes,
 ) -> WebhookDelivery:
     new_id, now = outside.identifier("whd"), outside.now()
-    INSERT_POSTS.run(c, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
-    (row,) = rows(c, _ONE, {"account_id": webhook.account_id, "id": new_id})
+    INSERT_POSTS.run(tx, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
+    (row,) = rows(tx, _ONE, {"account_id": webhook.account_id, "id": new_id})
     return _delivery(*row)
 
 

@@ -15,9 +15,10 @@ from appliance.submission.replies import Rejected
 class Backend:
     """What the protocol and its driver ask of the rest of the program; the first three return at once."""
 
-    caller: Callable[[Login], Caller | None]  # the credential's account; None: the login is wrong or no longer valid
+    known_caller: Callable[[Login], Caller | None]  # the credential's account, if it was found a moment ago
     admit: Callable[[Caller], bool]  # counts this connection for the caller's credential; False: that has too many
     check: Callable[[Caller], None]  # raises Refused for a caller that may not send a message at this time
+    find_caller: Callable[[Login], Awaitable[Caller | None]]  # None: the login is wrong or no longer valid
     submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
     wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
     parse_recipient: Callable[["ParseRecipient"], Awaitable[Address | Rejected | Refused]]
@@ -51,7 +52,15 @@ class ParseRecipient:
     text: str
 
 
-Action = PlainAction | Submit | ParseRecipient
+@dataclass(frozen=True, slots=True)
+class FindCaller:
+    """Look up the account of a login; then call `caller_found`."""
+
+    login: Login
+    mail: tuple[str, bool] | None = None  # the sender and whether SMTPUTF8 is in use, if MAIL waits for it; else AUTH
+
+
+Action = PlainAction | Submit | ParseRecipient | FindCaller
 
 
 class Phase(Enum):

@@ -21,9 +21,10 @@ from aiosmtpd.smtp import SMTP
 
 from appliance.config.settings import SmtpSettings
 from appliance.errors import Code, Refused
+from appliance.model.mail import Caller
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, ParseRecipient, Phase, PlainAction, Submit
+from appliance.submission.actions import Action, FindCaller, ParseRecipient, Phase, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import REFUSALS
@@ -163,9 +164,12 @@ class SmtpSession(SMTP):
     # ---- actions
 
     async def _do(self, action: Action) -> None:
+        following: Action | None = None
         try:
             if isinstance(action, Submit):
                 self._protocol.submitted(await self._submit(action))
+            elif isinstance(action, FindCaller):
+                following = self._protocol.caller_found(action, await self._find_caller(action))
             elif isinstance(action, ParseRecipient):
                 self._protocol.recipient_parsed(await self._protocol.backend.parse_recipient(action))
             elif action is PlainAction.WRONG_LOGIN:
@@ -178,7 +182,7 @@ class SmtpSession(SMTP):
                 self._protocol.resume()
             elif not await self._start_tls():
                 return
-            following = self._protocol.proceed()
+            following = following or self._protocol.proceed()
         except Exception:
             self._fail()
             return
@@ -186,6 +190,12 @@ class SmtpSession(SMTP):
             self._protocol.close()
         self._begin(following)
         self._resume()
+
+    async def _find_caller(self, action: FindCaller) -> Caller | Refused | None:
+        try:
+            return await self._protocol.backend.find_caller(action.login)
+        except Refused as refused:
+            return refused
 
     async def _submit(self, message: Submit) -> str | Refused | None:
         try:

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.cost import of_address
+from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
-from appliance.submission.actions import Action, Backend, Phase, PlainAction, Submit
+from appliance.submission.actions import Action, Backend, FindCaller, Phase, PlainAction, Submit
 from appliance.submission.commands import AuthExchange, Login
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
@@ -110,6 +111,27 @@ class SmtpProtocol:
             self.end(replies.TOO_MANY_FAILURES)
         else:
             self._counted(replies.WRONG_LOGIN)
+
+    def caller_found(self, action: FindCaller, result: Caller | Refused | None) -> Action | None:
+        """Go on with AUTH or MAIL; the action that has to be done first, if any."""
+        if result is None and action.mail is None:
+            return PlainAction.WRONG_LOGIN
+        self.resume()
+        if self.phase is Phase.OVER:
+            return None  # the connection was lost meanwhile
+        if isinstance(result, Refused):
+            self._counted(replies.refusal(result))
+        elif result is None:
+            self._login = None
+            self._counted(replies.LOGIN_GONE)
+        elif action.mail is not None:
+            try:
+                self.out.append(self._begin_transaction(result, *action.mail))
+            except Rejected as rejected:
+                self._counted(rejected.reply)
+        elif (reply := self._logged_in(action.login, result)) is not None:
+            self.out.append(reply)
+        return None
 
     def recipient_parsed(self, result: Address | Rejected | Refused) -> None:
         self.resume()
@@ -231,17 +253,19 @@ class SmtpProtocol:
         if isinstance(login, bytes):  # one more challenge comes first
             self._exchange = exchange
             return login
-        caller = self.backend.caller(login)
-        if caller is None:
-            return PlainAction.WRONG_LOGIN
+        caller = self.backend.known_caller(login)
+        return FindCaller(login) if caller is None else self._logged_in(login, caller)
+
+    def _logged_in(self, login: Login, caller: Caller) -> bytes | None:
         if not self.backend.admit(caller):
-            raise Rejected(replies.TOO_MANY_CONNECTIONS, final=True)
+            self.end(replies.TOO_MANY_CONNECTIONS)
+            return None
         self._login = login
         return replies.LOGGED_IN
 
     # ---- the envelope
 
-    def _mail(self, argument: str) -> bytes:
+    def _mail(self, argument: str) -> Result:
         if not self._greeted:
             raise Rejected(replies.SAY_HELLO)
         if self._login is None:
@@ -250,13 +274,15 @@ class SmtpProtocol:
             raise Rejected(replies.MAIL_TWICE)
         sender, parameters = commands.mail_path(argument)
         # Looked up again for each message: a session may outlive its credential.
-        caller = self.backend.caller(self._login)
-        if caller is None:
-            self._login = None
-            raise Rejected(replies.LOGIN_GONE)
         if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
         utf8 = "SMTPUTF8" in parameters
+        caller = self.backend.known_caller(self._login)
+        if caller is None:
+            return FindCaller(self._login, (sender, utf8))
+        return self._begin_transaction(caller, sender, utf8)
+
+    def _begin_transaction(self, caller: Caller, sender: str, utf8: bool) -> bytes:
         self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, utf8=utf8)
         return replies.SENDER_OK
 

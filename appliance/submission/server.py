@@ -150,9 +150,10 @@ class SubmissionServer:
         credentials = self._services.credentials
         plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
         backend = Backend(
-            caller=lambda login: credentials.caller(login.username, login.password_sha256),
+            known_caller=lambda login: credentials.known_caller(login.username, login.password_sha256),
             admit=lambda caller: self._admit(session, address, caller),
             check=self._check,
+            find_caller=lambda login: credentials.caller(login.username, login.password_sha256),
             submit=self._submit,
             wrong_login=credentials.wrong_guess,
             parse_recipient=self._parse_recipient,

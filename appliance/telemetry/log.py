@@ -246,10 +246,24 @@ def _escaped(text: str) -> str:
     return text if text.isprintable() else _json(text)[1:-1]
 
 
+_of_process: dict[str, Any] = {}  # fields of every line
+
+
+@contextmanager
+def named_node(name: str) -> Iterator[None]:
+    """Have every line in JSON name the node, one of several on a shared database; not without a name."""
+    if name:
+        _of_process["node"] = name
+    try:
+        yield
+    finally:
+        _of_process.pop("node", None)
+
+
 def json_line(at: float, level: str, logger: str, event: str, fields: dict[str, Any]) -> str:
     """One event as JSON, without the line's end; `at` is seconds since 1970, and the fields hold no secrets."""
     ts = rfc3339(int(at * SECOND))
-    return _json({"ts": ts, "level": level, "logger": logger, "event": redacted(event), **fields})
+    return _json({"ts": ts, "level": level, "logger": logger, "event": redacted(event), **_of_process, **fields})
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,9 +1,10 @@
 """Counters and histograms of the running program; `metrics/` turns them into a page for Prometheus.
 
 Cheap enough for every message: counting changes one entry of a dict, measuring is one search in a short tuple and two
-additions. Nothing here is locked: each of these is changed by one thread only.
+additions. Nothing here is locked, since each is changed by one thread only; but for what is seldom counted, by several.
 """
 
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 
@@ -25,6 +26,18 @@ class Counter:
 
     def add(self, key: Hashable, amount: int = 1) -> None:
         self.values[key] = self.values.get(key, 0) + amount
+
+
+class SharedCounter(Counter):
+    """A counter that several threads change."""
+
+    def __init__(self, name: str, labels: tuple[str, ...], about: str) -> None:
+        super().__init__(name, labels, about)
+        self._changing = threading.Lock()
+
+    def add(self, key: Hashable, amount: int = 1) -> None:
+        with self._changing:
+            super().add(key, amount)
 
 
 class Histogram:
@@ -57,7 +70,17 @@ CLEARED = Counter(
     "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
 )
 LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
-LOG_DROPPED.add("", 0)
+STORE_RECONNECTS = SharedCounter(
+    "appliance_store_reconnects_total", (), "Connections to PostgreSQL that were lost and opened again."
+)
+STORE_RERUNS = SharedCounter(
+    "appliance_store_reruns_total", (), "Transactions on PostgreSQL run again, because they met others."
+)
+STORE_UNKNOWN_COMMITS = SharedCounter(
+    "appliance_store_unknown_commits_total", (), "Commits on PostgreSQL during which the connection was lost."
+)
+for _without_labels in (LOG_DROPPED, STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS):
+    _without_labels.add("", 0)
 
 ACCEPT_SECONDS = Histogram(
     "appliance_accept_seconds", LATENCY_BOUNDS, "From a request that was read to its message on disk."
@@ -73,7 +96,10 @@ LOOP_LAG = Histogram(
     "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "How late the event loop wakes a task that sleeps."
 )
 
-COUNTERS = (MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED)
+COUNTERS = (
+    *(MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED),
+    *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS),
+)
 HISTOGRAMS = (
     ACCEPT_SECONDS,
     ATTEMPT_SECONDS,

@@ -26,7 +26,7 @@ from appliance.message.characters import fault_in_line
 from appliance.model.mail import Role, User
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.faults import translated
+from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
@@ -221,4 +221,7 @@ class HealthRoutes(Routes):
             raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
         self.services.intake.check_disk()
         await self.store.check_writable()
+        if not self.store.engine.holds_lease():
+            text = "This node may deliver nothing: its lease has expired, or its clock is 30 seconds wrong."
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         return HealthAnswer("ready", request_id())

@@ -42,7 +42,7 @@ class Authenticator:
         digest = hashlib.blake2b(authorization, digest_size=16, key=self._salt).digest()
         if (cached := self._callers.get(digest)) is not None:
             return cached
-        caller = self._look_up(authorization)
+        caller = await self._look_up(authorization)
         if caller is None:
             raise await self.credentials.wrong_guess(address)
         self.known.note(address)
@@ -61,31 +61,31 @@ class Authenticator:
         scheme, secret = _split(authorization)
         if scheme != "bearer" or secret.startswith("ma_"):
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
-        found = self._user(secret)
+        found = await self._user(secret)
         if found is None:
             raise await self.credentials.wrong_guess(address)
         self.known.note(address)
         return found
 
-    def _look_up(self, authorization: bytes) -> Caller | None:
+    async def _look_up(self, authorization: bytes) -> Caller | None:
         scheme, secret = _split(authorization)
         if scheme == "basic":
             try:
                 username, _, password = pybase64.b64decode(secret, validate=True).decode("utf-8").partition(":")
             except (binascii.Error, UnicodeDecodeError):
                 return None
-            return self.credentials.look_up(username, sha256(password))
+            return await self.credentials.look_up(username, sha256(password))
         if secret.startswith("ma_"):
-            caller = self.store.access.caller_by_key(secret)
+            caller = await self.store.access.caller_by_key(secret)
             if caller is not None:
                 self.credentials.note_use(caller)
             return caller
-        found = self._user(secret)
-        return None if found is None else self.store.access.caller_by_account(found[0].account_id)
+        found = await self._user(secret)
+        return None if found is None else await self.store.access.caller_by_account(found[0].account_id)
 
-    def _user(self, token: str) -> tuple[User, Claims] | None:
+    async def _user(self, token: str) -> tuple[User, Claims] | None:
         claims = self.tokens.read(token)
-        user = None if claims is None else self.store.accounts.user_of_session(claims.session_id)
+        user = None if claims is None else await self.store.accounts.user_of_session(claims.session_id)
         if claims is None or user is None:
             return None
         if (user.id, user.token_epoch, user.account_id) != (claims.user_id, claims.epoch, claims.account_id):

@@ -23,7 +23,7 @@ from appliance.message.request import decode
 from appliance.net.address_policy import client_network
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.faults import translated
+from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
     OUR_FAULT,
@@ -164,7 +164,7 @@ class Edge:
         exchange.peer.authenticated = True
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")
-        message = self.store.messages.read(caller.account_id, message_id)
+        message = await self.store.messages.read(caller.account_id, message_id)
         if message is None:
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
         body = message_json(message, exchange.request_id)

@@ -75,6 +75,7 @@ FIELD_DESCRIPTIONS = {
     "held": "Whether the mail of the pool is held now.",
     "held_at": "Since when the mail of the pool is held; null if it is not.",
     "held_because": "Why the mail of the pool is held; null if it is not.",
+    "held_by": "The nodes that hold their own mail to the pool; empty if it is held for all nodes, or not at all.",
     "hint": "The last four characters of the key.",
     "hours": "The hours of the last 7 days, oldest first; also those without mail.",
     "html": "The HTML body; null if there is none.",
@@ -207,6 +208,7 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "error": "Why there was no response, or no complete one; null otherwise.",
         "duration_ms": "How long the last attempt took, in milliseconds; null before the first.",
     },
+    "DrainAnswer": {"name": "The node's name.", "draining": "Always true: it hands over its mail and ends."},
     "DomainObject": {"name": "The domain, in A-labels.", "status": _DOMAIN},
     "DomainRequest": {"domain": "The domain to add. Letters beyond ASCII become A-labels."},
     "FileObject": {
@@ -232,6 +234,23 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "name": _OWN_NAME,
         "password": "The password for SMTP and HTTP Basic. It is shown only here.",
     },
+    "NodeReport": {
+        "name": "The node's name, by `server.node`.",
+        "state": "`running`, `draining`, `away` (its lease has run out) or `ended`.",
+        "address": "The node's host name.",
+        "version": "The version that it runs.",
+        "started_at": "When it was started.",
+        "lease_seconds": "How long its lease still lasts.",
+        "in_flight": "Recipients in SMTP sessions.",
+        "waiting": "Recipients that it delivers and that are not final.",
+        "skew_seconds": "By how much its clock is ahead of the database's.",
+    },
+    "NodeHold": {
+        "node": "The node's name.",
+        "held_at": "Since when the node holds its mail.",
+        "held_because": "Why it does.",
+    },
+    "NodesAnswer": {"nodes": "All nodes, the live ones first.", "next": _ALWAYS_NULL},
     "PauseRequest": {
         "reason": "Why, in one line of 1 to 200 characters. Accounts with mail for the pool are shown it."
     },

@@ -9,6 +9,7 @@ from appliance.web import message_json, session_cookie
 from appliance.web.answer import ErrorObject
 from appliance.web.api.account import AccountRoutes
 from appliance.web.api.admin_accounts import AdminAccountRoutes
+from appliance.web.api.admin_nodes import AdminNodeRoutes
 from appliance.web.api.admin_queue import AdminQueueRoutes
 from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
@@ -42,6 +43,7 @@ ROUTES: tuple[type[Routes], ...] = (
     WebhookDeliveryRoutes,
     AdminAccountRoutes,
     AdminQueueRoutes,
+    AdminNodeRoutes,
     HealthRoutes,
 )
 OPERATIONS: tuple[Operation, ...] = (

@@ -1,5 +1,6 @@
 """Builds the webhook service out of the settings: what is trusted, allowed and refused, and how it runs."""
 
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -9,6 +10,7 @@ from appliance.config.settings import Config
 from appliance.config.values import is_address
 from appliance.dns.resolver import DnsResolver, Resolver
 from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.net.address_policy import Address
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
 from appliance.store import Store
@@ -41,13 +43,19 @@ class WebhookService:
 
 def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:
     """The service, ready to run; raises ConfigError when the settings cannot be used."""
-    poster = build_poster(config, DnsResolver(config.dns.resolvers), outside)
+    others = store.engine.others
+    poster = build_poster(config, DnsResolver(config.dns.resolvers), outside, lambda: others().addresses)
     attempts = Attempts(poster.post, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
     return WebhookService(poster, Dispatcher(store, outside, attempts))
 
 
-def build_poster(config: Config, resolver: Resolver, outside: Outside) -> Poster:
-    """The poster by the operator's settings; raises ConfigError when `webhooks.ca_file` cannot be used."""
+def build_poster(
+    config: Config, resolver: Resolver, outside: Outside, others: Callable[[], Container[Address]] = frozenset
+) -> Poster:
+    """The poster by the operator's settings; raises ConfigError when `webhooks.ca_file` cannot be used.
+
+    `others` are the addresses of other nodes, which are refused like those of this machine.
+    """
     return Poster(
         resolver,
         outside.dial,
@@ -55,7 +63,7 @@ def build_poster(config: Config, resolver: Resolver, outside: Outside) -> Poster
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,
-        own=LocalAddresses(frozenset(config.delivery.own_addresses)),
+        own=LocalAddresses(frozenset(config.delivery.own_addresses), others),
     )
 
 

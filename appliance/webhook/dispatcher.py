@@ -20,7 +20,7 @@ from math import ceil, inf
 
 import trio
 
-from appliance.concurrency.batch_writer import BatchWriter
+from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
@@ -61,6 +61,7 @@ class ReceiverQueue:
     not_before: float = 0.0  # Trio's clock: no post is started earlier
     queued: bool = False  # it waits for a slot
     more_due: bool = True  # the store may have more posts that are due
+    recorded: set[str] | None = None  # while due posts are being read: those that were recorded since
 
     @property
     def health(self) -> ReceiverHealth:
@@ -89,6 +90,12 @@ class ReceiverQueue:
     def load(self, posts: list[DuePost]) -> None:
         self.waiting.extend(posts)
         self.loaded.update([post.id for post in posts])
+
+    def unload(self, post_id: str) -> None:
+        """Forget a post whose result is on disk."""
+        self.loaded.discard(post_id)
+        if self.recorded is not None:
+            self.recorded.add(post_id)
 
     def start(self, now: float, dead_interval: float = DEAD_INTERVAL) -> DuePost:
         """The next post, which is in flight from now on."""
@@ -160,7 +167,7 @@ class Slots:
         self._first, self._second = self._second, self._first
         for health in (self._first, self._second, ReceiverHealth.TROUBLED):
             waiting = self._waiting[health]
-            while waiting and self._has_free(health):
+            while waiting and self.has_free(health):
                 queue = waiting.popleft()
                 if queue.health is health:
                     queue.queued = False
@@ -190,14 +197,14 @@ class Slots:
         """Whether a queue may start another post without waiting: there is a slot that no other queue waits for."""
         health = queue.health
         before = ReceiverHealth if health is ReceiverHealth.TROUBLED else (ReceiverHealth.GOOD, ReceiverHealth.UNKNOWN)
-        wanted = any(self._waiting[other] and self._has_free(other) for other in before)
-        return self._has_free(health) and (not wanted or self._has_free(health, 2))
+        wanted = any(self._waiting[other] and self.has_free(other) for other in before)
+        return self.has_free(health) and (not wanted or self.has_free(health, 2))
 
     def _free(self, slot: PostSlot) -> None:
         del self._in_time[slot]
         self._in_use[slot.health] -= 1
 
-    def _has_free(self, health: ReceiverHealth, count: int = 1) -> bool:
+    def has_free(self, health: ReceiverHealth, count: int = 1) -> bool:
         """Whether so many slots are free for receivers of this health."""
         limit = max(1, self.count // SHARE_OF_SLOTS[health])
         return sum(self._in_use.values()) + count <= self.count and self._in_use[health] + count <= limit
@@ -255,20 +262,31 @@ class Dispatcher:
             try:
                 async with trio.open_nursery() as posts:
                     while True:
-                        await self._poll()
-                        self._queue_due()
-                        if not self._is_paused():
-                            self._start_posts(posts)
+                        try:
+                            await self._poll()
+                            await self._queue_due()
+                            if not await self._is_paused():
+                                await self._start_posts(posts)
+                        except Refused as refused:  # the storage is away; a scan finds what was being queued
+                            log.warning("events wait for the storage", reason=refused.text)
+                            self._poll_at = 0.0
+                            await trio.sleep(STORAGE_PAUSE)
                         await self._posts.wait_for_new(self._seconds_until_due())
             finally:
                 self._recording.close()
 
-    def _is_paused(self) -> bool:
+    async def _is_paused(self) -> bool:
         """Whether all mail is paused: a restored installation must not post events that were posted before."""
+        if not self._store.engine.holds_lease():  # another node may be posting these
+            return True
         now = trio.current_time()
         if now >= self._pause_poll_at:
+            try:
+                paused = await self._store.pools.paused() is not None
+            except Refused:  # the storage is away, and nothing could be recorded
+                return True
             self._pause_poll_at = now + PAUSE_POLL_EVERY
-            before, self._paused = self._paused, self._store.pools.paused() is not None
+            before, self._paused = self._paused, paused
             if self._paused and not before:
                 log.warning("no events are posted while all mail is paused: `appliance resume` lets them go")
             elif before and not self._paused:
@@ -282,8 +300,8 @@ class Dispatcher:
         began = trio.current_time()
         if began < self._poll_at:
             return
-        lanes = self._posts.lanes()
-        interval = max(self._poll_every, POLL_SHARE * (trio.current_time() - began))
+        lanes, seconds = await self._posts.lanes()
+        interval = max(self._poll_every, POLL_SHARE * seconds)
         now, self._poll_at = self._outside.now(), began + interval
         self._later = [(first, lane) for lane, first, _ in lanes if first <= now + interval * 1_000_000]
         heapify(self._later)
@@ -305,22 +323,22 @@ class Dispatcher:
                 log.warning("posts put off by a wrong clock wait for the storage", reason=refused.text)
                 return
             log.warning("posts were put off by a clock that was ahead, and are due now", posts=count)
-            self._queue(lane)
+            await self._queue(lane)
 
-    def _queue_due(self) -> None:
+    async def _queue_due(self) -> None:
         """Queue the lanes with new posts, and those whose next post has become due."""
         for account_id in self._posts.take_new():
-            if (webhook := self._store.webhooks.of(account_id)) is not None:
+            if (webhook := await self._store.webhooks.of(account_id)) is not None:
                 for trigger in Trigger:
-                    self._queue(Lane(webhook.id, trigger))
+                    await self._queue(Lane(webhook.id, trigger))
         now = self._outside.now()
         while self._later and self._later[0][0] <= now:
-            self._queue(heappop(self._later)[1])
+            await self._queue(heappop(self._later)[1])
 
-    def _queue(self, lane: Lane) -> None:
+    async def _queue(self, lane: Lane) -> None:
         queue = self.queues.get(lane)
         if queue is None:
-            webhook = self._store.webhooks.by_id(lane.webhook_id)
+            webhook = await self._store.webhooks.by_id(lane.webhook_id)
             succeeded_at, failed_at = (webhook.last_success_at, webhook.last_failure_at) if webhook else (None, None)
             # Proven: the last post to the receiver, be it before a restart, was a success.
             queue = self.queues[lane] = ReceiverQueue(lane, proven=(succeeded_at or 0) > (failed_at or 0))
@@ -344,18 +362,18 @@ class Dispatcher:
 
     # ---- which queue is next
 
-    def _start_posts(self, posts: trio.Nursery) -> None:
+    async def _start_posts(self, posts: trio.Nursery) -> None:
         """Let the queues start posts in turn while there are slots."""
         while (queue := self._slots.next(trio.current_time())) is not None:
             # A queue that may not start now is added again when one of its posts ends or its time has come.
-            if (started := self._start(queue)) is not None:
+            if (started := await self._start(queue)) is not None:
                 posts.start_soon(self._run_posts, queue, *started)
                 self._slots.add(queue)
 
-    def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
+    async def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
         """The queue's next post and a slot for it; None when nothing waits or it may not start now."""
-        self._load(queue)
-        if not queue.waiting:
+        await self._load(queue)
+        if not queue.waiting or self.queues.get(queue.lane) is not queue:  # a scan may have forgotten it meanwhile
             return None
         now = trio.current_time()
         if (wait := queue.not_before - now) > 0:
@@ -363,18 +381,32 @@ class Dispatcher:
             return None
         if queue.in_flight >= queue.in_flight_limit:
             return None
+        if not self._slots.has_free(queue.health):  # any more
+            self._slots.add(queue)
+            return None
         slot = self._slots.take(queue, now)
         return queue.start(now, self._dead_interval), slot
 
-    def _load(self, queue: ReceiverQueue) -> None:
-        limit = max(POSTS_PER_QUEUE_AT_LEAST, min(POSTS_PER_QUEUE, self._posts_in_memory // len(self.queues)))
-        if queue.more_due and (room := queue.room(limit)) > 0:
+    async def _load(self, queue: ReceiverQueue) -> None:
+        """Read what is due, by one task at a time: what was recorded since the read began may be in it as still due."""
+        limit = max(POSTS_PER_QUEUE_AT_LEAST, min(POSTS_PER_QUEUE, self._posts_in_memory // max(1, len(self.queues))))
+        if queue.recorded is not None or not queue.more_due or (room := queue.room(limit)) <= 0:
+            return
+        recorded: set[str] = set()
+        queue.recorded = recorded
+        try:
             count, read_at = room + len(queue.loaded), self._outside.now()
-            due = self._posts.due(queue.lane, count)
-            queue.load([post for post in due if post.id not in queue.loaded][:room])
-            queue.more_due = len(due) >= count
+            queue.more_due = False
+            due = await self._posts.due(queue.lane, count)
+            new = [post for post in due if post.id not in queue.loaded and post.id not in recorded]
+            queue.load(new[:room])
+            queue.more_due = queue.more_due or len(due) >= count
             if not queue.more_due:
-                self._note_later(queue.lane, self._posts.next_due(queue.lane, after=read_at))
+                self._note_later(queue.lane, await self._posts.next_due(queue.lane, after=read_at))
+        except Refused:  # the storage is away
+            queue.more_due, queue.not_before = True, trio.current_time() + STORAGE_PAUSE
+        finally:
+            queue.recorded = None
 
     # ---- one post after another
 
@@ -392,9 +424,9 @@ class Dispatcher:
                 queue.finish(post, result)
             if result is not None:
                 self._recording.add(result)
-            if self._is_paused() or not self._slots.may_continue(queue):
+            if await self._is_paused() or not self._slots.may_continue(queue):
                 break
-            if (started := self._start(queue)) is None:
+            if (started := await self._start(queue)) is None:
                 break
             post, slot = started
         self._slots.add(queue)
@@ -402,7 +434,11 @@ class Dispatcher:
 
     async def _attempt(self, queue: ReceiverQueue, post: DuePost) -> PostResult | None:
         """The result of one attempt; None when there was none."""
-        webhook = self._store.webhooks.by_id(post.lane.webhook_id)
+        try:
+            webhook = await self._store.webhooks.by_id(post.lane.webhook_id)
+        except Refused:  # the storage is away
+            queue.more_due, queue.not_before = True, trio.current_time() + STORAGE_PAUSE
+            return None
         if webhook is not None and webhook.enabled:
             try:
                 return await self._attempts.make(webhook, post)
@@ -429,7 +465,7 @@ class Dispatcher:
         lane = result.post.lane
         self._note_later(lane, result.next_attempt_at)
         queue = self.queues[lane]
-        queue.loaded.discard(result.post.id)
+        queue.unload(result.post.id)
         if queue.more_due:
             self._slots.add(queue)
         self._posts.wake()

@@ -98,6 +98,25 @@ async def test_tokens_come_and_go(nursery: trio.Nursery) -> None:
     assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/abc"))
 
 
+async def test_a_token_of_another_node_is_looked_up(nursery: trio.Nursery) -> None:
+    """One that this node does not have itself; and for nothing else is any other asked."""
+    asked_for: list[str] = []
+
+    async def look_up(token: str) -> str | None:
+        asked_for.append(token)
+        return {"there": "there.print"}.get(token)
+
+    server = ChallengeServer(SITE, {"here": "here.print"}, look_up=look_up)
+    port = await started(nursery, server)
+    assert (await asked(port, get(f"{CHALLENGE}/there"))).endswith(b"\r\n\r\nthere.print")
+    assert b"404 Not Found" in await asked(port, get(f"{CHALLENGE}/nowhere"))
+    assert asked_for == ["there", "nowhere"]
+    assert (await asked(port, get(f"{CHALLENGE}/here"))).endswith(b"\r\n\r\nhere.print")
+    for head in (get(f"{CHALLENGE}/"), get(f"{CHALLENGE}/a.b"), get("/"), get(f"{CHALLENGE}/there", "POST"), b"GET"):
+        await asked(port, head if head.endswith(b"\r\n\r\n") else head + b" " * SHORT_HEAD_BYTES)
+    assert asked_for == ["there", "nowhere"]
+
+
 async def test_idle_clients_do_not_keep_the_authority_out(nursery: trio.Nursery) -> None:
     """In a full table the longest waiting connection gives way, and a challenge is answered."""
     server = ChallengeServer(SITE, {"abc": "abc.print"}, ConnectionTable(3, 3))

@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -173,3 +173,26 @@ async def test_tokens_are_shown_no_longer_than_needed(end: str, autojump_clock: 
             assert end == "badly"
     assert seen == [{"other": "x", "t": "t.print"}]
     assert shown == {"other": "x"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_others_know_a_token_before_the_authority_does(fails: bool) -> None:
+    """The next step comes when that is done, and not at all when it fails."""
+    done: list[str] = []
+
+    def steps() -> Iterator[Step]:
+        yield PublishToken("t", "t.print")
+        done.append("next step")
+        yield 0.0
+
+    async def publish(token: str, text: str) -> None:
+        await trio.lowlevel.checkpoint()
+        if fails:
+            raise NotIssued("no")
+        done.append(f"{token}: {text}")
+
+    shown: dict[str, str] = {}
+    with pytest.raises(NotIssued) if fails else nullcontext():
+        await client().run(steps(), shown, publish)  # type: ignore[arg-type]  # an iterator is enough of one
+    assert done == ([] if fails else ["t: t.print", "next step"])
+    assert shown == {}

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from appliance.acme.files import AcmeFiles
 from appliance.acme.issuance import Issuance
 from appliance.acme.problems import NotIssued
+from appliance.acme.records import FileRecords
 from appliance.acme.renewal import Renewer
 from appliance.config.settings import AcmeSettings
 from appliance.outside import Outside
@@ -64,7 +65,8 @@ class Stage:
     def renewer(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Renewer:
         """One that has just been started."""
         outside = Outside(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
-        return Renewer(self.settings, AcmeFiles(self.directory), issue or self.issue, outside, inline)
+        records = FileRecords(self.settings, AcmeFiles(self.directory), inline)
+        return Renewer(records, issue or self.issue, outside)
 
     async def run(self, seconds: float, renewer: Renewer | None = None) -> None:
         """Let one be at work for so long."""

@@ -3,6 +3,8 @@
 import pytest
 
 from appliance.acme import schedule
+from appliance.acme.files import AcmeState, HeldCertificate
+from appliance.config.settings import AcmeSettings
 
 DAY = 86400.0
 
@@ -43,3 +45,24 @@ def test_the_first_hour_has_fewer_failures_than_authorities_allow() -> None:
     while times[-1] < 3600:
         times.append(times[-1] + schedule.retry(len(times), 0.0))
     assert len([time for time in times if time < 3600]) <= 4
+
+
+@pytest.mark.parametrize(
+    ("issued_for", "exactly", "at_least"),
+    [
+        ("https://ca.test a b", True, True),
+        ("https://ca.test a b c", False, True),
+        ("https://ca.test b a", False, True),
+        ("https://ca.test a", False, False),
+        ("https://other.test a b", False, False),
+        ("", False, False),
+    ],
+)
+def test_which_certificate_will_do(issued_for: str, exactly: bool, at_least: bool) -> None:
+    """One server wants its own names alone; of several nodes' certificate a name may be too many."""
+    settings = AcmeSettings(enabled=True, names=("a", "b"), directory="https://ca.test")
+    state = AcmeState(issued_for=issued_for, issued_at=1000)
+    held = HeldCertificate(frozenset("ab"), 1000, 1000 + 90 * DAY, self_signed=False)
+    for kind, expected in ((False, exactly), (True, at_least)):
+        due = schedule.due_at(settings, state, held, 2000.0, 0.0, at_least=kind)
+        assert due == (1000 + 60 * DAY if expected else 0)

@@ -25,8 +25,8 @@ from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
-from appliance.store.connection import open_writer
 from appliance.store.pools import EVERY
+from appliance.store.sqlite.connection import open_writer
 from appliance.system.instance_lock import AlreadyRunning, only_server
 from tests import stored_mail
 
@@ -237,7 +237,7 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
         async with open_store(data_dir, OUTSIDE, inline=True) as store:
             for name in ("acme", "gone"):
                 await stored_mail.webhook(store, OUTSIDE, await stored_mail.account(store, name), key)
-            await store.webhooks.delete(store.accounts.named("gone").id)
+            await store.webhooks.delete((await store.accounts.named("gone")).id)
 
     key = keyfile.load_or_create(data_dir)
     trio.run(fill)
@@ -263,7 +263,7 @@ def test_signing_keys_of_before_need_no_key_file(data_dir: Path, tmp_path: Path)
 
     async def rotate() -> None:
         async with open_store(data_dir, OUTSIDE, inline=True) as store:
-            await SigningKeys(store, OUTSIDE, key).rotate(store.accounts.named("acme").id, "example.com")
+            await SigningKeys(store, OUTSIDE, key).rotate((await store.accounts.named("acme")).id, "example.com")
 
     trio.run(rotate)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)

@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.bench.stored import fill
+from tests.ports import free_port
 from tests.running_appliance import Running, add_account, appliance
 
 CONNECTIONS = 16
@@ -31,9 +32,7 @@ HERE = Path(__file__).parent
 @contextmanager
 def empty_endpoint() -> Iterator[int]:
     """The peer, on a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [sys.executable, str(HERE / "empty_endpoint.py"), str(port)],
         stdout=subprocess.DEVNULL,

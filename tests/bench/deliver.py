@@ -37,9 +37,10 @@ import trio
 
 from appliance.store import FILE_NAME
 from tests.bench.load import drive, send_requests
-from tests.bench.postfix import free_port, missing, postfix, wait_for
+from tests.bench.postfix import missing, postfix, wait_for
 from tests.bench.queued import fill_queue
 from tests.fakes.dns import DnsServer
+from tests.ports import free_port
 from tests.running_appliance import Provisioned, Running, add_account
 
 SESSIONS = 20
@@ -52,6 +53,7 @@ CONFIG = """
 [server]
 hostname = "mail.example.com"
 data_dir = "{data_dir}"
+{server}
 [smtp]
 bind = ["127.0.0.1:0"]
 bind_tls = ["127.0.0.1:0"]
@@ -70,6 +72,7 @@ concurrency = {sessions}
 [limits]
 requests_per_second = 0
 min_free_disk = "0"
+{more}
 """
 
 _COUNT = re.compile(rb"mesg=(\d+)")
@@ -158,19 +161,24 @@ def appliance(
 ) -> Iterator[Running]:
     """The real program, delivering to the sink."""
     with names(domains) as dns_port:
-        data_dir, config_file = directory / "data", directory / "config.toml"
-        config_file.write_text(
-            CONFIG.format(
-                data_dir=data_dir, dns_port=dns_port, sink_port=sink_port, sessions=SESSIONS, webhooks=webhooks
-            )
-        )
-        account = account or add_account(data_dir, "demo", credit=CREDITS)
-        running = Running(directory, config_file, data_dir, account, directory / "appliance.log", fresh=True)
-        try:
-            running.start()
+        account = account or add_account(directory / "data", "demo", credit=CREDITS)
+        with started(directory, account, dns_port, sink_port, webhooks=webhooks) as running:
             yield running
-        finally:
-            running.kill()
+
+
+@contextmanager
+def started(directory: Path, account: Provisioned, dns_port: int, sink_port: int, **sections: str) -> Iterator[Running]:
+    """The real program with these lines in its configuration, killed in the end."""
+    ports = {"dns_port": dns_port, "sink_port": sink_port, "sessions": SESSIONS}
+    lines = {"server": "", "webhooks": "", "more": ""} | sections
+    data_dir, config_file = directory / "data", directory / "config.toml"
+    config_file.write_text(CONFIG.format(data_dir=data_dir, **ports, **lines))
+    running = Running(directory, config_file, data_dir, account, directory / "appliance.log", fresh=True)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.kill()
 
 
 def retire_rsa(running: Running) -> None:
@@ -184,10 +192,21 @@ def retire_rsa(running: Running) -> None:
 
 def send_over_http(running: Running, messages: int) -> float:
     """Send from a process of its own, until all are accepted; when it began, once that process was ready."""
+    return began_at(start_sending(running, messages))
+
+
+def start_sending(running: Running, messages: int) -> subprocess.Popen[bytes]:
+    """The process that sends to this server."""
     port = urlsplit(running.url).port
     command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
-    done = subprocess.run([*command, str(messages)], check=True, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
-    return float(done.stdout)
+    return subprocess.Popen([*command, str(messages)], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+
+
+def began_at(sending: subprocess.Popen[bytes]) -> float:
+    """When it began, once it has sent all."""
+    output, _ = sending.communicate()
+    assert sending.returncode == 0
+    return float(output)
 
 
 def load(port: int, key: str, messages: int) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.ports import free_port
+
 NEEDED = ("postfix", "smtp-sink", "smtp-source", "opendkim")
 START_TIMEOUT = 20.0  # seconds
 
@@ -87,14 +89,6 @@ RequireSafeKeys no
 def missing() -> list[str]:
     """Which of the programs it needs are not there."""
     return [name for name in NEEDED if shutil.which(name) is None]
-
-
-def free_port() -> int:
-    """A port that is not used at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def wait_for(port: int) -> None:

@@ -29,9 +29,9 @@ import trustme
 
 from appliance.webhook.dispatcher import POSTS_PER_RECEIVER
 from tests.bench.deliver import CREDITS, SESSIONS, appliance, measure, resident, send_over_http, sink
-from tests.bench.postfix import free_port
 from tests.bench.posts import BODY, fill_posts
 from tests.bench.receiver import ADDRESS
+from tests.ports import free_port
 from tests.running_appliance import Running, add_account
 from tests.running_appliance import appliance as sandbox
 

@@ -52,6 +52,20 @@ def test_refusals_are_one_line(acme: Shell, tmp_path: Path) -> None:
     assert "there is no database" in acme.refused("backup", str(tmp_path / "other.tar"))
 
 
+def test_a_postgresql_is_backed_up_by_its_own_means(acme: Shell, tmp_path: Path) -> None:
+    """One line says by which, and which file belongs to it; nothing is connected to, and nothing written."""
+    acme.config.write_text(acme.config.read_text() + '\n[store]\nurl = "postgresql://a:geheim@127.0.0.1:1/a"\n')
+    file, key = tmp_path / "backup.tar", acme.data_dir / "appliance.key"
+    refused = acme.refused("backup", str(file))
+    assert (
+        "store.url names a PostgreSQL: back it up with pg_dump, or by base backups and archived WAL (PITR)" in refused
+    )
+    assert f"keep {key} with that" in refused
+    refused = acme.refused("restore", str(file), "--force")
+    assert f"pg_restore or PITR, put the key file kept with it at {key}, and run `appliance pause` before" in refused
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("command", ["backup", "verify", "restore"])
 def test_a_pipe_is_wrong_usage(acme: Shell, command: str) -> None:
     """What means a pipe elsewhere does not make a file of that name."""

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -25,9 +25,9 @@ from tests.docs.test_cli import documented
 from tests.fork_client import fork
 
 ROOT = Path(__file__).parents[2]
-# Commands whose JSON is held to the document in tests of their own: they need DNS, mail, a backup, or another root.
+# Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
-ELSEWHERE |= {"doctor", "install", "uninstall"}
+ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 
@@ -79,12 +79,12 @@ class Shell:
         words = ("account", "create", name, "--email", f"{name}@example.org", "--password-stdin")
         return self.json(*words, *options, stdin=password)
 
-    def stored(self, read: Callable[[Store], Any]) -> Any:
+    def stored(self, read: Callable[[Store], Awaitable[Any]]) -> Any:
         """Something out of the database."""
 
         async def opened() -> Any:
             async with open_store(self.data_dir, Outside(), inline=True) as store:
-                return read(store)
+                return await read(store)
 
         return trio.run(opened)
 
@@ -275,7 +275,11 @@ def test_unlimited_is_left_only_by_setting_a_balance(acme: Shell) -> None:
     assert acme.json("account", "credit", "acme", "7", "--set")["credits"] == 7
     assert acme.json("account", "credit", "acme", "--set", "3")["credits"] == 3
     assert "between 0 and" in acme.refused("account", "credit", "acme", "-3", "--set")
-    ledger: list[LedgerEntry] = acme.stored(lambda store: store.accounts.ledger(store.accounts.named("acme").id))
+
+    async def of_acme(store: Store) -> list[LedgerEntry]:
+        return await store.accounts.ledger((await store.accounts.named("acme")).id)
+
+    ledger = acme.stored(of_acme)
     assert [(entry.amount, entry.balance) for entry in reversed(ledger)] == [(100, 100), (-100, 0), (7, 7), (-4, 3)]
 
 
@@ -554,7 +558,7 @@ def fields(answer: Any) -> Any:
     """The names in an answer, those of a list's first row included."""
     if not isinstance(answer, dict):
         return None
-    return {key: fields(value[0]) if isinstance(value, list) else None for key, value in answer.items()}
+    return {key: fields(value[0]) if value and isinstance(value, list) else None for key, value in answer.items()}
 
 
 # ---- help

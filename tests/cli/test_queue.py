@@ -40,7 +40,7 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
 
     async def opened() -> Any:
         async with open_store(shell.data_dir, OUTSIDE, inline=True) as store:
-            return await change(store, store.accounts.named("acme").id)
+            return await change(store, (await store.accounts.named("acme")).id)
 
     return trio.run(opened)
 
@@ -170,9 +170,7 @@ def test_accounts_whose_mail_alone_is_slowed_are_told(acme: Shell) -> None:
     """The table and JSON count them; the explanation of such an account's message says until when and why."""
     message = accept(acme, "u@gmail.com")
     account, soon = acme.json("account", "show", "acme"), OUTSIDE.now() + 60_000_000
-    (account_id,) = acme.stored(
-        lambda store: [each.id for each in store.accounts.all() if each.name == account["name"]]
-    )
+    account_id = acme.stored(lambda store: store.accounts.named(account["name"])).id
     slowed = (SlowedAccount(account_id, soon, "421 too fast"), SlowedAccount("acc_other", soon, "421 too fast"))
     say(acme, PoolState("google", 0, 20, None, None, 0, slowed_accounts=slowed), gmail_com="google")
     (line,) = (line for line in acme.text("queue").splitlines() if line.startswith("google"))
@@ -350,8 +348,9 @@ def test_final_recipients_are_explained(acme: Shell) -> None:
         await store.suppressions.add(account, "gone@example.net", "by hand")
 
     async def finish(store: Store, _: str) -> None:
-        await stored_mail.finish(store, OUTSIDE, stored_mail.due(store, message)[0], RecipientStatus.DELIVERED, 250)
-        await stored_mail.finish(store, OUTSIDE, stored_mail.due(store, message)[0], RecipientStatus.BOUNCED, 550)
+        for status, code in ((RecipientStatus.DELIVERED, 250), (RecipientStatus.BOUNCED, 550)):
+            first = (await stored_mail.due(store, message))[0]
+            await stored_mail.finish(store, OUTSIDE, first, status, code)
 
     changed(acme, suppress)
     message = accept(acme, "a@example.net", "b@example.net", "gone@example.net", "last@example.net")

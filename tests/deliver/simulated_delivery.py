@@ -1,14 +1,14 @@
 """A whole delivery on a virtual clock, without sockets: a real store, a zone in a dict, servers over memory streams."""
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 import trio.testing
@@ -32,10 +32,10 @@ from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import NewMail
-from appliance.store.sql import rows
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
 
+T = TypeVar("T")
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0, 43200.0, 43200.0)  # seconds: 48 hours
 OK = b"250 2.0.0 queued\r\n"
@@ -107,42 +107,45 @@ class Stage:
         await self.store.messages.accept(new)
         if delay:
             later = self.outside.now() + round(delay * 1_000_000)
-            await self.change("UPDATE recipients SET next_attempt_at = ? WHERE message_id = ?", later, new.id)
+            sql = "UPDATE recipients SET next_attempt_at = :later WHERE message_id = :id"
+            await self.change(sql, later=later, id=new.id)
         self.scheduler.new_mail.request_poll()
         return new.id
 
-    async def change(self, sql: str, *bindings: object) -> None:
+    async def change(self, sql: str, **bindings: object) -> None:
         """Change the database by hand."""
-        await self.store.engine.write(lambda c: c.execute(sql, bindings).fetchall())
+        await self.store.engine.change(sql, bindings)
 
-    def rows(self, sql: str, *bindings: object) -> list[tuple[Any, ...]]:
+    async def rows(self, sql: str, **bindings: object) -> list[tuple[Any, ...]]:
         """What the database says."""
-        return self.store.engine.read(lambda c: rows(c, sql, bindings))  # type: ignore[arg-type]  # by position here
+        return await self.store.engine.rows(sql, bindings)
 
-    def recipient(self, message_id: str) -> tuple[str, int]:
+    async def recipient(self, message_id: str) -> tuple[str, int]:
         """Status and attempts of a message's first recipient."""
-        query = "SELECT status, attempt_count FROM recipients WHERE message_id = ? ORDER BY id LIMIT 1"
-        (found,) = self.rows(query, message_id)
+        query = "SELECT status, attempt_count FROM recipients WHERE message_id = :id ORDER BY id LIMIT 1"
+        (found,) = await self.rows(query, id=message_id)
         return found[0], found[1]
 
-    async def until(self, condition: Callable[[], bool], within: float = 3 * 86_400) -> None:
-        """Wait until something holds; the longer it takes, the less often it is asked."""
+    async def until(
+        self, read: Callable[[], Awaitable[T]], condition: Callable[[T], bool], within: float = 3 * 86_400
+    ) -> None:
+        """Wait until something holds for what is read; the longer it takes, the less often it is asked."""
         began = trio.current_time()
-        while not condition():
+        while not condition(await read()):
             passed = trio.current_time() - began
             assert passed < within, "waited too long"
             await trio.sleep(max(0.01, passed / 100))
 
     async def final(self, *messages: str, within: float = 3 * 86_400) -> None:
         """Wait until all recipients of these messages are final."""
-        query = "SELECT count(*) FROM recipients WHERE message_id = ? AND next_attempt_at IS NOT NULL"
+        query = "SELECT count(*) FROM recipients WHERE message_id = :id AND next_attempt_at IS NOT NULL"
         waiting = set(messages)
 
-        def are_final() -> bool:
-            waiting.difference_update([each for each in waiting if self.rows(query, each) == [(0,)]])
+        async def are_final() -> bool:
+            waiting.difference_update([each for each in waiting if await self.rows(query, id=each) == [(0,)]])
             return not waiting
 
-        await self.until(are_final, within)
+        await self.until(are_final, bool, within)
 
 
 def message(outside: Outside, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
@@ -206,7 +209,7 @@ async def stage(
         async with open_store(directory, outside, inline=True) as store:
             accounts = {}
             for name in names:
-                if not (known := [each.id for each in store.accounts.all() if each.name == name]):
+                if not (known := [each.id for each in await store.accounts.all() if each.name == name]):
                     made = await store.accounts.create(name, f"{name}@example.org", "hash", Role.CUSTOMER, 1_000_000)
                     await store.access.add_domain(made.id, "example.com", usable=True)
                     known = [made.id]

@@ -79,16 +79,16 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
         sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
         await trio.sleep(STALLED_LONG + 3)
         # Four had all the sessions; one of them has given way to the fifth.
-        assert sorted(played.recipient(each) for each in sent) == [("deferred", 1)] + [("queued", 0)] * 4
-        ((text, host, decision),) = played.rows("SELECT smtp_response, mx_host, decision FROM attempts")
+        assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] + [("queued", 0)] * 4
+        ((text, host, decision),) = await played.rows("SELECT smtp_response, mx_host, decision FROM attempts")
         assert text.startswith("no answer for 6")
         assert host.startswith("mx.slow")
         assert decision.startswith("deferred: attempt 2")
-        (gave_way,) = [each for each in sent if played.recipient(each)[1] == 1]
-        await played.until(lambda: played.recipient(gave_way)[1] == 2, within=1_000)
-        query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id LIKE ? ORDER BY started_at DESC"
-        ((recipient,),) = played.rows("SELECT id FROM recipients WHERE message_id = ?", gave_way)
-        assert played.rows(query, recipient)[0][0] == SHORT_TIMEOUT * 1_000_000
+        (gave_way,) = [each for each in sent if (await played.recipient(each))[1] == 1]
+        await played.until(lambda: played.recipient(gave_way), lambda found: found[1] == 2, within=1_000)
+        query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id = :id ORDER BY started_at DESC"
+        ((recipient,),) = await played.rows("SELECT id FROM recipients WHERE message_id = :id", id=gave_way)
+        assert (await played.rows(query, id=recipient))[0][0] == SHORT_TIMEOUT * 1_000_000
 
 
 async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -97,7 +97,7 @@ async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_cl
     async with stage(tmp_path, zone, servers) as played:
         sent = [await offer(played, f"ada@{name}") for name in SLOW]
         await played.final(*sent, within=300)
-        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
 
 
 async def test_nothing_gives_way_after_the_final_dot(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -109,7 +109,7 @@ async def test_nothing_gives_way_after_the_final_dot(tmp_path: Path, autojump_cl
         await trio.sleep(1)
         waiting = await offer(played, "ada@good.test")
         await played.final(*sent, waiting, within=1_000)
-        assert {played.recipient(each) for each in (*sent, waiting)} == {("delivered", 1)}
+        assert {await played.recipient(each) for each in (*sent, waiting)} == {("delivered", 1)}
         assert [server.commands.count("DATA") for server in servers.values() if server.sessions] == [1] * 5
 
 
@@ -124,21 +124,21 @@ async def test_a_session_with_a_silent_server_is_explained(
     async with stage(tmp_path, *tarpits({at: silence})) as played:
         sent = await offer(played, f"ada@{SLOW[0]}")
 
-        def words() -> str:
-            record = played.store.records.of(sent)
+        async def words() -> str:
+            record = await played.store.records.of(sent)
             assert record is not None
-            views = played.store.pools.views([SLOW[0]], WarmupSettings(), record.account_id)
+            views = await played.store.pools.views([SLOW[0]], WarmupSettings(), record.account_id)
             return standing(record.recipients[0], views[SLOW[0]], played.outside.now(), 12)
 
         await trio.sleep(10)
         began = clock(START, played.outside.now())
         server = f"mx.{SLOW[0]} (127.0.0.1)"
         session = f"a session with {server} is under way since {began}, waiting for {awaited} since {began}"
-        assert words() == f"waiting: {session}"
-        await played.until(lambda: played.recipient(sent)[1] == 1, within=610)
+        assert await words() == f"waiting: {session}"
+        await played.until(lambda: played.recipient(sent), lambda found: found[1] == 1, within=610)
         await trio.sleep(2)
-        assert words().startswith("deferred: try 2 of 12")
-        assert played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
+        assert (await words()).startswith("deferred: try 2 of 12")
+        assert await played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
 
 
 async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -149,9 +149,9 @@ async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojum
             nursery.start_soon(played.scheduler.run)
             await offer(played, f"ada@{SLOW[0]}")
             await trio.sleep(10)
-            assert played.rows(count) == [(1,)]
+            assert await played.rows(count) == [(1,)]
             nursery.cancel_scope.cancel()
-        assert played.rows(count) == [(0,)]
+        assert await played.rows(count) == [(0,)]
 
 
 # ---- large messages
@@ -215,7 +215,7 @@ async def test_mail_for_the_same_silent_server_ends_no_session(tmp_path: Path, a
         first = await offer(played, "ada@tar.test")
         second = await offer(played, "bob@tar.test", "other")
         await played.final(first, second, within=500)
-        assert {played.recipient(each) for each in (first, second)} == {("delivered", 1)}
+        assert {await played.recipient(each) for each in (first, second)} == {("delivered", 1)}
 
 
 # ---- what comes before a session
@@ -270,11 +270,11 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
         await begin(played, 500)
         sent = [await offer(played, f"ada@{name}") for name in SLOW]
         await trio.sleep(60)
-        assert {played.recipient(each) for each in sent} == {("queued", 0)}
+        assert {await played.recipient(each) for each in sent} == {("queued", 0)}
         short = False
         await played.final(*sent, within=60)
-        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
-        assert played.rows("SELECT count(*) FROM attempts") == [(len(SLOW),)]
+        assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert await played.rows("SELECT count(*) FROM attempts") == [(len(SLOW),)]
         await trio.sleep(60)
         await played.final(await offer(played, f"bob@{SLOW[0]}"), within=1)
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == [

@@ -33,7 +33,7 @@ async def test_new_mail_is_handed_over_in_memory(
         assert looks == []
         assert server.messages[-1].data == SIGNATURE + MIME
         assert server.messages[-1].recipients == ("ada@a.test", "bob@a.test")
-        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("delivered",)]
+        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new.id) == [("delivered",)]
 
 
 async def test_a_look_leaves_alone_what_is_coming(
@@ -60,7 +60,7 @@ async def test_a_look_leaves_alone_what_is_coming(
             sent.append(new.id)
         await played.final(*sent, within=200)
         assert read == []
-        assert {played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
 
 
 async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -104,7 +104,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
         await played.store.messages.accept(new)
         played.scheduler.new_mail.offer(new, None)
         await played.final(new.id, within=3)
-        assert played.recipient(new.id) == ("delivered", 1)
+        assert await played.recipient(new.id) == ("delivered", 1)
 
 
 async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -117,7 +117,7 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
         played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
         await played.final(new.id, within=2)
         assert [got.recipients for got in server.messages] == [("ada@a.test",)]
-        assert played.rows("SELECT status FROM messages WHERE id = ?", new.id) == [("partial",)]
+        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=new.id) == [("partial",)]
 
 
 async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -134,7 +134,7 @@ async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock:
 
         played.nursery.start_soon(keep_sending)
         await played.final(*old, within=60)
-        assert {played.recipient(each) for each in old} == {("delivered", 1)}
+        assert {await played.recipient(each) for each in old} == {("delivered", 1)}
 
 
 async def test_one_message_for_several_domains_is_signed_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -164,6 +164,6 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
         played.scheduler.new_mail.offer(bad, await played.store.messages.accept(bad))
         good = await played.send("bob@a.test")
         await played.final(good, within=2)
-        assert played.recipient(bad.id) == ("deferred", 1)
-        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
+        assert await played.recipient(bad.id) == ("deferred", 1)
+        ((response,),) = await played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
         assert response == "4.3.0 an error on our side; it is in the operator's log"

@@ -68,6 +68,22 @@ def test_a_rate_is_kept() -> None:
     assert entered(limiter, NOW + 11 * SECOND) == 10
 
 
+def test_nodes_share_the_limits() -> None:
+    """Each has its part of slots and rate, one at least; and a part of less than one a minute still lets mail pass."""
+    limiter = PoolLimiter("pool", PoolLimits(concurrency=10, per_minute=2), nodes=lambda: 4)
+    assert limiter.slots == 2
+    limiter.enter("a", NOW)
+    while limiter.has_token(NOW):
+        limiter.enter("a", NOW)
+    assert not limiter.is_open(NOW)
+    assert limiter.has_token(NOW + 121 * SECOND)
+    for _ in range(limiter.in_use):
+        limiter.go_elsewhere("a")
+    assert limiter.is_at_rest(NOW + 300 * SECOND)
+    assert PoolLimiter("pool", PoolLimits(concurrency=2), nodes=lambda: 4).slots == 1
+    assert PoolLimiter("google", PoolLimits(concurrency=10), shared=True, nodes=lambda: 4).slots == 10
+
+
 def test_a_wish_for_less_halves_and_pauses() -> None:
     """Half the slots after a pause; what is said during the pause counts once; the next pause is twice as long."""
     limiter = PoolLimiter("pool", PoolLimits(concurrency=8))

@@ -51,7 +51,7 @@ async def google(
     async with stage(directory, zone(), {GOOGLE: server, **dict(others)}, intervals=intervals) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         await trio.sleep(1)
-        assert pool_of(played, await delivered(played, "second@gmail.test")) == "google"
+        assert await pool_of(played, await delivered(played, "second@gmail.test")) == "google"
         yield played
 
 
@@ -62,16 +62,16 @@ async def delivered(played: Stage, address: str, account: str = "demo", within: 
     return sent
 
 
-def pool_of(played: Stage, message: str) -> str:
+async def pool_of(played: Stage, message: str) -> str:
     """The pool in the record of a message's last attempt."""
     query = """SELECT a.pool FROM attempts a JOIN recipients r ON r.id = a.recipient_id
-        WHERE r.message_id = ? ORDER BY number DESC LIMIT 1"""
-    return str(played.rows(query, message)[0][0])
+        WHERE r.message_id = :id ORDER BY number DESC LIMIT 1"""
+    return str((await played.rows(query, id=message))[0][0])
 
 
-def hold(played: Stage) -> tuple[int, int]:
+async def hold(played: Stage) -> tuple[int, int]:
     """When the next probe of the pool google goes, from the start of the hold, and how many were refused."""
-    found = played.store.pools.holds()["google"]
+    found = (await played.store.pools.holds())["google"]
     assert found.probe_at is not None
     return found.probe_at - found.held_at, found.probes
 
@@ -80,7 +80,7 @@ async def held(played: Stage) -> None:
     """Both accounts are refused until the pool is held."""
     for number in range(SENDER_FAULTS):
         await delivered(played, f"user{number}@gmail.test", "demo" if number % 2 else "other")
-    await played.until(lambda: "google" in played.store.pools.holds(), within=5)
+    await played.until(played.store.pools.holds, lambda holds: "google" in holds, within=5)
 
 
 # ---- whose verdicts
@@ -102,8 +102,8 @@ async def test_a_strangers_server_says_nothing_of_a_provider(
             await played.send(f"user{number}@gmail.test")
         await trio.sleep(2)
         assert len(played.servers[GOOGLE].messages) == 42
-        assert "google" not in played.store.pools.holds()
-        told = played.rows("SELECT DISTINCT pool FROM attempts WHERE mx_host = 'mx.evil.test'")
+        assert "google" not in await played.store.pools.holds()
+        told = await played.rows("SELECT DISTINCT pool FROM attempts WHERE mx_host = 'mx.evil.test'")
         assert told in ([("evil.test",)], [])
 
 
@@ -111,7 +111,7 @@ async def test_a_provider_under_a_strangers_name_is_the_provider(tmp_path: Path,
     """An address that is proved to be Google's is Google's also where a customer gives it a name of his own."""
     async with google(tmp_path, FakeMx()) as played:
         played.resolver.zone |= {"vanity.test": {"MX": ["10 mx.vanity.test."]}, "mx.vanity.test": {"A": [GOOGLE]}}
-        assert pool_of(played, await delivered(played, "ada@vanity.test")) == "google"
+        assert await pool_of(played, await delivered(played, "ada@vanity.test")) == "google"
 
 
 async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -124,9 +124,9 @@ async def test_one_account_does_not_slow_a_provider(tmp_path: Path, autojump_clo
         script.clear()
         waiting = await played.send("ada@gmail.test", account="other")
         await delivered(played, "bob@gmail.test", within=3)
-        assert played.recipient(waiting) == ("queued", 0)
+        assert await played.recipient(waiting) == ("queued", 0)
         await trio.sleep(20)
-        assert played.recipient(waiting) == ("delivered", 1)
+        assert await played.recipient(waiting) == ("delivered", 1)
 
 
 async def test_a_greeting_slows_the_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -140,7 +140,7 @@ async def test_a_greeting_slows_the_pool(tmp_path: Path, autojump_clock: MockClo
         script.clear()
         waiting = await played.send("ada@gmail.test")
         await trio.sleep(5)
-        assert played.recipient(waiting) == ("queued", 0)
+        assert await played.recipient(waiting) == ("queued", 0)
 
 
 async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -152,12 +152,12 @@ async def test_refusals_of_one_account_hold_no_provider(tmp_path: Path, autojump
             await played.send(f"user{number}@shop.test", account="other")
         await trio.sleep(60)
         script.clear()
-        assert played.store.pools.holds() == {}
+        assert await played.store.pools.holds() == {}
         await delivered(played, "ada@gmail.test", within=3)
-        ((count,),) = played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'")
+        ((count,),) = await played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'")
         assert count > 0  # the account that is refused waits between two messages
         await trio.sleep(count * LONGEST_PAUSE / SECOND + 60)
-        assert played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'") == [(0,)]
+        assert await played.rows("SELECT count(*) FROM recipients WHERE status = 'queued'") == [(0,)]
 
 
 async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -168,7 +168,7 @@ async def test_refusals_of_several_accounts_hold_a_provider(tmp_path: Path, auto
         await held(played)
         waiting = [await played.send("ada@gmail.test"), await played.send("ada@shop.test")]
         await trio.sleep(60)
-        assert [played.recipient(message) for message in waiting] == [("queued", 0)] * 2
+        assert [await played.recipient(message) for message in waiting] == [("queued", 0)] * 2
 
 
 # ---- whose slots
@@ -209,7 +209,7 @@ async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path
                 await played.send(f"user{user}@{name}")
         await trio.sleep(60)
         assert 0 < server.sessions <= limit + UNPROVED_SLOTS  # before it had proved to be Google's
-        ((deferred,),) = played.rows("SELECT count(*) FROM recipients WHERE status = 'deferred'")
+        ((deferred,),) = await played.rows("SELECT count(*) FROM recipients WHERE status = 'deferred'")
         assert deferred >= 80 - limit - UNPROVED_SLOTS  # their own server was dead: they are tried again
 
 
@@ -224,7 +224,7 @@ async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autoj
         count = len(played.servers[GOOGLE].messages)
         sent = await played.send("ada@dead.test")
         await trio.sleep(5)
-        assert played.recipient(sent) == ("deferred", 1)
+        assert await played.recipient(sent) == ("deferred", 1)
         await played.store.pools.release("google")
         await played.final(sent, within=600)
         assert len(played.servers[GOOGLE].messages) == count + 1
@@ -243,17 +243,17 @@ async def test_a_held_pool_comes_back_by_itself(tmp_path: Path, autojump_clock: 
         sent = [await played.send(f"later{number}@gmail.test") for number in range(20)]
         sessions = len([each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")])
         await trio.sleep(FIRST_PROBE / SECOND - 60)
-        assert [played.recipient(message) for message in sent] == [("queued", 0)] * 20
+        assert [await played.recipient(message) for message in sent] == [("queued", 0)] * 20
         await trio.sleep(120)
         tried = [each for each in played.servers[GOOGLE].commands if each.startswith("RCPT")]
         assert len(tried) == sessions + 1
-        assert [played.recipient(message)[0] for message in sent].count("deferred") == 1
-        at, count = hold(played)
+        assert [(await played.recipient(message))[0] for message in sent].count("deferred") == 1
+        at, count = await hold(played)
         assert at == pytest.approx(3 * FIRST_PROBE, abs=5 * SECOND)
         assert count == 1
         script.clear()
         await played.final(*sent, within=2 * FIRST_PROBE / SECOND)
-        assert played.store.pools.holds() == {}
+        assert await played.store.pools.holds() == {}
         assert 3 * FIRST_PROBE / SECOND <= trio.current_time() - began <= 3 * FIRST_PROBE / SECOND + 120
 
 
@@ -267,8 +267,8 @@ async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> N
             await played.send(f"later{number}@gmail.test")
         times = [0]
         for number in range(1, 6):
-            await played.until(lambda: hold(played)[1] == number, within=2 * LONGEST_PROBE / SECOND)  # noqa: B023
-            times.append(hold(played)[0])
+            await played.until(lambda: hold(played), lambda found: found[1] == number, 2 * LONGEST_PROBE / SECOND)  # noqa: B023
+            times.append((await hold(played))[0])
         waits = [(after - before) / MINUTE for before, after in pairwise(times[1:])]
         assert waits == pytest.approx([60, 120, 240, 240], rel=0.1)
 
@@ -287,7 +287,7 @@ async def test_a_probe_that_reaches_no_server_is_tried_with_another_account(
         await trio.sleep(1)
         good = await played.send("ada@gmail.test")
         await played.final(good, within=(FIRST_PROBE + 3 * PROBE_AGAIN) / SECOND)
-        assert played.store.pools.holds() == {}
+        assert await played.store.pools.holds() == {}
 
 
 async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -300,7 +300,7 @@ async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock:
         await played.store.pools.hold("google", "I look into it")
         sent = await played.send("ada@gmail.test")
         await trio.sleep(2 * LONGEST_PROBE / SECOND)
-        assert played.recipient(sent) == ("queued", 0)
+        assert await played.recipient(sent) == ("queued", 0)
         assert await played.store.pools.release("google")
         await played.final(sent, within=5)
 
@@ -312,13 +312,13 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
         script["RCPT"] = REFUSED
         await held(played)
         sent = [await played.send(f"later{number}@gmail.test") for number in range(3)]
-        await played.until(lambda: hold(played)[1] == 1, within=2 * FIRST_PROBE / SECOND)
-        before = hold(played)
+        await played.until(lambda: hold(played), lambda found: found[1] == 1, within=2 * FIRST_PROBE / SECOND)
+        before = await hold(played)
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, intervals=RARELY) as played:
         await trio.sleep(60)
-        assert hold(played) == before
+        assert await hold(played) == before
         await played.final(*sent, within=5 * FIRST_PROBE / SECOND)
-        assert played.store.pools.holds() == {}
+        assert await played.store.pools.holds() == {}
 
 
 # ---- warm-up
@@ -336,8 +336,8 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
         await trio.sleep(1)
         await played.final(*[await played.send(f"user{number}@gmail.test") for number in range(5)], within=600)
         await trio.sleep(5)
-        days = {pool: day for pool, day, _ in played.rows("SELECT pool, day, sent FROM warmups")}
-        sent = {pool: sent for pool, _, sent in played.rows("SELECT pool, day, sent FROM warmups")}
+        days = {pool: day for pool, day, _ in await played.rows("SELECT pool, day, sent FROM warmups")}
+        sent = {pool: sent for pool, _, sent in await played.rows("SELECT pool, day, sent FROM warmups")}
         assert days == {"google": 5, "aspmx.l.google.com": 5}
         assert sum(sent.values()) == 6
         assert sent["google"] >= 5  # the reverse name may have been found before the first message was through
@@ -372,9 +372,9 @@ async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_
         for number in range(SENDER_FAULTS):
             await played.final(await played.send(f"user{number}@both.test"), within=1_000)
         await trio.sleep(1)
-        assert "orga.test" in played.store.pools.holds()
+        assert "orga.test" in await played.store.pools.holds()
         refusing.answers = {}
         waiting = [await played.send("ada@one.test"), await played.send("ada@both.test")]
         await played.final(*waiting, within=2 * FIRST_PROBE / SECOND)
-        assert {played.recipient(each) for each in waiting} == {("delivered", 1)}
-        assert played.store.pools.holds() == {}
+        assert {await played.recipient(each) for each in waiting} == {("delivered", 1)}
+        assert await played.store.pools.holds() == {}

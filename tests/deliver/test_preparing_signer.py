@@ -47,7 +47,7 @@ async def test_messages_are_signed_with_both_keys(store: Store) -> None:
         for _ in range(5):
             nursery.start_soon(find)
     results = await signer.sign([Unsigned(f"msg_{number}", MIME, keys) for number, keys in enumerate(found)])
-    stored = store.dkim_keys.of(account, "example.com")
+    stored = await store.dkim_keys.of(account, "example.com")
     assert len(stored) == 2
     records = {f"{key.selector}._domainkey.example.com.".encode(): key.record.encode() for key in stored}
     for signature in results:
@@ -103,7 +103,7 @@ async def test_new_keys_are_noticed(store: Store) -> None:
     signer, account = await prepared(store, Outside(now=lambda: now))
     await signer.find_keys(account, "example.com")
     await SigningKeys(store, Outside(), KEY).rotate(account, "example.com")
-    fresh = {key.selector for key in store.dkim_keys.of(account, "example.com") if key.retired_at is None}
+    fresh = {key.selector for key in await store.dkim_keys.of(account, "example.com") if key.retired_at is None}
     now += KEYS_FRESH - 1
     assert signer.known_keys(account, "example.com") is not None
     now += 1

@@ -48,9 +48,9 @@ def faults() -> Iterator[Faults]:
     disk.unregister()
 
 
-def statuses(store: Store, account: Account, message_id: str) -> list[RecipientStatus]:
+async def statuses(store: Store, account: Account, message_id: str) -> list[RecipientStatus]:
     """How the recipients of a message stand."""
-    message = store.messages.read(account.id, message_id)
+    message = await store.messages.read(account.id, message_id)
     assert message is not None
     return [recipient.status for recipient in message.recipients]
 
@@ -63,10 +63,10 @@ async def test_a_deferral_is_delivered_two_seconds_later(
     await store.messages.accept(new)
     nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
     await trio.sleep(1.9)
-    assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
     await trio.sleep(0.2)
-    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
-    message = store.messages.read(account.id, new.id)
+    assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    message = await store.messages.read(account.id, new.id)
     assert message is not None
     assert message.recipients[0].attempt_count == 2
 
@@ -90,11 +90,11 @@ async def test_a_recipient_that_becomes_due_during_a_poll_is_not_missed(
         await store.messages.accept(new)
         nursery.start_soon(sandbox.run_sandbox, store, outside, wake, ATTEMPTS)
         await trio.sleep(1.5)
-        assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+        assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
         reads, jumps_after = 0, reads_before
         wake.set()
         await trio.sleep(0.1)
-        assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+        assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
         nursery.cancel_scope.cancel()
 
 
@@ -110,7 +110,7 @@ async def test_a_wake_ends_the_sleep(
     began = trio.current_time()
     wake.set()
     await trio.testing.wait_all_tasks_blocked()
-    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
     assert trio.current_time() == began
 
 
@@ -123,7 +123,7 @@ async def test_without_a_wake_it_looks_once_a_minute(
     new = Messages(outside, account.id).new()
     await store.messages.accept(new)
     await trio.sleep(61)
-    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
 
 
 async def test_more_than_a_batch_is_delivered(
@@ -150,7 +150,7 @@ async def test_real_mail_is_left_alone(
     new = Messages(outside, account.id).new(simulated=False)
     await store.messages.accept(new)
     assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
-    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
 
 
 async def test_storage_that_refuses_delays_and_stops_nothing(
@@ -170,9 +170,9 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
             with faults.raising(on_write=apsw.FullError):
                 inner.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
                 await trio.sleep(5)
-                assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+                assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
             await trio.sleep(2)
-            assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+            assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
             inner.cancel_scope.cancel()
     assert "delivery waits for the storage" in caplog.text
 
@@ -186,10 +186,10 @@ async def test_simulated_mail_waits_while_all_mail_is_paused(
     await store.messages.accept(new)
     nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
     await trio.sleep(3600)
-    assert statuses(store, account, new.id) == [RecipientStatus.QUEUED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
     await store.pools.release(EVERY)
     await trio.sleep(1.1)
-    assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+    assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
     nursery.cancel_scope.cancel()
 
 
@@ -205,10 +205,10 @@ async def test_a_clock_set_back_leaves_no_simulated_mail_behind(
         await store.messages.accept(new)
         nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
         await trio.sleep(1)
-        assert statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
+        assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
         ahead = 0
         await trio.sleep(5)
-        assert statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
+        assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
         nursery.cancel_scope.cancel()
 
 

@@ -1,24 +1,32 @@
 """Delivery as a whole, on a virtual clock: the schedule, the pools, and what may not end the loop."""
 
 from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
+from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits
+from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_PER_POOL, Intervals
 from appliance.errors import Code, Refused
+from appliance.model.queue import PoolHold
 from appliance.store.pools import EVERY
 from appliance.store.pools import PoolStates as StoredPools
 from appliance.store.queue import Queue
+from appliance.store.queue_control import QueueControl
+from appliance.times import SECOND
 from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, hang_up, wait_and_say
+from tests.late_reads import late
 
 LATER = b"451 4.3.0 later\r\n"
 
@@ -50,15 +58,15 @@ async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: 
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
         message = await played.send("ada@a.test")
         await played.final(message)
-        times = [at for (at,) in played.rows("SELECT started_at FROM attempts ORDER BY number")]
+        times = [at for (at,) in await played.rows("SELECT started_at FROM attempts ORDER BY number")]
         waits = [(later - at) / 1_000_000 for at, later in pairwise(times)]
         assert len(times) == 12
         assert all(0.9 * delay <= wait <= 1.1 * delay + 1 for wait, delay in zip(waits, DELAYS, strict=True))
         assert 43 <= sum(waits) / 3600 <= 53
-        assert played.recipient(message) == ("failed", 12)
-        assert played.rows("SELECT type FROM events") == [("email.failed",)]
+        assert await played.recipient(message) == ("failed", 12)
+        assert await played.rows("SELECT type FROM events") == [("email.failed",)]
         assert played.signer.signed == 1
-        decisions = [text for (text,) in played.rows("SELECT decision FROM attempts ORDER BY number")]
+        decisions = [text for (text,) in await played.rows("SELECT decision FROM attempts ORDER BY number")]
         assert decisions[0].startswith("deferred: attempt 2 of 12 at 2025-")
         assert decisions[-1] == "failed: 12 attempts are used up"
 
@@ -79,7 +87,7 @@ async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock:
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
         sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
         leap = played.outside.now() + 2 * 86_400 * 1_000_000
-        await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - ?", leap - START)
+        await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - :leap", leap=leap - START)
         played.scheduler.new_mail.request_poll()
         await played.final(*sent, within=120)
         assert crowd.most == 3
@@ -101,12 +109,12 @@ async def test_a_local_deferral_uses_no_attempt(tmp_path: Path, autojump_clock: 
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(10)]
         await trio.sleep(FIRST_PAUSE / 1_000_000 - 1)
-        assert [played.recipient(message) for message in sent].count(("queued", 0)) == 9
-        assert played.rows("SELECT count(*) FROM attempts") == [(1,)]
-        assert played.rows("SELECT count(*) FROM events") == [(0,)]
+        assert [await played.recipient(message) for message in sent].count(("queued", 0)) == 9
+        assert await played.rows("SELECT count(*) FROM attempts") == [(1,)]
+        assert await played.rows("SELECT count(*) FROM events") == [(0,)]
         await trio.sleep(4)
-        assert [played.recipient(message) for message in sent].count(("delivered", 1)) == 9
-        ((decision,),) = played.rows("SELECT decision FROM attempts WHERE smtp_code = 421")
+        assert [await played.recipient(message) for message in sent].count(("delivered", 1)) == 9
+        ((decision,),) = await played.rows("SELECT decision FROM attempts WHERE smtp_code = 421")
         assert decision.endswith("; mail to this pool slows down")
 
 
@@ -160,13 +168,88 @@ async def test_a_pool_is_held_after_ten_refusals(tmp_path: Path, autojump_clock:
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(600)  # no probe goes that soon
-        statuses = [played.recipient(message)[0] for message in sent]
+        statuses = [(await played.recipient(message))[0] for message in sent]
         assert (statuses.count("bounced"), statuses.count("queued")) == (SENDER_FAULTS, SENDER_FAULTS)
-        assert list(played.store.pools.holds()) == ["a.test"]
-        assert played.rows("SELECT * FROM suppressions") == []
+        assert list(await played.store.pools.holds()) == ["a.test"]
+        assert await played.rows("SELECT * FROM suppressions") == []
         script.clear()
         await played.store.pools.release("a.test")
         await played.final(*sent, within=5)
+
+
+async def test_a_hold_counts_before_the_store_is_read_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a slow store ten refusals hold the pool, and a probe that is refused is the only one."""
+    holds = StoredPools.holds
+
+    async def slowly(self: StoredPools) -> dict[str, PoolHold]:
+        found = await holds(self)
+        await trio.sleep(3)  # longer than it takes until the limiters are checked again
+        return found
+
+    monkeypatch.setattr(StoredPools, "holds", slowly)
+    server = FakeMx(answers={"RCPT": b"550 5.7.1 go away\r\n"})
+    async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
+        await from_the_only_account(played, 2 * SENDER_FAULTS)
+        await trio.sleep(600)
+        assert await played.rows("SELECT count(*) FROM attempts") == [(SENDER_FAULTS,)]
+        for probes in range(1, 5):
+            await trio.sleep((FIRST_PROBE << (probes - 1)) / SECOND)
+            assert await played.rows("SELECT count(*) FROM attempts") == [(SENDER_FAULTS + probes,)]
+
+
+async def test_a_hold_is_not_undone_by_an_older_reading(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two readings at the same time the one that began later counts, whichever ends first."""
+    async with stage(tmp_path, *one(FakeMx()), running=False) as played:
+        limiters = played.scheduler.limiters
+
+        async def hold() -> None:
+            await played.store.pools.hold("a.test", "by the operator")
+            await limiters.read_holds()
+
+        late(monkeypatch, StoredPools, "holds", hold)
+        await limiters.read_holds()
+        assert limiters.is_held("a.test")
+        await played.store.pools.release("a.test")
+        await limiters.read_holds()
+        assert not limiters.is_held("a.test")
+
+
+async def test_a_hold_is_not_undone_by_a_reading_from_before_it_was_on_record(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading began before the commit, and ends after it: the hold is not in it, and counts all the same."""
+    holds, hold = StoredPools.holds, StoredPools.hold
+    committed, older, last = trio.Event(), trio.Event(), trio.Event()
+    locks = [older, last]
+
+    async def late_holds(self: StoredPools) -> dict[str, PoolHold]:
+        found = await holds(self)
+        await locks.pop(0).wait()
+        return found
+
+    async def read_and_hold(self: StoredPools, *given: Any) -> None:
+        monkeypatch.setattr(StoredPools, "holds", late_holds)
+        played.nursery.start_soon(limiters.read_holds)
+        await trio.testing.wait_all_tasks_blocked()
+        await hold(self, *given)
+        committed.set()
+
+    monkeypatch.setattr(StoredPools, "hold", read_and_hold)
+    async with stage(tmp_path, *one(FakeMx()), running=False) as played:
+        limiters = played.scheduler.limiters
+        limiter = limiters.of_route(Route("a.test", (Host("mx.a.test", (ip_address("127.0.0.1"),)),), 25))
+        played.nursery.start_soon(limiters._hold, limiter)
+        await committed.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        for lock in (older, last):
+            lock.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert limiters.is_held("a.test")
+        assert locks == []
 
 
 async def test_all_mail_waits_while_delivery_is_paused(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -207,9 +290,9 @@ async def test_a_hold_that_cannot_be_stored_still_holds(
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=1)) as played:
         sent = await from_the_only_account(played, 2 * SENDER_FAULTS)
         await trio.sleep(20)
-        assert [played.recipient(message)[0] for message in sent].count("bounced") == SENDER_FAULTS
+        assert [(await played.recipient(message))[0] for message in sent].count("bounced") == SENDER_FAULTS
         assert len(refusals) == 5
-        assert list(played.store.pools.holds()) == ["a.test"]
+        assert list(await played.store.pools.holds()) == ["a.test"]
 
 
 async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -219,8 +302,8 @@ async def test_one_message_for_many_is_one_refusal(tmp_path: Path, autojump_cloc
         await played.final(await played.send(*(f"user{number}@a.test" for number in range(20))))
         good = await played.send("ada@a.test")
         await played.final(good, within=5)
-        assert played.recipient(good)[0] == "delivered"
-        assert played.store.pools.holds() == {}
+        assert (await played.recipient(good))[0] == "delivered"
+        assert await played.store.pools.holds() == {}
 
 
 async def test_the_rate_of_a_pool_is_kept(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -246,8 +329,8 @@ async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, a
         assert not played.scheduler.limiters._limiters
         assert played.scheduler._pending.total == 0
         assert not played.scheduler._pending.queues
-        assert played.rows("SELECT count(*) FROM pool_states") == [(0,)]
-        assert played.rows("SELECT count(*) FROM destinations") == [(200,)]
+        assert await played.rows("SELECT count(*) FROM pool_states") == [(0,)]
+        assert await played.rows("SELECT count(*) FROM destinations") == [(200,)]
 
 
 async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -387,7 +470,7 @@ async def test_a_stale_connection_is_dialled_again(tmp_path: Path, autojump_cloc
         await trio.sleep(5)
         second = await played.send("bob@a.test")
         await played.final(second, within=5)
-        assert played.recipient(second) == ("delivered", 1)
+        assert await played.recipient(second) == ("delivered", 1)
         assert server.sessions == 2
 
 
@@ -397,7 +480,7 @@ async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_cloc
     async with stage(tmp_path, *one(server), limits=PoolLimits(messages_per_connection=1)) as played:
         message = await played.send("ada@a.test")
         await played.final(message, within=1)
-        assert played.recipient(message)[0] == "delivered"
+        assert (await played.recipient(message))[0] == "delivered"
 
 
 # ---- what may not end the loop
@@ -419,11 +502,11 @@ async def test_a_bug_in_an_attempt_defers(
     async with stage(tmp_path, *one(server)) as played:
         bad, good = await played.send("bug@a.test"), await played.send("ada@a.test")
         await played.final(good, within=5)
-        assert played.recipient(bad) == ("deferred", 1)
-        ((response,),) = played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
+        assert await played.recipient(bad) == ("deferred", 1)
+        ((response,),) = await played.rows("SELECT smtp_response FROM attempts WHERE smtp_code IS NULL")
         assert response == "4.3.0 an error on our side; it is in the operator's log"
         await played.final(bad)
-        assert played.recipient(bad) == ("delivered", 2)
+        assert await played.recipient(bad) == ("delivered", 2)
 
 
 async def _refuse(*_: object) -> None:
@@ -444,9 +527,9 @@ async def test_results_wait_for_the_storage(
             patched.setattr(Queue, "record", _refuse)
             message = await played.send("ada@a.test")
             await trio.sleep(30)
-            assert played.recipient(message) == ("queued", 0)
+            assert await played.recipient(message) == ("queued", 0)
         await played.final(message, within=5)
-        assert played.recipient(message) == ("delivered", 1)
+        assert await played.recipient(message) == ("delivered", 1)
         assert len(server.messages) == 1
 
 
@@ -493,7 +576,7 @@ async def test_at_the_end_running_sessions_are_finished(tmp_path: Path, autojump
         with trio.move_on_after(1):
             await played.scheduler.run()
         assert trio.current_time() == pytest.approx(3, abs=0.1)
-        assert sorted(played.recipient(message)[0] for message in sent) == ["delivered", "queued", "queued"]
+        assert sorted([(await played.recipient(message))[0] for message in sent]) == ["delivered", "queued", "queued"]
         assert server.commands.count("DATA") == 1
 
 
@@ -519,7 +602,7 @@ async def test_at_the_end_no_server_is_waited_for_too_long(tmp_path: Path, autoj
         with trio.move_on_after(1):
             await played.scheduler.run()
         assert trio.current_time() == pytest.approx(21, abs=0.1)
-        assert played.recipient(message) == ("queued", 0)
+        assert await played.recipient(message) == ("queued", 0)
 
 
 async def test_at_the_end_a_storage_that_refuses_holds_nothing_up(
@@ -546,7 +629,7 @@ async def test_more_than_one_transaction_can_hold_go_in_several(tmp_path: Path, 
         got = [address for each in server.messages for address in each.recipients]
         assert sorted(got) == sorted(f"user{number}@a.test" for number in range(120))
         assert max(len(each.recipients) for each in server.messages) == 50
-        assert played.rows("SELECT status FROM messages WHERE id = ?", message) == [("delivered",)]
+        assert await played.rows("SELECT status FROM messages WHERE id = :id", id=message) == [("delivered",)]
 
 
 async def test_envelopes_share_a_route(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -566,4 +649,83 @@ async def test_a_domain_without_a_route_fails_for_all_its_envelopes(tmp_path: Pa
     async with stage(tmp_path, {}, {}) as played:
         sent = [await played.send(f"user{number}@missing.test") for number in range(5)]
         await played.final(*sent, within=5)
-        assert [played.recipient(message) for message in sent] == [("bounced", 1)] * 5
+        assert [await played.recipient(message) for message in sent] == [("bounced", 1)] * 5
+
+
+# ---- while the store is asked whether a message is still wanted
+
+
+async def doubted(played: Stage, *addresses: str) -> str:
+    """A message that was to be cancelled, in vain: before it goes in a few seconds, the store is asked."""
+    sent = await played.send(*addresses, delay=5)
+    with played.store.under_delivery.cancelling(sent):
+        pass
+    return sent
+
+
+async def test_a_cancellation_meanwhile_finds_the_recipients_under_delivery(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is older than the cancellation, so the message goes: the cancellation has to be refused."""
+    refusals: list[str] = []
+
+    async def cancel() -> None:
+        with pytest.raises(Refused, match="being handed to a server"):
+            await played.store.queue_control.cancel(sent, "no")
+        refusals.append(sent)
+
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        sent = await doubted(played, "ada@a.test")
+        late(monkeypatch, QueueControl, "waiting", cancel)
+        await played.final(sent, within=10)
+        assert refusals == [sent]
+        assert await played.recipient(sent) == ("delivered", 1)
+        assert len(server.messages) == 1
+
+
+async def test_what_is_not_wanted_any_more_is_not_under_delivery(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two recipients one was cancelled by another process: only the other one gets the message."""
+    waiting = QueueControl.waiting
+
+    async def cancelled_before(self: QueueControl, message_id: str) -> frozenset[str]:
+        await played.change("UPDATE recipients SET next_attempt_at = NULL WHERE address = 'bob@a.test'")
+        return await waiting(self, message_id)
+
+    monkeypatch.setattr(QueueControl, "waiting", cancelled_before)
+    server = FakeMx(answers={"MAIL": wait_and_say(60, OK)})
+    async with stage(tmp_path, *one(server)) as played:
+        sent = await doubted(played, "ada@a.test", "bob@a.test")
+        await trio.sleep(30)
+        found = await played.rows("SELECT id FROM recipients ORDER BY address")
+        assert [recipient in played.store.under_delivery for (recipient,) in found] == [True, False]
+        await played.final(sent, within=60)
+        found = await played.rows("SELECT address, attempt_count FROM recipients ORDER BY address")
+        assert found == [("ada@a.test", 1), ("bob@a.test", 0)]
+
+
+async def test_without_an_answer_a_message_waits(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A storage that is away uses up no attempt; the message can be cancelled, and goes when the storage is back."""
+    away = True
+    waiting = QueueControl.waiting
+
+    async def refuse(self: QueueControl, message_id: str) -> frozenset[str]:
+        if away:
+            raise Refused(Code.TEMPORARY_FAILURE, "The storage is away.")
+        return await waiting(self, message_id)
+
+    monkeypatch.setattr(QueueControl, "waiting", refuse)
+    server = FakeMx()
+    async with stage(tmp_path, *one(server)) as played:
+        first, second = await doubted(played, "ada@a.test"), await doubted(played, "bob@a.test")
+        await trio.sleep(60)
+        assert await played.recipient(first) == await played.recipient(second) == ("queued", 0)
+        assert await played.store.queue_control.cancel(second, "no") == 1
+        away = False
+        await played.final(first, second, within=60)
+        assert await played.recipient(first) == ("delivered", 1)
+        assert [mail.recipients for mail in server.messages] == [("ada@a.test",)]

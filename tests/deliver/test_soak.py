@@ -266,7 +266,7 @@ class World:
 
             object.__setattr__(played.outside, "dial", trouble)
             object.__setattr__(played.outside, "random_bits", lambda: self.random.getrandbits(74))
-            for hold in played.store.pools.holds().values():  # of an operator who was stopped with the program
+            for hold in (await played.store.pools.holds()).values():  # of an operator who was stopped with the program
                 if hold.probe_at is None:
                     await played.store.pools.release(hold.pool)
             was = played.scheduler.deliverer
@@ -343,7 +343,7 @@ class World:
             match self.random.choice(("hold", "pause", "retry", "short")):
                 case "hold":
                     pool = self.random.choice(
-                        [name for name in played.store.pools.names() if name != "good.test"] or ["x"]
+                        [name for name in await played.store.pools.names() if name != "good.test"] or ["x"]
                     )
                     await played.store.pools.hold(pool, "an operator's hold")
                     await trio.sleep(seconds)
@@ -368,19 +368,19 @@ class World:
         """Whatever is due for more than some seconds says why it waits."""
         while True:
             await trio.sleep(self.random.uniform(20, 60))
-            first = self.unexplained(played)
+            first = await self.unexplained(played)
             await trio.sleep(4)
-            left = {key: why for key, why in self.unexplained(played).items() if key in first}
+            left = {key: why for key, why in (await self.unexplained(played)).items() if key in first}
             assert not left or trio.current_time() < self.short_until, (left, trio.current_time())
 
-    def unexplained(self, played: Stage) -> dict[str, str]:
+    async def unexplained(self, played: Stage) -> dict[str, str]:
         """By address: what is told of recipients that are due for some seconds, and says nothing."""
         now, found = played.outside.now(), {}
-        query = "SELECT DISTINCT message_id FROM recipients WHERE next_attempt_at < ?"
-        for (message_id,) in played.rows(query, now - 5 * SECOND):
-            record = played.store.records.of(message_id)
+        query = "SELECT DISTINCT message_id FROM recipients WHERE next_attempt_at < :before"
+        for (message_id,) in await played.rows(query, before=now - 5 * SECOND):
+            record = await played.store.records.of(message_id)
             assert record is not None
-            views = played.store.pools.views(
+            views = await played.store.pools.views(
                 {each.domain for each in record.recipients}, WarmupSettings(), record.account_id
             )
             for tried in record.recipients:
@@ -390,24 +390,24 @@ class World:
                         found[tried.recipient.email] = words
         return found
 
-    def check_waiting(self, played: Stage) -> None:
+    async def check_waiting(self, played: Stage) -> None:
         """Nothing is put off for longer than two days, and what is final has no next time."""
         now = played.outside.now()
         query = "SELECT address, status, next_attempt_at FROM recipients"
-        for address, status, again in played.rows(query):
+        for address, status, again in await played.rows(query):
             assert (again is None) == (status in ("delivered", "bounced", "failed")), (address, status, again)
             assert again is None or again <= now + 2 * DAY * SECOND, (address, again)
 
-    def check_end(self, played: Stage) -> None:
+    async def check_end(self, played: Stage) -> None:
         """Everything is final, once, as its server knows it; and no innocent account waited."""
         took = Counter(
             each for server in self.servers.values() for mail in server.mx.messages for each in mail.recipients
         )
         query = "SELECT id, address, status, attempt_count, delivered_at FROM recipients"
         attempts: Counter[str] = Counter()
-        for (recipient,) in played.rows("SELECT recipient_id FROM attempts"):
+        for (recipient,) in await played.rows("SELECT recipient_id FROM attempts"):
             attempts[recipient] += 1
-        found = played.rows(query)
+        found = await played.rows(query)
         assert len(found) == len(self.sent)
         for recipient, address, status, tried, at in found:
             assert status in ("delivered", "bounced", "failed"), (address, status)
@@ -419,7 +419,7 @@ class World:
                 waited = (at - START) / SECOND - sent_at
                 calm = not any(first <= sent_at <= last for first, last in self.disturbed)
                 assert not calm or waited <= INNOCENT_WAIT, (address, sent_at, waited)
-        events = [row for row in played.rows("SELECT type FROM events") if row[0] != "email.deferred"]
+        events = [row for row in await played.rows("SELECT type FROM events") if row[0] != "email.deferred"]
         assert len(events) == len(found), (len(events), len(found))
 
 
@@ -452,7 +452,7 @@ async def live(world: World) -> None:
             async with world.running() as played, trio.open_nursery() as nursery:
                 nursery.start_soon(world.send_bursts, played, "mad", HOUR)
                 await trio.sleep(0.05 * DAY)
-                world.check_waiting(played)
+                await world.check_waiting(played)
                 nursery.cancel_scope.cancel()
         weather.cancel_scope.cancel()
     for server in world.servers.values():
@@ -460,8 +460,8 @@ async def live(world: World) -> None:
     world.zone["servfail.test"] = world.zone["good.test"]
     async with world.running() as played:
         await trio.sleep(DAY)  # the longest wait of the schedule, or between two probes of a held pool, is shorter
-        world.check_end(played)
-        assert played.store.pools.holds() == {}
+        await world.check_end(played)
+        assert await played.store.pools.holds() == {}
         before = world.polls.copy()
         await trio.sleep(HOUR)
         assert max((world.polls - before).values()) <= 125, world.polls - before

@@ -55,7 +55,7 @@ async def test_a_server_gets_the_message_byte_for_byte(
     async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
-        assert played.recipient(sent) == ("delivered", 1)
+        assert await played.recipient(sent) == ("delivered", 1)
         (got,) = server.messages
         assert got.data.startswith(SIGNATURE + b"Received: by mail.example.com ")
         trace, _, rest = got.data.removeprefix(SIGNATURE).partition(b"From: ")
@@ -80,7 +80,7 @@ async def test_what_a_server_cannot_carry_bounces_unchanged(
     async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
         sent = await submit(played, data, tmp_path)
         await played.final(sent)
-        assert played.recipient(sent) == ("bounced", 1)
-        ((response,),) = played.rows("SELECT last_smtp_response FROM recipients")
+        assert await played.recipient(sent) == ("bounced", 1)
+        ((response,),) = await played.rows("SELECT last_smtp_response FROM recipients")
         assert words in response
         assert server.messages == []

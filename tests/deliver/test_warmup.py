@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
+from appliance.deliver import warmup as warmup_module
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
@@ -18,11 +19,14 @@ from appliance.deliver.scheduler import Intervals
 from appliance.deliver.warmup import Permit
 from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
+from appliance.model.warmup import begin
 from appliance.report.explain import standing
+from appliance.store.pools import WarmupStates
 from appliance.times import DAY, HOUR
 from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one
 from tests.deliver.simulated_delivery import stage as simulated
 from tests.fakes.mx import FakeMx, hang_up
+from tests.late_reads import late
 
 ON = WarmupSettings(enabled=True)
 FOUR, SIX = str(SOURCES[4]), str(SOURCES[6])
@@ -35,29 +39,29 @@ RARELY = Intervals(poll_all=30.0, publish=30.0, close_idle=600.0, save_warmup=30
 stage = partial(simulated, intervals=RARELY)
 
 
-def delivered(played: Stage, pool: str = "a.test") -> list[int]:
+async def delivered(played: Stage, pool: str = "a.test") -> list[int]:
     """When each recipient of a pool was delivered, in microseconds since the beginning."""
-    query = "SELECT started_at FROM attempts WHERE pool = ? AND smtp_code = 250 ORDER BY started_at"
-    return [at - START for (at,) in played.rows(query, pool)]
+    query = "SELECT started_at FROM attempts WHERE pool = :pool AND smtp_code = 250 ORDER BY started_at"
+    return [at - START for (at,) in await played.rows(query, pool=pool)]
 
 
-def sources(played: Stage) -> dict[str, int]:
+async def sources(played: Stage) -> dict[str, int]:
     """By source, how many went on its day so far."""
-    return dict(played.rows("SELECT source, sent FROM warmups WHERE pool = 'a.test'"))
+    return dict(await played.rows("SELECT source, sent FROM warmups WHERE pool = 'a.test'"))
 
 
-def attempts(played: Stage) -> int:
+async def attempts(played: Stage) -> int:
     """How many attempts there were, of any kind."""
-    ((count,),) = played.rows("SELECT count(*) FROM attempts")
+    ((count,),) = await played.rows("SELECT count(*) FROM attempts")
     return int(count)
 
 
 async def explanation(played: Stage, message: str, settings: WarmupSettings = ON) -> str:
     """What is said of a message's first recipient."""
-    record = played.store.records.of(message)
+    record = await played.store.records.of(message)
     assert record is not None
     tried = record.recipients[0]
-    view = played.store.pools.views([tried.domain], settings, record.account_id)[tried.domain]
+    view = (await played.store.pools.views([tried.domain], settings, record.account_id))[tried.domain]
     return standing(tried, view, played.outside.now(), 12)
 
 
@@ -73,12 +77,13 @@ async def test_a_pool_gets_what_each_day_allows(tmp_path: Path, autojump_clock: 
             for number in range(count):
                 await played.send(f"user{number}@a.test")
             await trio.sleep(length * 3600)
-        times = delivered(played)
+        times = await delivered(played)
         hours = [sum(hour * HOUR <= at < (hour + 1) * HOUR for at in times) for hour in range(54)]
         assert [set(hours[:24]), set(hours[24:48]), set(hours[48:])] == [{2}, {3}, {4}]
-        assert attempts(played) == len(times)
-        assert played.rows("SELECT count(*) FROM recipients WHERE status = 'queued' AND attempt_count = 0") == [(6,)]
-        assert played.rows("SELECT DISTINCT type FROM events") == [("email.delivered",)]
+        assert await attempts(played) == len(times)
+        untried = "SELECT count(*) FROM recipients WHERE status = 'queued' AND attempt_count = 0"
+        assert await played.rows(untried) == [(6,)]
+        assert await played.rows("SELECT DISTINCT type FROM events") == [("email.delivered",)]
 
 
 async def test_an_hour_is_no_burst(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -87,7 +92,7 @@ async def test_an_hour_is_no_burst(tmp_path: Path, autojump_clock: MockClock) ->
         for number in range(30):
             await played.send(f"user{number}@a.test")
         await trio.sleep(31 * MINUTES)
-        times = [at // 60_000_000 for at in delivered(played)]
+        times = [at // 60_000_000 for at in await delivered(played)]
         assert times[:2] == [0, 0]
         assert times[2:] == [3 * number for number in range(1, 11)]
 
@@ -99,21 +104,21 @@ async def test_a_restart_goes_on_with_the_day_and_the_hour(tmp_path: Path, autoj
         for number in range(40):
             await played.send(f"user{number}@a.test")
         await trio.sleep(31 * MINUTES)
-        assert len(delivered(played)) == 12
+        assert len(await delivered(played)) == 12
     async with stage(tmp_path, *one(server), warmup=ON) as played:
-        (pace,) = played.rows("SELECT pool, source, day, day_at, sent, used FROM warmups")
+        (pace,) = await played.rows("SELECT pool, source, day, day_at, sent, used FROM warmups")
         assert pace == ("a.test", FOUR, 0, pytest.approx(START, abs=1_000_000), 12, 12)
         await trio.sleep(60)
-        assert len(delivered(played)) == 12  # no new burst
+        assert len(await delivered(played)) == 12  # no new burst
         await trio.sleep(27 * MINUTES)
-        assert len(delivered(played)) == 20
+        assert len(await delivered(played)) == 20
         await trio.sleep(11 * MINUTES)
-        assert 22 <= len(delivered(played)) <= 25
+        assert 22 <= len(await delivered(played)) <= 25
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         await trio.sleep(25 * 3600)
         await played.final(*[await played.send(f"late{number}@a.test") for number in range(2)])
         await trio.sleep(60)
-        assert played.rows("SELECT day FROM warmups") == [(1,)]
+        assert await played.rows("SELECT day FROM warmups") == [(1,)]
 
 
 async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -124,7 +129,7 @@ async def test_other_pools_go_on(tmp_path: Path, autojump_clock: MockClock) -> N
         waiting = [await played.send(f"user{number}@a.test") for number in range(200)]
         await trio.sleep(60)
         await played.final(await played.send("ada@b.test"), within=2)
-        assert len(delivered(played)) == 2
+        assert len(await delivered(played)) == 2
         told = await explanation(played, waiting[-1])
         assert told == f"waiting: warm-up of pool a.test from {FOUR}: 20 an hour on day 1, 2 used; next at 15:09:40"
 
@@ -136,7 +141,7 @@ async def test_accounts_take_turns_for_what_may_go(tmp_path: Path, autojump_cloc
             await played.send(f"user{number}@a.test")
         await trio.sleep(60)
         await played.final(await played.send("ada@a.test", account="other"), within=6 * MINUTES)
-        assert len(delivered(played)) <= 4
+        assert len(await delivered(played)) <= 4
 
 
 async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -145,11 +150,11 @@ async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         message = await played.send(*[f"user{number}@a.test" for number in range(30)])
         await trio.sleep(59 * MINUTES)
-        assert len(delivered(played)) == 20
+        assert len(await delivered(played)) == 20
         await played.final(message, within=3600)
         got = sorted(address for each in server.messages for address in each.recipients)
         assert got == sorted(f"user{number}@a.test" for number in range(30))
-        assert attempts(played) == 30
+        assert await attempts(played) == 30
         assert played.scheduler._pending.total == 0
 
 
@@ -173,8 +178,8 @@ async def test_each_source_has_its_own_warm_up(tmp_path: Path, autojump_clock: M
             await played.send(f"user{number}@a.test")
         await trio.sleep(59 * MINUTES)
         assert [len(server.messages) for server in servers.values()] == [20, 20]
-        assert sources(played) == {FOUR: 20, SIX: 20}
-        assert attempts(played) == 40
+        assert await sources(played) == {FOUR: 20, SIX: 20}
+        assert await attempts(played) == 40
 
 
 async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -185,9 +190,9 @@ async def test_a_dead_family_costs_no_attempt_and_lends_no_room(tmp_path: Path, 
             await played.send(f"user{number}@a.test")
         await trio.sleep(119 * MINUTES)
         assert len(server.messages) == 40
-        assert attempts(played) == 40
-        assert sources(played)[FOUR] == 40
-        assert sources(played).get(SIX, 0) == 0
+        assert await attempts(played) == 40
+        assert (await sources(played))[FOUR] == 40
+        assert (await sources(played)).get(SIX, 0) == 0
         dead = [at for at, address in played.dialled if address == "fd00::1"]
         assert 0 < len(dead) <= 2 * 2 * 24  # two at a time, every five minutes
 
@@ -198,8 +203,8 @@ async def test_what_no_server_took_is_given_back(tmp_path: Path, autojump_clock:
     async with stage(tmp_path, *one(server), warmup=ON) as played:
         sent = [await played.send(f"user{number}@a.test") for number in range(10)]
         await trio.sleep(100)
-        assert [played.recipient(message) for message in sent] == [("deferred", 1)] * 10
-        assert sources(played) == {FOUR: 0}
+        assert [await played.recipient(message) for message in sent] == [("deferred", 1)] * 10
+        assert await sources(played) == {FOUR: 0}
 
 
 async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -208,13 +213,13 @@ async def test_only_the_addresses_named_are_held_back(tmp_path: Path, autojump_c
     new = WarmupSettings(enabled=True, addresses=(ip_address(SIX),))
     async with stage(tmp_path, *one(server), warmup=new) as played:
         await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
-        assert sources(played) == {}
+        assert await sources(played) == {}
     named = WarmupSettings(enabled=True, addresses=(ip_address(FOUR),))
     async with stage(tmp_path, *one(server), warmup=named) as played:
         for number in range(150):
             await played.send(f"user{number}@a.test")
         await trio.sleep(60)
-        assert sources(played) == {FOUR: 2}
+        assert await sources(played) == {FOUR: 2}
 
 
 async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -224,9 +229,9 @@ async def test_when_it_is_over_nothing_is_held_back(tmp_path: Path, autojump_clo
         await played.final(await played.send("ada@a.test"))
         await trio.sleep(DAY / 1_000_000)
         await played.final(*[await played.send(f"user{number}@a.test") for number in range(150)], within=60)
-        assert played.store.warmups.told(short, 10) == []
+        assert await played.store.warmups.told(short, 10) == []
         await trio.sleep(60)
-        assert played.rows("SELECT day, sent FROM warmups") == [(1, 0)]  # nothing is counted any more
+        assert await played.rows("SELECT day, sent FROM warmups") == [(1, 0)]  # nothing is counted any more
 
 
 async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -235,7 +240,7 @@ async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autoju
     zone, addresses = domain_zone("named.test", "b.test")
     async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, warmup=ON) as played:
         await played.final(await played.send("ada@named.test"), await played.send("ada@b.test"))
-        readings = {each.name: each.values for each in await Readings(tmp_path, played.outside).now()}
+        readings = {each.name: each.values for each in await Readings(tmp_path, played.store).now()}
         assert readings["appliance_warmup_recipients_per_hour"] == {("named.test", FOUR): 20}
         assert readings["appliance_warmup_recipients_used"] == {("named.test", FOUR): 1}
 
@@ -246,6 +251,7 @@ async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: 
         warmup = played.scheduler.warmup
         hosts = (Host("relay.test", (ip_address("127.0.0.1"),)),)
         relayed, direct = Route("a.test", hosts, 587, relay=Relay("relay.test")), Route("a.test", hosts, 25)
+        await warmup.load("a.test", direct)
         assert warmup.permit("a.test", relayed, 50) == Permit("a.test", 50)
         assert warmup.permit("a.test", direct, 50).count == 2
         assert not warmup.may_start("a.test", direct)
@@ -280,4 +286,69 @@ async def test_mail_whose_second_server_is_warmed_up_is_not_tried_in_vain(
         assert begun - first <= 20
         await trio.sleep(2 * 3600)
         assert len(server.messages) > delivered  # and it goes on as the pace allows
-        assert {played.recipient(each)[1] for each in sent} <= {0, 1}
+        assert {(await played.recipient(each))[1] for each in sent} <= {0, 1}
+
+
+# ---- in memory, and from the store
+
+
+@pytest.fixture
+def direct() -> Route:
+    """One way to a.test, from the IPv4 source."""
+    return Route("a.test", (Host("mx.a.test", (ip_address("127.0.0.1"),)),), 25)
+
+
+async def test_what_was_dropped_from_memory_goes_on_from_the_store(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, direct: Route
+) -> None:
+    """Until it is loaded nothing may go; then as much as before, and the count goes on instead of beginning anew."""
+    monkeypatch.setattr(warmup_module, "WARMUP_ENTRIES", 0)
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
+        warmup = played.scheduler.warmup
+        await warmup.load("a.test", direct)
+        sent = 0
+        for _ in range(3):
+            sent += warmup.permit("a.test", direct, 50).count
+            await trio.sleep(600)
+        assert warmup.may_start("a.test", direct)
+        await warmup.save()
+        assert not warmup.may_start("a.test", direct)
+        assert await sources(played) == {FOUR: sent}
+        await warmup.load_missing()
+        assert warmup.may_start("a.test", direct)
+        sent += warmup.permit("a.test", direct, 50).count
+        await warmup.save()
+        assert await sources(played) == {FOUR: sent}
+
+
+async def test_what_was_counted_while_it_was_loaded_is_kept(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, direct: Route
+) -> None:
+    """Another task has it in memory meanwhile, and counts; what was read before does not take its place."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
+        warmup = played.scheduler.warmup
+
+        async def load_and_count() -> None:
+            await warmup.load("a.test", direct)
+            assert warmup.permit("a.test", direct, 50).count == 2
+
+        late(monkeypatch, WarmupStates, "of", load_and_count)
+        await warmup.load("a.test", direct)
+        assert not warmup.may_start("a.test", direct)
+        await warmup.save()
+        assert await sources(played) == {FOUR: 2}
+
+
+async def test_what_a_server_got_that_proved_to_be_a_providers_is_counted_for_that(
+    tmp_path: Path, autojump_clock: MockClock, direct: Route
+) -> None:
+    """Both are known from before a restart. The proof comes with the message, when it is too late to load anything."""
+    async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
+        warmup = played.scheduler.warmup
+        warmup.known_as = lambda pool: "google"
+        await played.store.warmups.keep([begin(pool, FOUR, START) for pool in ("a.test", "google")])
+        await warmup.load("a.test", direct)
+        warmup.reached(warmup.permit("a.test", direct, 1), "google")
+        await warmup.save()
+        found = await played.rows("SELECT pool, sent FROM warmups ORDER BY pool")
+        assert found == [("a.test", 0), ("google", 1)]

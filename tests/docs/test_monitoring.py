@@ -24,8 +24,8 @@ def rows(directory: Path) -> dict[str, str]:
     """The row of each metric, as the document should have it."""
 
     async def readings() -> list[Reading]:
-        async with open_store(directory, Outside(), inline=True):
-            return await Readings(directory, Outside()).now()
+        async with open_store(directory, Outside(), inline=True) as store:
+            return await Readings(directory, store).now()
 
     labelled: list[Counter | Reading] = [*COUNTERS, *trio.run(readings)]
     found = [(each.name, ", ".join(f"`{label}`" for label in each.labels), each.about) for each in labelled]

@@ -3,7 +3,6 @@
 import datetime
 from collections.abc import Callable
 
-import apsw
 import pytest
 import trio
 import trustme
@@ -11,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from appliance.doctor import FindingLevel
 from appliance.outside import Outside
-from appliance.store import FILE_NAME
+from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.times import DAY
 from tests import stored_mail
@@ -31,13 +30,6 @@ def test_a_machine_in_order_has_nothing_wrong(world: World) -> None:
         *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
         *("dkim", "spf", "dmarc", "mx"),
     }
-
-
-def execute(world: World, sql: str) -> None:
-    """A statement behind the program's back."""
-    connection = apsw.Connection(str(world.data_dir / FILE_NAME))
-    connection.execute(sql)
-    connection.close()
 
 
 def short_name(world: World) -> None:
@@ -62,13 +54,17 @@ def another_host(world: World) -> None:
 def clock_behind(world: World) -> None:
     """A message from a time that is yet to come."""
     ahead = Outside(now=lambda: OUTSIDE.now() + DAY)
-    world.stored(lambda store: stored_mail.accept(store, ahead, store.accounts.named("acme").id, "a@example.net"))
+
+    async def accept(store: Store) -> None:
+        await stored_mail.accept(store, ahead, (await store.accounts.named("acme")).id, "a@example.net")
+
+    world.stored(accept)
 
 
 def retired(world: World) -> None:
     """New keys, published; the record of an old one is gone already."""
     sql = "UPDATE dkim_keys SET retired_at = created_at WHERE algorithm = 'ed25519'"
-    execute(world, sql)
+    world.stored(lambda store: store.engine.change(sql, {}))
     del world.zone[world.dkim["ed25519"]]
 
 

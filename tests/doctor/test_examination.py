@@ -200,7 +200,7 @@ def test_keys_that_retired_need_not_be_opened(world: World) -> None:
     key = load_or_create(world.data_dir)
 
     async def rotate(store: Store) -> None:
-        account = store.accounts.named("acme").id
+        account = (await store.accounts.named("acme")).id
         await SigningKeys(store, OUTSIDE, key).rotate(account, DOMAIN)
         await store.webhooks.delete(account)
 
@@ -224,7 +224,7 @@ def test_hundreds_of_domains_are_not_all_asked_for_at_once(world: World) -> None
 
     async def add(store: Store) -> None:
         for number in range(300):
-            await store.access.add_domain(store.accounts.named("acme").id, f"d{number}.example", usable=True)
+            await store.access.add_domain((await store.accounts.named("acme")).id, f"d{number}.example", usable=True)
 
     world.stored(add)
     resolver = Counting(world.zone)

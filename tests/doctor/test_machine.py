@@ -11,6 +11,7 @@ from appliance.acme.crypto import new_key
 from appliance.acme.files import AcmeFiles, AcmeState
 from appliance.doctor import Finding, FindingLevel
 from appliance.tls import self_signed
+from appliance.tls.self_signed import private_pem
 from tests.acme.authority import issued
 from tests.doctor.world import HOST, World
 
@@ -31,7 +32,8 @@ def hold(files: AcmeFiles, begun: float, lasts: float, name: str = HOST) -> None
     """A certificate that began so many days ago, and lasts so many in all."""
     key, begin = new_key(), datetime.now(UTC) - timedelta(days=begun)
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
-    files.save_certificate(key, issued(new_key(), key.public_key(), names, begin, begin + timedelta(days=lasts)))
+    chain = issued(new_key(), key.public_key(), names, begin, begin + timedelta(days=lasts))
+    files.save_certificate(private_pem(key) + chain)
 
 
 def examined(world: World) -> Finding:

@@ -34,6 +34,8 @@ CONFIG = """
 [server]
 hostname = "{hostname}"
 data_dir = "{data_dir}"
+[store]
+url = "{url}"
 [http]
 bind = ["{http_host}:{http}"]
 tls_cert = "{cert}"
@@ -61,12 +63,13 @@ min_free_disk = "{min_free_disk}"
 """
 
 
-def installation(directory: Path) -> None:
+def installation(directory: Path, url: str = "") -> None:
     """A data directory with an account, its domain, keys and webhook: made once, for RSA keys take their time."""
     key = keyfile.load_or_create(directory)
 
     async def fill() -> None:
-        async with open_store(directory, OUTSIDE, inline=True) as store:
+        async with open_store(directory, OUTSIDE, url=url, inline=True) as store:
+            await store.installation.claim_key(keyfile.fingerprint(key))
             account = await stored_mail.account(store)
             await store.access.add_domain(account, DOMAIN, usable=True)
             await store.access.add_domain(account, "not-proven.example", usable=False)
@@ -109,7 +112,7 @@ class World:
         """A change of the database."""
 
         async def work() -> None:
-            async with open_store(self.data_dir, OUTSIDE, inline=True) as store:
+            async with open_store(self.data_dir, OUTSIDE, url=self.settings["url"], inline=True) as store:
                 await change(store)
 
         trio.run(work)
@@ -145,13 +148,14 @@ class World:
                 await listener.aclose()
 
 
-def healthy(directory: Path, original: Path) -> World:
+def healthy(directory: Path, original: Path, url: str = "") -> World:
     """A world in which nothing is wrong."""
     shutil.copytree(original, directory / "data")
     world = World(directory, {}, {})
     world.settings |= {
         "hostname": HOST,
         "data_dir": world.data_dir,
+        "url": url,
         "cert": directory / "cert.pem",
         "key": directory / "key.pem",
         "mode": "direct",
@@ -178,7 +182,7 @@ def healthy(directory: Path, original: Path) -> World:
 
 
 async def _publish(store: Store, world: World) -> None:
-    keys = store.dkim_keys.of(store.accounts.named("acme").id, DOMAIN)
+    keys = await store.dkim_keys.of((await store.accounts.named("acme")).id, DOMAIN)
     world.dkim |= {key.algorithm: f"{key.selector}._domainkey.{DOMAIN}" for key in keys}
     for record in records(DOMAIN, HOST, keys, OUTSIDE.now()):
         parts = [record.value[at : at + 255] for at in range(0, len(record.value), 255)]

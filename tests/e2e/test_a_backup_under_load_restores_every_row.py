@@ -15,6 +15,8 @@ import pytest
 from appliance.store import FILE_NAME
 from tests.running_appliance import Running, appliance, command
 
+pytestmark = pytest.mark.sqlite_only
+
 SENDERS = 3
 # What never changes once it is written, by table.
 FIXED = {

@@ -19,7 +19,10 @@ from appliance.system.instance_lock import LOCK_FILE
 from tests.fork_client import fork
 from tests.running_appliance import add_account
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user, and mount"),
+    pytest.mark.sqlite_only,
+]
 
 OTHER_UID = pwd.getpwnam("nobody").pw_uid
 SETTINGS = """
@@ -63,10 +66,11 @@ COMMANDS = {
     "resume": (),
     "backup": ("saved.tar",),
     "restore": ("saved.tar", "--force"),
+    "store copy": ("--to-sqlite", "elsewhere"),
     "doctor": (),
 }
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
-ELSEWHERE = {"verify", "install", "uninstall"}  # these open none
+ELSEWHERE = {"verify", "install", "uninstall", "nodes list", "nodes drain"}  # these open none
 SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
 
 

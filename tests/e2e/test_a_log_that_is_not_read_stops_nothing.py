@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.delivery.world import free_port
+from tests import engines
+from tests.ports import free_port
 from tests.running_appliance import NO_TLS, PROGRAM, Provisioned, add_account
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,7 @@ requests_per_second = 0
 min_free_disk = "0"
 [metrics]
 bind = ["127.0.0.1:{metrics}"]
+{store}
 """
 
 
@@ -85,7 +87,7 @@ def serving(directory: Path, stderr: int, stdout: int = subprocess.DEVNULL) -> I
     """Start the program; ready once it answers, as its log may not be readable."""
     port, metrics = free_port(), free_port()
     config = directory / "config.toml"
-    config.write_text(CONFIG.format(port=port, metrics=metrics))
+    config.write_text(CONFIG.format(port=port, metrics=metrics, store=engines.settings_of(directory / "data")))
     account = add_account(directory / "data", "demo")
     process = subprocess.Popen(
         [*PROGRAM, "serve", "--config", str(config)],
@@ -205,7 +207,7 @@ def test_standard_streams_that_are_closed(tmp_path: Path) -> None:
     """Started with none of the three, it serves; and no file it opens takes their place."""
     config = tmp_path / "config.toml"
     port = free_port()
-    config.write_text(CONFIG.format(port=port, metrics=free_port()))
+    config.write_text(CONFIG.format(port=port, metrics=free_port(), store=engines.settings_of(tmp_path / "data")))
     account = add_account(tmp_path / "data", "demo")
     process = subprocess.Popen(
         ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *PROGRAM, "serve", "--config", str(config)],
@@ -229,7 +231,9 @@ def test_a_greeting_that_is_not_read(tmp_path: Path) -> None:
     termios.tcflow(theirs, termios.TCOOFF)  # what Ctrl-S does
     log = tmp_path / "log"
     config = tmp_path / "config.toml"
-    config.write_text(CONFIG.format(port=free_port(), metrics=free_port()))
+    config.write_text(
+        CONFIG.format(port=free_port(), metrics=free_port(), store=engines.settings_of(tmp_path / "data"))
+    )
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*PROGRAM, "serve", "--config", str(config)],

@@ -12,12 +12,14 @@ from tests.e2e.delivery.world import World, world
 from tests.fakes.mx import FakeMx
 from tests.fakes.webhook_server import hooks
 
-MOST = 60  # files in which anything is called for every message, by any task
+pytestmark = pytest.mark.sqlite_only
+
+MOST = 61  # files in which anything is called for every message, by any task
 MESSAGES = 5  # a file that is called for some of them alone is of a task that runs now and then
 # Run every second, whatever comes: the care for the database's files, and the deadlines of the other way in.
 HOUSEKEEPING = {
-    "by_http": {"store/file_care.py", "submission/server.py"},
-    "by_smtp": {"store/file_care.py", "web/server.py"},
+    "by_http": {"store/sqlite/file_care.py", "submission/server.py"},
+    "by_smtp": {"store/sqlite/file_care.py", "web/server.py"},
 }
 
 
@@ -60,5 +62,5 @@ async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World]
                     files = called if files is None else files & called
     assert files is not None
     files -= HOUSEKEEPING[send.__name__]
-    assert {"store/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= files, files
+    assert {"store/sqlite/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= files, files
     assert len(files) <= MOST, "\n".join([str(len(files)), *sorted(files)])

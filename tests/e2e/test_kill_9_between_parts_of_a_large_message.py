@@ -5,11 +5,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import apsw
 import httpx
 import pytest
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 from tests.store.test_body_parts import INCOMPLETE, LOST
@@ -24,11 +23,7 @@ LONGEST = 0.5  # seconds the client waits for the answer before the kill
 
 def look(running: Running, query: str) -> list[tuple[object, ...]]:
     """What is on disk."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
+    return engines.rows(running.data_dir, query)
 
 
 def send(client: httpx.Client, key: str, within: float = 30.0) -> str:

@@ -1,27 +1,25 @@
-"""Thirty times `kill -9` under load: nothing acknowledged is lost, nothing doubled, every credit accounted for."""
+"""Again and again `kill -9` under load: nothing acknowledged is lost, nothing doubled, every credit accounted for."""
 
 import json
 import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from appliance.model.mail import RecipientStatus
-from appliance.store import FILE_NAME
 from appliance.store.queue import message_result
+from tests import engines
 from tests.e2e.raw import Client, request, sending
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 
-ROUNDS = 30
+ROUNDS = {engines.Kind.SQLITE: 30, engines.Kind.POSTGRESQL: 10}  # the file is ours to keep whole
 SENDERS = 8
 SEED = 9
 CREDITS = 1_000_000
@@ -94,19 +92,9 @@ class Clients:
                 self.send(running, client, message)
 
 
-@contextmanager
-def database(running: Running) -> Iterator[apsw.Connection]:
-    """The file itself, while no server has it open."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def rows(connection: apsw.Connection, query: str) -> list[tuple[Any, ...]]:
-    """The answer to a question about the whole of it."""
-    return connection.execute(query).fetchall()
+def rows(running: Running, query: str) -> list[tuple[Any, ...]]:
+    """The answer to a question about the whole database."""
+    return engines.rows(running.data_dir, query)
 
 
 # What must be the same for each message or recipient: (id, number) told by one table, and by another.
@@ -142,55 +130,54 @@ THE_SAME = {
 }
 
 
-def check_what_is_there(connection: apsw.Connection, clients: Clients) -> None:
+def check_what_is_there(running: Running, clients: Clients) -> None:
     """Whatever is in the file is there whole, and whatever was acknowledged is there."""
-    assert rows(connection, "PRAGMA quick_check") == [("ok",)]
+    engines.check(running.data_dir)
     for name, (told, found) in THE_SAME.items():
-        assert dict(rows(connection, told)) == dict(rows(connection, found)), name
+        assert dict(rows(running, told)) == dict(rows(running, found)), name
     query = "SELECT k.key, k.message_id, b.mime FROM idempotency_keys k JOIN message_bodies b USING (message_id)"
-    stored = {key: (message_id, mime) for key, message_id, mime in rows(connection, query)}
+    stored = {key: (message_id, mime) for key, message_id, mime in rows(running, query)}
     for key, message_id in clients.acknowledged.items():
         assert stored[key][0] == message_id
         assert f"<{key.removeprefix('key ')}>".encode() in stored[key][1]
 
 
-def check_the_end(connection: apsw.Connection, clients: Clients) -> None:
+def check_the_end(running: Running, clients: Clients) -> None:
     """Every message is there once, every recipient final with one event, and the accounts add up."""
-    assert rows(connection, "SELECT count(*) FROM messages") == [(len(clients.all),)]
-    assert rows(connection, "SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL") == [(0,)]
-    ((charged,),) = rows(connection, "SELECT count(*) FROM recipients")
-    ((released,),) = rows(connection, "SELECT count(*) FROM recipients WHERE status = 'bounced'")
-    ((balance,),) = rows(connection, "SELECT credits FROM accounts")
+    assert rows(running, "SELECT count(*) FROM messages") == [(len(clients.all),)]
+    assert rows(running, "SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL") == [(0,)]
+    ((charged,),) = rows(running, "SELECT count(*) FROM recipients")
+    ((released,),) = rows(running, "SELECT count(*) FROM recipients WHERE status = 'bounced'")
+    ((balance,),) = rows(running, "SELECT credits FROM accounts")
     assert charged == sum(message.recipients for message in clients.all.values())
     assert released > 0
     assert balance == CREDITS - charged + released
-    ledger = rows(connection, "SELECT amount, balance FROM credit_ledger ORDER BY id")
+    ledger = rows(running, "SELECT amount, balance FROM credit_ledger ORDER BY id")
     assert sum(amount for amount, _ in ledger) == balance
     running_balance = 0
     for amount, noted in ledger:
         running_balance += amount
         assert noted == running_balance
-    check_statuses(connection)
+    check_statuses(running)
 
 
-def check_statuses(connection: apsw.Connection) -> None:
+def check_statuses(running: Running) -> None:
     """Every message says what its recipients make of it."""
     counts: dict[str, dict[RecipientStatus, int]] = {}
     for message_id, status, number in rows(
-        connection, "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
+        running, "SELECT message_id, status, count(*) FROM recipients GROUP BY message_id, status"
     ):
         counts.setdefault(message_id, {})[RecipientStatus(status)] = number
-    for message_id, status, billing in rows(connection, "SELECT id, status, billing_status FROM messages"):
+    for message_id, status, billing in rows(running, "SELECT id, status, billing_status FROM messages"):
         assert (status, billing) == message_result(counts[message_id])
 
 
 def wait_until_all_are_final(running: Running) -> None:
     """Wait for the last deferral."""
     deadline = time.monotonic() + FINAL_WITHIN
-    with database(running) as connection:
-        while rows(connection, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    while rows(running, "SELECT 1 FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 1"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def one_round(running: Running, clients: Clients, seconds: float) -> None:
@@ -205,20 +192,20 @@ def one_round(running: Running, clients: Clients, seconds: float) -> None:
     for thread in threads:
         thread.join()
     assert clients.wrong == []
-    with database(running) as connection:
-        check_what_is_there(connection, clients)
+    check_what_is_there(running, clients)
 
 
 @pytest.mark.slow
+@pytest.mark.both_engines
 @pytest.mark.timeout(300)
-def test_kill_9_loses_nothing(tmp_path: Path) -> None:
-    """After each of thirty kills what was acknowledged is there, and at the end everything is there exactly once."""
+def test_kill_9_loses_nothing(tmp_path: Path, engine: engines.Kind) -> None:
+    """After each of many kills what was acknowledged is there, and at the end everything is there exactly once."""
     choose = random.Random(SEED)
     clients = Clients(random.Random(SEED))
     with appliance(tmp_path, credit=CREDITS) as running:
         running.kill()
         with often_started(running) as again:
-            for _ in range(ROUNDS):
+            for _ in range(ROUNDS[engine]):
                 one_round(again, clients, choose.uniform(0.0, LONGEST))
         running.start()
         clients.retry(running)
@@ -226,7 +213,6 @@ def test_kill_9_loses_nothing(tmp_path: Path) -> None:
         assert running.terminate() == 0
         assert running.complaints() == []
         assert clients.wrong == []
-        assert len(clients.acknowledged) == len(clients.all) > 10 * ROUNDS
-        with database(running) as connection:
-            check_what_is_there(connection, clients)
-            check_the_end(connection, clients)
+        assert len(clients.acknowledged) == len(clients.all) > 10 * ROUNDS[engine]
+        check_what_is_there(running, clients)
+        check_the_end(running, clients)

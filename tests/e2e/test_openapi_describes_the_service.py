@@ -175,7 +175,10 @@ def test_every_success_is_described(
     check_administration(running, admin)
     check(running, "GET", "/healthz", {})
     check(running, "GET", "/readyz", {})
-    assert {(method.upper(), path) for path, method, _ in operations()} == CHECKED
+    assert {(method.upper(), path) for path, method, _ in operations()} == CHECKED | OF_NODES
+
+
+OF_NODES = {("POST", "/v1/admin/nodes/{name}/drain")}  # which an embedded database has none of
 
 
 def account_with_a_webhook(running: Running) -> dict[str, str]:
@@ -225,6 +228,7 @@ def check_administration(running: Running, admin: dict[str, str]) -> None:
     check(running, "POST", "/v1/admin/queue/success/pause", admin, {})
     check(running, "GET", "/v1/admin/queue", admin)
     check(running, "POST", "/v1/admin/queue/success/resume", admin)
+    check(running, "GET", "/v1/admin/nodes", admin)
 
 
 SEND = {

@@ -4,17 +4,15 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import apsw
 import httpx
 import pytest
 import trio
 
-from appliance.outside import Outside
-from appliance.store import FILE_NAME, open_store
+from tests import engines
 from tests.e2e.raw import MESSAGE, Client, certified, request, sending
 from tests.running_appliance import Running, appliance
 
@@ -55,24 +53,11 @@ def are_stored(running: Running, ids: list[str]) -> bool:
     """Whether every one of these messages is in the store, with its bytes."""
 
     async def look() -> bool:
-        async with open_store(running.data_dir, Outside(), inline=True) as store:
+        async with engines.beside(running.data_dir) as store:
             account = running.account.account_id
-            return all(store.messages.read(account, each) and store.messages.mime(each) for each in ids)
+            return all([await store.messages.read(account, each) and await store.messages.mime(each) for each in ids])
 
     return trio.run(look)
-
-
-@contextmanager
-def storage_held(running: Running) -> Iterator[None]:
-    """Another process in the middle of a write: whatever is to be stored meanwhile waits."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    connection.set_busy_timeout(5_000)  # the program writes by itself, too
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")
-        connection.close()
 
 
 # ---- clients that would hold it up
@@ -143,7 +128,7 @@ def test_messages_that_wait_for_the_disk_are_answered(running: Running) -> None:
     """Sends that are between the body and the commit when the signal comes get their 202, and are stored."""
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(running.url)) for _ in range(10)]
-        with storage_held(running):
+        with engines.no_writes(running.data_dir):
             for number, client in enumerate(clients):
                 client.send(request("POST", "/emails", *sending(running, f"{number}"), body=MESSAGE))
             time.sleep(0.3)

@@ -51,6 +51,7 @@ def test_it_is_one_file_that_needs_only_the_c_library() -> None:
     assert needed <= {"libc", "libdl", "libpthread", "libm", "libz", "ld-linux-aarch64", "ld-linux-x86-64"}
 
 
+@pytest.mark.both_engines
 def test_it_sends_over_http_and_smtp(program: tuple[str, ...], tmp_path: Path) -> None:
     """It takes mail by both ways, under the unit's rule on memory, and its own commands work beside it."""
     with appliance(tmp_path, program=denying_writable_code(*program) if can_deny() else program) as running:
@@ -83,6 +84,7 @@ def test_it_serves_the_dashboard(program: tuple[str, ...], tmp_path: Path) -> No
         assert running.terminate() == 0
 
 
+@pytest.mark.both_engines
 @needs("systemd")
 @needs("seccomp")
 def test_it_works_under_the_units_filter(program: tuple[str, ...], tmp_path: Path) -> None:
@@ -139,7 +141,8 @@ def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) ->
         assert process.stderr is not None
         assert '"ready"' in process.stderr.readline()
         process.terminate()
-        _, told_later = process.communicate(timeout=STOP_TIMEOUT)
+        told_later = process.stderr.read()  # by the same reader, which may have the next lines already
+        process.wait(STOP_TIMEOUT)
     assert process.returncode == 0
     (hint,) = [line["hint"] for line in map(json.loads, told_later.splitlines()) if "hint" in line]
     assert hint.startswith(f"There is no account yet. Create one: {binary()} account create NAME ")

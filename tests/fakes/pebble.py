@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import ssl
 import subprocess
 import time
@@ -16,18 +15,12 @@ import trustme
 
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
+from tests.ports import free_port
 from tests.programs import find, needs
 
 PROGRAM = find("pebble")
 needs_pebble = needs("pebble")
 START_TIMEOUT = 20.0  # seconds
-
-
-def free_port() -> int:
-    """A port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -48,9 +48,9 @@ class Hall:
         free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
         return MessageIntake(self.store, self.outside, free, Quota(Share(), free), sandbox=sandbox, hostname=HOST)
 
-    def caller(self) -> Caller:
+    async def caller(self) -> Caller:
         """Who the SMTP credential stands for, now."""
-        found = self.store.access.caller_by_credential(self.account.username)
+        found = await self.store.access.caller_by_credential(self.account.username)
         assert found is not None
         return found[0]
 
@@ -59,20 +59,20 @@ class Hall:
         sender = others.pop("sender", "shop@example.com")
         door = others.pop("door", None) or self.door()
         recipients = to or ("ada@example.net",)
-        return await door.submit(self.caller(), sender, recipients, data or message(), "req_1", **others)
+        return await door.submit(await self.caller(), sender, recipients, data or message(), "req_1", **others)
 
     async def send(self, key: str) -> accept.Accepted:
         """Send a message over HTTP with the same credential."""
         body = {"from": "shop@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi"}
-        return await self.door().send(self.caller(), decode(json.dumps(body).encode()), key, "req_2", 100)
+        return await self.door().send(await self.caller(), decode(json.dumps(body).encode()), key, "req_2", 100)
 
-    def credits(self) -> int | None:
+    async def credits(self) -> int | None:
         """What is left on the account."""
-        return self.store.accounts.named(self.account.name).credits
+        return (await self.store.accounts.named(self.account.name)).credits
 
-    def count(self) -> int:
+    async def count(self) -> int:
         """How many recipients wait for delivery."""
-        return len(self.store.queue.due(simulated=False, most=1000))
+        return len(await self.store.queue.due(simulated=False, most=1000))
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
 
 async def refused(hall: Hall, *arguments: Any, **others: Any) -> Refused:
     """Why a message is refused; nothing is stored, nothing is charged."""
-    before = hall.credits(), hall.count()
+    before = await hall.credits(), await hall.count()
     with pytest.raises(Refused) as refusal:
         await hall.submit(*arguments, **others)
-    assert (hall.credits(), hall.count()) == before
+    assert (await hall.credits(), await hall.count()) == before
     return refusal.value
 
 
@@ -107,17 +107,17 @@ async def test_a_submitted_message_can_be_read_like_any_other(hall: Hall) -> Non
     done = await hall.submit(
         data, "Ada@example.net", "grace@example.net", "ADA@EXAMPLE.NET", sender="bounce@example.org"
     )
-    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
     assert stored is not None
     shown = json.loads(message_json(stored, "req_9"))
     assert (shown["id"], shown["source"], shown["status"]) == (done.message_id, "smtp", "queued")
     assert (shown["from"], shown["subject"]) == ("Café <shop@example.com>", "€ 5")
     assert (shown["recipient_count"], shown["credits_reserved"]) == (2, 2)
     assert [recipient["email"] for recipient in shown["recipients"]] == ["Ada@example.net", "grace@example.net"]
-    assert hall.credits() == 8
-    due = hall.store.queue.due(simulated=False, most=10)
+    assert await hall.credits() == 8
+    due = await hall.store.queue.due(simulated=False, most=10)
     assert {each.envelope_from for each in due} == {"bounce@example.org"}
-    mime = hall.store.messages.mime(done.message_id)
+    mime = await hall.store.messages.mime(done.message_id)
     assert mime is not None
     assert mime.startswith(f"Received: by {HOST} (appliance) with ESMTPSA\r\n id {done.message_id}; ".encode())
     assert b"Bcc" not in mime
@@ -127,7 +127,7 @@ async def test_a_submitted_message_can_be_read_like_any_other(hall: Hall) -> Non
 async def test_the_trace_says_when_there_was_no_tls(hall: Hall) -> None:
     """A message that came in the clear is not called secured."""
     done = await hall.submit(secure=False)
-    assert b"with ESMTPA\r\n" in (hall.store.messages.mime(done.message_id) or b"")
+    assert b"with ESMTPA\r\n" in (await hall.store.messages.mime(done.message_id) or b"")
 
 
 async def test_it_is_handed_to_delivery_in_memory(hall: Hall) -> None:
@@ -135,7 +135,7 @@ async def test_it_is_handed_to_delivery_in_memory(hall: Hall) -> None:
     done = await hall.submit()
     (fresh,) = hall.store.new_mail.take()
     assert (fresh.message.id, fresh.charged) == (done.message_id, 1)
-    assert fresh.message.mime == hall.store.messages.mime(done.message_id)
+    assert fresh.message.mime == await hall.store.messages.mime(done.message_id)
     assert fresh.message.tags == ()
 
 
@@ -182,7 +182,7 @@ async def test_a_large_message_is_made_off_the_event_loop(hall: Hall, monkeypatc
     large = message(b"Bcc: x@example.org", body=(b"x" * 98 + b"\r\n") * 3_000)
     done = await hall.submit(large)
     assert len(trips) == 2
-    assert (hall.store.messages.mime(done.message_id) or b"").endswith(large[large.index(b"\r\n\r\n") :])
+    assert (await hall.store.messages.mime(done.message_id) or b"").endswith(large[large.index(b"\r\n\r\n") :])
 
 
 # ---- who may send
@@ -229,12 +229,12 @@ async def test_only_the_accounts_own_domains_may_send(
 
 async def test_a_suspended_account_may_not_submit(hall: Hall) -> None:
     """Neither when the session knew, nor when it was suspended in the meantime."""
-    before = hall.caller()
+    before = await hall.caller()
     await hall.store.accounts.set_suspended(hall.account.account_id, True)
     assert (await refused(hall)).code is Code.ACCOUNT_SUSPENDED
     with pytest.raises(Refused, match="suspended"):
         await hall.door().submit(before, "shop@example.com", ["ada@example.net"], message(), "req_1")
-    assert hall.count() == 0
+    assert await hall.count() == 0
 
 
 async def test_a_full_disk_takes_nothing(hall: Hall) -> None:
@@ -247,7 +247,7 @@ async def test_credits_are_needed_for_every_recipient(hall: Hall) -> None:
     addresses = [f"ada{number}@example.net" for number in range(11)]
     assert (await refused(hall, None, *addresses)).code is Code.INSUFFICIENT_CREDITS
     await hall.submit(None, *addresses[:10])
-    assert hall.credits() == 0
+    assert await hall.credits() == 0
 
 
 async def test_the_daily_cap_holds(hall: Hall) -> None:
@@ -261,36 +261,36 @@ async def test_a_suppressed_recipient_bounces_at_once(hall: Hall) -> None:
     """It is never tried, and its credit comes back; the others are delivered."""
     await hall.store.suppressions.add(hall.account.account_id, "ada@example.net", "by hand")
     done = await hall.submit(None, "Ada@Example.net", "grace@example.net")
-    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
     assert stored is not None
     assert {each.email: each.status for each in stored.recipients} == {
         "Ada@Example.net": RecipientStatus.BOUNCED,
         "grace@example.net": RecipientStatus.QUEUED,
     }
     assert stored.status is MessageStatus.QUEUED
-    assert hall.credits() == 9
+    assert await hall.credits() == 9
 
 
 async def test_the_sandbox_simulates_submitted_mail(hall: Hall) -> None:
     """Nothing of it leaves the machine; source and credits are real."""
     done = await hall.submit(door=hall.door(sandbox=True))
-    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
     assert stored is not None
     assert stored.source is Source.SMTP
-    assert hall.credits() == 9
-    assert hall.count() == 0
-    assert len(hall.store.queue.due(simulated=True, most=10)) == 1
+    assert await hall.credits() == 9
+    assert await hall.count() == 0
+    assert len(await hall.store.queue.due(simulated=True, most=10)) == 1
 
 
 async def test_a_test_caller_costs_nothing_and_is_simulated(hall: Hall) -> None:
     """Should a test credential ever submit, it is a test as over HTTP."""
-    caller = hall.store.access.caller_by_key(hall.account.test_key)
+    caller = await hall.store.access.caller_by_key(hall.account.test_key)
     assert caller is not None
     done = await hall.door().submit(caller, "shop@example.com", ["ada@example.net"], message(), "req_1")
-    stored = hall.store.messages.read(hall.account.account_id, done.message_id)
+    stored = await hall.store.messages.read(hall.account.account_id, done.message_id)
     assert stored is not None
-    assert (stored.source, stored.credits_reserved, hall.credits()) == (Source.TEST, 0, 10)
-    assert hall.count() == 0
+    assert (stored.source, stored.credits_reserved, await hall.credits()) == (Source.TEST, 0, 10)
+    assert await hall.count() == 0
 
 
 # ---- once
@@ -303,7 +303,7 @@ async def test_a_retry_gets_the_first_id_and_queues_nothing(hall: Hall) -> None:
     first = await hall.submit(KEYED)
     again = await hall.submit(KEYED.replace(b"05:43:34", b"05:50:00").replace(b"<1@", b"<2@"))
     assert (again.message_id, again.replayed, first.replayed) == (first.message_id, True, False)
-    assert (hall.credits(), hall.count()) == (9, 1)
+    assert (await hall.credits(), await hall.count()) == (9, 1)
     hall.clock.now += DAY
     assert (await hall.submit(KEYED)).message_id != first.message_id
 
@@ -318,7 +318,7 @@ async def test_another_message_under_the_key_is_a_conflict(hall: Hall) -> None:
 async def test_what_was_accepted_stays_accepted(hall: Hall) -> None:
     """A retry is answered even if the message would be refused by now, for its domain or for want of credits."""
     first = await hall.submit(KEYED)
-    narrowed = msgspec.structs.replace(hall.caller(), domains=frozenset({"example.org"}))
+    narrowed = msgspec.structs.replace(await hall.caller(), domains=frozenset({"example.org"}))
     again = await hall.door().submit(narrowed, "shop@example.com", ["ada@example.net"], KEYED, "req_3")
     assert again == Submitted(first.message_id, replayed=True)
     await hall.submit(None, *[f"ada{number}@example.net" for number in range(9)])
@@ -334,7 +334,7 @@ async def test_a_refused_message_does_not_burn_its_key(hall: Hall) -> None:
 async def test_without_a_key_the_same_message_is_sent_twice(hall: Hall) -> None:
     """Only a key makes two messages one."""
     assert (await hall.submit()).message_id != (await hall.submit()).message_id
-    assert hall.credits() == 8
+    assert await hall.credits() == 8
 
 
 async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> None:
@@ -345,7 +345,7 @@ async def test_keys_are_shared_by_both_ways_of_one_credential(hall: Hall) -> Non
     with pytest.raises(Refused) as conflict:
         await hall.send("order-4712")
     assert conflict.value.code is Code.IDEMPOTENCY_CONFLICT
-    assert hall.count() == 2
+    assert await hall.count() == 2
 
 
 async def test_keys_of_two_credentials_do_not_meet(hall: Hall) -> None:
@@ -371,7 +371,7 @@ async def test_many_at_once_under_one_key_are_one_message(hall: Hall) -> None:
             nursery.start_soon(one)
     assert len(set(told)) == 1
     assert set(wait) <= {Code.IDEMPOTENCY_IN_PROGRESS}
-    assert (hall.credits(), hall.count()) == (9, 1)
+    assert (await hall.credits(), await hall.count()) == (9, 1)
 
 
 async def test_many_retries_at_once_are_all_answered(hall: Hall) -> None:
@@ -386,7 +386,7 @@ async def test_many_retries_at_once_are_all_answered(hall: Hall) -> None:
         for _ in range(10):
             nursery.start_soon(one)
     assert told == [first.message_id] * 10
-    assert (hall.credits(), hall.count()) == (9, 1)
+    assert (await hall.credits(), await hall.count()) == (9, 1)
 
 
 # ---- how it is signed
@@ -400,7 +400,7 @@ async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> N
     )  # fmt: skip
     done = await hall.submit(data, sender="bounce@example.org")
     (fresh,) = hall.store.new_mail.take()
-    stored = hall.store.queue.due(simulated=False, most=10)
+    stored = await hall.store.queue.due(simulated=False, most=10)
     for due in (due_recipients(fresh), stored):
         assert (
             Envelope(done.message_id, hall.account.account_id, "example.net", tuple(due)).sender_domain == "example.com"

@@ -21,29 +21,29 @@ async def test_a_change_is_seen_within_half_a_second(tmp_path: Path) -> None:
         account = await provision(store, "demo")
         credentials = Credentials(store, outside, LoginThrottle(outside))
         right, wrong = sha256(account.password), sha256("wrong")
-        found = credentials.caller(account.username, right)
+        assert credentials.known_caller(account.username, right) is None
+        found = await credentials.caller(account.username, right)
         assert found is not None
         assert found.account_id == account.account_id
-        assert credentials.caller(account.username, wrong) is None
-        assert credentials.caller("unknown", right) is None
-        assert credentials.caller("no\0body", right) is None
+        for username, password in ((account.username, wrong), ("unknown", right), ("no\0body", right)):
+            assert await credentials.caller(username, password) is None
+            assert credentials.known_caller(username, password) is None
         await store.access.revoke_credential(account.account_id, account.username)
-        assert credentials.look_up(account.username, right) is None
-        assert credentials.caller(account.username, right) is found
+        assert await credentials.caller(account.username, right) is None
+        assert credentials.known_caller(account.username, right) is found
         now[0] += CACHED_FOR
-        assert credentials.caller(account.username, right) is None
+        assert credentials.known_caller(account.username, right) is None
 
 
 async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None:
-    """`forget` looks again."""
+    """After `forget` nothing is known, so the store is read again."""
     outside = Outside()
     async with open_store(tmp_path, outside, inline=True) as store:
         account = await provision(store, "demo")
         credentials = Credentials(store, outside, LoginThrottle(outside))
-        assert credentials.caller(account.username, sha256(account.password)) is not None
-        await store.access.revoke_credential(account.account_id, account.username)
+        assert await credentials.caller(account.username, sha256(account.password)) is not None
         credentials.forget()
-        assert credentials.caller(account.username, sha256(account.password)) is None
+        assert credentials.known_caller(account.username, sha256(account.password)) is None
 
 
 async def test_a_use_is_noted_and_written_later(tmp_path: Path) -> None:
@@ -54,15 +54,15 @@ async def test_a_use_is_noted_and_written_later(tmp_path: Path) -> None:
         account = await provision(store, "demo")
         credentials = Credentials(store, outside, LoginThrottle(outside))
 
-        def last_used() -> int | None:
-            (credential,) = store.access.credentials(account.account_id)
+        async def last_used() -> int | None:
+            (credential,) = await store.access.credentials(account.account_id)
             return credential.last_used_at
 
-        credentials.look_up(account.username, sha256("wrong"))
+        await credentials.look_up(account.username, sha256("wrong"))
         await credentials.record_uses()
-        assert last_used() is None
+        assert await last_used() is None
         now[0] += 1_000_000
-        credentials.look_up(account.username, sha256(account.password))
-        assert last_used() is None
+        await credentials.look_up(account.username, sha256(account.password))
+        assert await last_used() is None
         await credentials.record_uses()
-        assert last_used() == START + 1_000_000
+        assert await last_used() == START + 1_000_000

@@ -12,6 +12,7 @@ from appliance.metrics import server
 from appliance.metrics.readings import QUEUE_CACHED, Readings
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.faults import busy
 from appliance.telemetry.metrics import LOOP_LAG
 from tests import stored_mail
 from tests.metrics.exposition import read
@@ -61,12 +62,11 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
         account = await stored_mail.account(store)
         await stored_mail.accept(store, OUTSIDE, account, "a@example.net", "b@example.net")
         deferred = await stored_mail.accept(store, OUTSIDE, account, "c@example.net")
-        await store.engine.write(
-            lambda c: c.execute("UPDATE recipients SET next_attempt_at = 9e15 WHERE message_id = ?", (deferred.id,))
-        )
+        later = "UPDATE recipients SET next_attempt_at = 9000000000000000 WHERE message_id = :id"
+        await store.engine.change(later, {"id": deferred.id})
         await store.pools.hold("google", "refused")
         before = sum(LOOP_LAG.counts)
-        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, OUTSIDE))
+        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         await trio.sleep(0.3)
         found = read(await ask(address))
     queue = {labels: value for (_, labels), value in found["appliance_queue_recipients"].samples.items()}
@@ -90,8 +90,8 @@ async def silent_clients(address: str, count: int) -> list[trio.SocketStream]:
 
 async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: trio.Nursery) -> None:
     """Beside half of the connections without a request another client is served before they time out."""
-    async with open_store(tmp_path, OUTSIDE, inline=True):
-        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, OUTSIDE))
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
+        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         silent = await silent_clients(address, server.METRICS_CONNECTIONS // 2)
         with trio.fail_after(server.SCRAPE_TIMEOUT - 1):
             assert "appliance_build_info" in await ask(address)
@@ -102,9 +102,9 @@ async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: tri
 
 async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nursery) -> None:
     """With more silent or closed connections than are allowed, others are served once those have timed out."""
-    async with open_store(tmp_path, OUTSIDE, inline=True):
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
         serve = partial(server.serve, scrape_timeout=0.3)
-        (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, OUTSIDE))
+        (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         silent = await silent_clients(address, server.METRICS_CONNECTIONS * 3 // 2)
         for rude in silent[:4]:
             await rude.aclose()
@@ -121,15 +121,19 @@ async def test_the_queue_is_not_read_for_each_request(
 ) -> None:
     """Within a few seconds the same reading is reused; one that failed leaves its metrics out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        readings = Readings(tmp_path, OUTSIDE)
+        readings = Readings(tmp_path, store)
         assert await _due(readings) == 0
         await _send(store)
         assert await _due(readings) == 0
         await trio.sleep(QUEUE_CACHED)
         assert await _due(readings) == 1
-    monkeypatch.setattr("appliance.metrics.readings.read_depth", lambda *_: None)
-    await trio.sleep(QUEUE_CACHED)
-    assert await _due(readings) is None
+        monkeypatch.setattr(store.engine, "scan", _refused)
+        await trio.sleep(QUEUE_CACHED)
+        assert await _due(readings) is None
+
+
+async def _refused(*_: object) -> None:
+    raise busy()
 
 
 async def _send(store: Store) -> None:
@@ -143,4 +147,5 @@ async def _due(readings: Readings) -> float | None:
 
 async def test_without_an_address_there_is_no_listener(tmp_path: Path, nursery: trio.Nursery) -> None:
     """The default: nothing is opened."""
-    assert await nursery.start(server.serve, (), Readings(tmp_path, OUTSIDE)) == []
+    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
+        assert await nursery.start(server.serve, (), Readings(tmp_path, store)) == []

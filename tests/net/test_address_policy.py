@@ -1,13 +1,15 @@
 """Which addresses may be dialled, and which never, in whatever form they come."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.net.address_policy import is_allowed, refusal
-from appliance.net.local_addresses import LocalAddresses, source_address
+from appliance.config.load import parse
+from appliance.net.address_policy import Address, is_allowed, refusal
+from appliance.net.local_addresses import LocalAddresses, source_address, told_addresses
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 168.63.129.15
@@ -152,6 +154,32 @@ def test_the_system_knows_its_own_addresses() -> None:
     assert behind_nat in own
     assert behind_nat not in LocalAddresses()
     assert "127.0.0.1" not in own
+
+
+def test_addresses_of_other_nodes_are_own_ones() -> None:
+    """As they are told at the moment: refused in the same words, unless they are allowed."""
+    told: set[Address] = set()
+    own, there = LocalAddresses(others=lambda: told), ip_address("192.0.1.6")
+    assert refusal(there, (), own) is None
+    told.add(there)
+    assert refusal(there, (), own) == "192.0.1.6 is an address of this machine"
+    assert refusal(there, [ip_network("192.0.1.0/24")], own) is None
+
+
+def test_what_other_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this one listens, where packets leave from, and its address behind a NAT; no loopback address."""
+    leaves_from = {4: ip_address("9.9.9.9"), 6: None}
+    monkeypatch.setattr("appliance.net.local_addresses.source_address", lambda target: leaves_from[target.version])
+    text = """
+    [http]
+    bind = ["127.0.0.1:8080", "[2600::5]:443"]
+    [smtp]
+    bind = ["0.0.0.0:587", "192.0.1.5:587"]
+    bind_tls = []
+    [delivery]
+    own_addresses = ["1.2.3.4"]
+    """
+    assert told_addresses(parse(text, Path("config.toml"))) == ["1.2.3.4", "192.0.1.5", "2600::5", "9.9.9.9"]
 
 
 def test_the_routing_table_tells_where_mail_leaves_from() -> None:

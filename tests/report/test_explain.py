@@ -283,3 +283,19 @@ def test_a_dialogue_is_read_back() -> None:
 def test_customers_are_told_nothing_of_others(pool: PoolView, words: str) -> None:
     """Replies to other accounts' mail, sending addresses and commands of the shell are the operator's alone."""
     assert standing(tried(QUEUED, due=-1), replace(pool, for_operator=False), NOW, 12) == words
+
+
+def test_a_hold_by_one_node_is_told_of_its_own_mail() -> None:
+    """With its name for the operator; another node delivers on, unless all are held."""
+    here = replace(tried(QUEUED, due=-1), node="mail1")
+    pool = PoolView("google", None, IDLE, node_holds=(replace(HOLD, node="mail1"), replace(HOLD, node="mail3")))
+    words = "10 refusals of us as a sender in a row"
+    assert standing(here, pool, NOW, 12).startswith(f"waiting: pool google is held by node mail1: {words}")
+    assert standing(replace(here, node="mail2"), pool, NOW, 12).startswith("waiting: pool google takes it next")
+    assert standing(here, replace(pool, for_operator=False), NOW, 12).startswith(
+        f"waiting: pool google is held: {words}"
+    )
+    moving = replace(pool, hold=PoolHold("google", "moving", NOW))
+    assert standing(here, moving, NOW, 12) == "waiting: pool google is held: moving"
+    later = standing(replace(tried(DEFERRED, GREY, due=60), node="mail1"), pool, NOW, 12)
+    assert "it will wait then, for pool google is held by node mail1" in later

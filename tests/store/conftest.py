@@ -1,14 +1,18 @@
-"""A store with one account, on a clock that tests move, and a disk that they can break."""
+"""A store with one account, on a clock that tests move."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from appliance.model.mail import Account
 from appliance.outside import Outside
-from appliance.store import Store, open_store
-from tests.store.samples import CREDITS, HASH, Clock, FailingDisk, Faults, Messages
+from appliance.store import Store
+from appliance.store.postgresql.engine import prepare
+from tests.postgresql_server import empty, postgresql
+from tests.programs import require
+from tests.store.samples import CREDITS, HASH, MORNING, Clock, Database, Messages
 
 
 @pytest.fixture
@@ -17,10 +21,31 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="session")
+def shared_database() -> Iterator[str]:
+    """The URL of a PostgreSQL database, which every test finds empty."""
+    require("postgresql")
+    with postgresql() as running:
+        url = running.new_database()
+        trio.run(prepare, url, MORNING)  # there are partitions from then on
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A new database of either engine, not yet open."""
+    if request.param == "sqlite":
+        yield Database(tmp_path / "data", Outside(now=clock))
+        return
+    url = request.getfixturevalue("shared_database")
+    empty(url)
+    yield Database(tmp_path / "data", Outside(now=clock), url)
+
+
 @pytest.fixture
-async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
-    """A new database, each write committed at once."""
-    async with open_store(tmp_path / "data", Outside(now=clock), inline=True) as opened:
+async def store(database: Database) -> AsyncIterator[Store]:
+    """It, each write committed at once."""
+    async with database.open(inline=True) as opened:
         yield opened
 
 
@@ -34,11 +59,3 @@ async def account(store: Store) -> Account:
 def messages(account: Account, clock: Clock) -> Messages:
     """Messages of that account."""
     return Messages(Outside(now=clock), account.id)
-
-
-@pytest.fixture
-def faults() -> Iterator[Faults]:
-    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
-    disk = FailingDisk()
-    yield disk.faults
-    disk.unregister()

@@ -1,11 +1,13 @@
 """What the tests of the store are made of: a clock of their own, messages, results, and a disk that can fail."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import apsw
+import psycopg
 
 from appliance.model.mail import (
     Attempt,
@@ -18,7 +20,8 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.outside import Outside
-from appliance.store import Store
+from appliance.store import Store, open_store
+from appliance.store.faults import OnFault
 
 SECOND = 1_000_000  # microseconds
 DAY = 86_400 * SECOND
@@ -43,6 +46,24 @@ class Clock:
         """The time."""
         self.now += 1
         return self.now
+
+
+@dataclass(frozen=True)
+class Database:
+    """The database of one test, which may open it several times: the one place that says which engine has it."""
+
+    data_dir: Path
+    outside: Outside
+    url: str = ""  # of a PostgreSQL
+
+    def open(self, *, inline: bool = False, on_failure: OnFault | None = None) -> AbstractAsyncContextManager[Store]:
+        """Open it as the real server does; `inline` commits each write at once, on this thread."""
+        return open_store(self.data_dir, self.outside, url=self.url, inline=inline, on_failure=on_failure)
+
+    @property
+    def broken_rule(self) -> type[Exception]:
+        """What a row raises that the schema refuses."""
+        return psycopg.IntegrityError if self.url else apsw.ConstraintError
 
 
 @dataclass
@@ -93,7 +114,7 @@ def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries:
 
 async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]) -> list[DueRecipient]:
     """Record these results, in order, for the recipients that are due; who those were."""
-    due = sorted(store.queue.due(simulated=True, most=100), key=lambda recipient: recipient.id)
+    due = sorted(await store.queue.due(simulated=True, most=100), key=lambda recipient: recipient.id)
     results = [outcome(recipient, status, clock()) for recipient, status in zip(due, statuses, strict=False)]
     await store.queue.record(results)
     return due

@@ -2,17 +2,15 @@
 
 import random
 import re
-from importlib import resources
 from pathlib import Path
 
-import apsw
 import msgspec
 import pytest
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, Store, body_parts, open_store
+from appliance.store import Store, body_parts
 from appliance.store.body_parts import (
     MESSAGE,
     QUOTA_RETRY_AFTER,
@@ -22,28 +20,37 @@ from appliance.store.body_parts import (
     of_message,
 )
 from appliance.store.messages import accept
-from appliance.store.sql import START
+from appliance.store.sql import START, Tx
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail
 
-MIGRATION = "0007_stored_bytes.sql"
 OF_PARTS = """(SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p
     WHERE p.message_id = b.message_id AND b.parts_size > 0)"""
 
 
-def recounted(store: Store) -> dict[str, int]:
-    """What the migration would count now, by account, with the parts that messages refer to."""
-    text = (resources.files("appliance.store") / "migrations" / MIGRATION).read_text()
-    expression = text.partition("UPDATE accounts SET stored_bytes =")[2].rstrip().removesuffix(";")
-    expression = expression.replace("length(b.mime)", f"length(b.mime) + {OF_PARTS}")
-    rows = store.engine.read(lambda c: c.execute(f"SELECT id, {expression} FROM accounts").fetchall())
-    return {str(account_id): int(str(count)) for account_id, count in rows}
+COUNT = f"""
+    (SELECT coalesce(sum({MESSAGE} + {RECIPIENT} * m.recipient_count
+        + coalesce((SELECT length(b.mime) + {OF_PARTS} + coalesce(length(b.receipt), 0) FROM message_bodies b
+            WHERE b.message_id = m.id), 0)), 0)
+    FROM messages m WHERE m.account_id = accounts.id)
+    + (SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(v.subject), 0)
+        + coalesce(octet_length(v.text_body), 0) + coalesce(octet_length(v.html_body), 0)), 0)
+    FROM template_versions v WHERE v.account_id = accounts.id)
+    + (SELECT {SUPPRESSION} * count(*) FROM suppressions s WHERE s.account_id = accounts.id)
+"""
 
 
-def counted(store: Store) -> dict[str, int]:
+async def recounted(store: Store) -> dict[str, int]:
+    """What a count of all that is stored finds, by account, with the parts that messages refer to."""
+    return {
+        account_id: int(count) for account_id, count in await store.engine.rows(f"SELECT id, {COUNT} FROM accounts", {})
+    }
+
+
+async def counted(store: Store) -> dict[str, int]:
     """What is counted now, by account."""
-    return {account.id: account.stored_bytes for account in store.accounts.all()}
+    return {account.id: account.stored_bytes for account in await store.accounts.all()}
 
 
 def limited(new: NewMessage, may_store: int) -> NewMessage:
@@ -57,7 +64,7 @@ async def test_a_message_counts_its_bytes_and_its_rows(store: Store, messages: M
     await store.messages.accept(new)
     expected = 5_000 + len(new.receipt or b"") + MESSAGE + 2 * RECIPIENT
     assert of_message(new) == expected
-    assert counted(store) == recounted(store) == {account.id: expected}
+    assert await counted(store) == await recounted(store) == {account.id: expected}
 
 
 async def tidied(store: Store, clock: Clock, age: int) -> None:
@@ -94,7 +101,7 @@ async def test_the_count_is_exact_whatever_happens(
             await store.messages.accept(new)
         except Refused as refused:
             assert refused.code is Code.INSUFFICIENT_CREDITS  # noqa: PT017 - anything else fails the test just so
-        due = store.queue.due(simulated=True, most=100)
+        due = await store.queue.due(simulated=True, most=100)
         results = [outcome(each, choose.choice((DELIVERED, BOUNCED, DEFERRED)), clock()) for each in due]
         await store.queue.record(results)
         text = "ä" * choose.randint(0, 300)
@@ -104,7 +111,7 @@ async def test_the_count_is_exact_whatever_happens(
             await store.templates.delete(maker.account_id, alias)
         await store.suppressions.add(maker.account_id, f"{choose.randint(0, 9)}@example.org", "manual")
         if choose.random() < 0.5:
-            listed = store.suppressions.page(maker.account_id, "", 5)
+            listed = await store.suppressions.page(maker.account_id, "", 5)
             await store.suppressions.remove(maker.account_id, listed[-1].address)
         clock.now += choose.choice((DAY // 2, DAY, 2 * DAY))
         await bodies(store, clock)
@@ -114,8 +121,8 @@ async def test_the_count_is_exact_whatever_happens(
         if choose.random() < 0.3:
             while (await store.body_parts.clear(50)).more:
                 pass
-        assert counted(store) == recounted(store)
-    assert min(counted(store).values()) > 0
+        assert await counted(store) == await recounted(store)
+    assert min((await counted(store)).values()) > 0
 
 
 async def test_nothing_is_left_counted_when_all_mail_is_gone(
@@ -127,13 +134,13 @@ async def test_nothing_is_left_counted_when_all_mail_is_gone(
     await record(store, clock, [DELIVERED, BOUNCED])
     clock.now += DAY - 1_000_000
     await bodies(store, clock, age=DAY // 2)
-    assert counted(store)[account.id] == of_message(new) - 5_000
+    assert (await counted(store))[account.id] == of_message(new) - 5_000
     clock.now += DAY
     await bodies(store, clock)
-    assert counted(store)[account.id] == MESSAGE + 2 * RECIPIENT
+    assert (await counted(store))[account.id] == MESSAGE + 2 * RECIPIENT
     clock.now += 31 * DAY
     assert await mail(store, clock) == 1
-    assert counted(store) == recounted(store) == {account.id: 0}
+    assert await counted(store) == await recounted(store) == {account.id: 0}
 
 
 async def test_a_full_account_is_refused_and_others_are_not(
@@ -148,8 +155,8 @@ async def test_a_full_account_is_refused_and_others_are_not(
         with pytest.raises(Refused, match=figures) as refused:
             await store.messages.accept(limited(messages.new(size=0, test=test), size))
         assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, QUOTA_RETRY_AFTER)
-    assert counted(store) == {account.id: size}
-    assert store.accounts.named("demo").credits == 99
+    assert await counted(store) == {account.id: size}
+    assert (await store.accounts.named("demo")).credits == 99
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
     await store.messages.accept(limited(Messages(Outside(now=clock), other.id).new(size=5_000), size))
 
@@ -157,14 +164,14 @@ async def test_a_full_account_is_refused_and_others_are_not(
 async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, account: Account) -> None:
     """All versions of it count no more, at once; what is left of other templates still does."""
     await store.templates.save(account.id, "kept", "s", "text", None)
-    kept = counted(store)[account.id]
+    kept = (await counted(store))[account.id]
     for _ in range(3):
         await store.templates.save(account.id, "large", "\u00e4", "x" * 1_000, "<p>\u00e4</p>")
-    full = counted(store)[account.id]
+    full = (await counted(store))[account.id]
     with pytest.raises(Refused, match="may keep"):
         await store.templates.save(account.id, "new", None, "x" * 1_000, None, may_store=full)
     await store.templates.delete(account.id, "large")
-    assert counted(store) == recounted(store) == {account.id: kept}
+    assert await counted(store) == await recounted(store) == {account.id: kept}
     await store.templates.save(account.id, "new", None, "x" * 1_000, None, may_store=full)
 
 
@@ -184,12 +191,12 @@ async def test_messages_of_one_transaction_see_what_those_before_them_took(
     news = [messages.new(size=5_000) for _ in range(10)]
     room = 3 * of_message(news[0])
 
-    def work(c: apsw.Connection) -> list[int | Exception | None]:
-        return accept(c, Outside(now=clock), [limited(new, room) for new in news])
+    def work(tx: Tx) -> list[int | Exception | None]:
+        return accept(tx, Outside(now=clock), [limited(new, room) for new in news])
 
     results = await store.engine.write(work)
     assert [isinstance(result, Refused) for result in results] == [False] * 3 + [True] * 7
-    assert counted(store) == recounted(store) == {account.id: room}
+    assert await counted(store) == await recounted(store) == {account.id: room}
 
 
 async def test_room_is_there_again_when_bodies_are_deleted(
@@ -205,56 +212,31 @@ async def test_room_is_there_again_when_bodies_are_deleted(
     clock.now += 2 * DAY
     await bodies(store, clock)
     await store.messages.accept(limited(messages.new(size=50_000), room))
-    assert counted(store) == recounted(store)
+    assert await counted(store) == await recounted(store)
 
 
 async def test_templates_count_and_are_capped(store: Store, account: Account) -> None:
     """A version counts by its bytes, one that is forgotten no longer, and over the quota none is saved."""
     for number in range(VERSIONS + 5):
         await store.templates.save(account.id, "welcome", "ä" * (number % 7), "text", None)
-    assert counted(store) == recounted(store)
-    assert counted(store)[account.id] < VERSIONS * (TEMPLATE_VERSION + 4 + 14)
+    assert await counted(store) == await recounted(store)
+    assert (await counted(store))[account.id] < VERSIONS * (TEMPLATE_VERSION + 4 + 14)
     with pytest.raises(Refused) as refused:
-        await store.templates.save(account.id, "welcome", None, "x", None, may_store=counted(store)[account.id])
+        await store.templates.save(account.id, "welcome", None, "x", None, may_store=(await counted(store))[account.id])
     assert refused.value.code is Code.RATE_LIMITED
-    current = store.templates.current(account.id, "welcome")
+    current = await store.templates.current(account.id, "welcome")
     assert current is not None
     assert current.version == VERSIONS + 5
-    assert counted(store) == recounted(store)
+    assert await counted(store) == await recounted(store)
 
 
 async def test_suppressions_count_and_are_capped(store: Store, account: Account) -> None:
     """An address counts once, and no longer when it is removed; over the quota none is added, but one is found."""
     for _ in range(3):
         await store.suppressions.add(account.id, "a@example.net", "manual", may_store=SUPPRESSION)
-    assert counted(store) == recounted(store) == {account.id: SUPPRESSION}
+    assert await counted(store) == await recounted(store) == {account.id: SUPPRESSION}
     with pytest.raises(Refused) as refused:
         await store.suppressions.add(account.id, "b@example.net", "manual", may_store=SUPPRESSION)
     assert refused.value.code is Code.RATE_LIMITED
     await store.suppressions.remove(account.id, "a@example.net")
-    assert counted(store) == recounted(store) == {account.id: 0}
-
-
-async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
-    """A database from before the count has the right one after the upgrade, for every account."""
-    outside, data_dir = Outside(now=clock), tmp_path / "data"
-    async with open_store(data_dir, outside, inline=True) as store:
-        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-        await store.accounts.create("empty", "empty@example.org", HASH)
-        maker = Messages(outside, account.id)
-        for size in (0, 100, 200_000):
-            await store.messages.accept(maker.new("a@example.net", "b@example.net", size=size))
-        await store.templates.save(account.id, "welcome", "ä", None, "<p>html</p>")
-        await store.suppressions.add(account.id, "a@example.net", "manual")
-        expected = counted(store)
-    old = apsw.Connection(str(data_dir / FILE_NAME))
-    for statement in (
-        "ALTER TABLE accounts DROP COLUMN stored_bytes",
-        f"DELETE FROM migrations WHERE name = '{MIGRATION[5:-4]}'",
-    ):
-        old.execute(statement)
-    old.close()
-    async with open_store(data_dir, outside, inline=True) as store:
-        assert counted(store) == expected
-    assert sorted(expected.values())[0] == 0
-    assert max(expected.values()) > 200_000
+    assert await counted(store) == await recounted(store) == {account.id: 0}

@@ -9,9 +9,9 @@ from appliance.model.mail import Account
 from appliance.store import Store
 
 
-def usable(store: Store, account: Account) -> frozenset[str]:
+async def usable(store: Store, account: Account) -> frozenset[str]:
     """What the account may send from."""
-    caller = store.access.caller_by_account(account.id)
+    caller = await store.access.caller_by_account(account.id)
     assert caller is not None
     return caller.domains
 
@@ -20,14 +20,14 @@ async def test_a_domain_is_usable_once_it_is_proven(store: Store, account: Accou
     """Registered, proven, removed, registered again: each state as it should be."""
     added = await store.domains.register(account.id, "a.example")
     assert (added.usable, added.verified_at) == (False, None)
-    assert usable(store, account) == frozenset()
+    assert await usable(store, account) == frozenset()
     proven = await store.domains.prove(account.id, "a.example")
     assert proven.usable
     assert proven.verified_at is not None
-    assert usable(store, account) == {"a.example"}
+    assert await usable(store, account) == {"a.example"}
     await store.domains.remove(account.id, "a.example")
-    assert usable(store, account) == frozenset()
-    assert store.access.domains(account.id) == []
+    assert await usable(store, account) == frozenset()
+    assert await store.access.domains(account.id) == []
     again = await store.domains.register(account.id, "a.example")
     assert (again.usable, again.verified_at) == (False, None)
     assert again.created_at > added.created_at
@@ -38,10 +38,10 @@ async def test_the_operators_word_stands(store: Store, account: Account) -> None
     await store.domains.register(account.id, "a.example")
     await store.access.add_domain(account.id, "a.example", usable=True)
     await store.access.add_domain(account.id, "a.example", usable=False)
-    assert usable(store, account) == {"a.example"}
+    assert await usable(store, account) == {"a.example"}
     await store.domains.remove(account.id, "a.example")
     await store.access.add_domain(account.id, "a.example", usable=True)
-    assert usable(store, account) == {"a.example"}
+    assert await usable(store, account) == {"a.example"}
 
 
 async def test_an_account_registers_a_domain_once_and_so_many(store: Store, account: Account) -> None:
@@ -62,8 +62,8 @@ async def test_another_accounts_domain_is_not_found(store: Store, account: Accou
     """It can be neither read nor proven nor removed."""
     await store.domains.register(account.id, "a.example")
     with pytest.raises(Refused):
-        store.domains.find("acc_other", "a.example")
+        await store.domains.find("acc_other", "a.example")
     for verb in (store.domains.prove, store.domains.remove):
         with pytest.raises(Refused):
             await verb("acc_other", "a.example")
-    assert store.domains.find(account.id, "a.example").verified_at is None
+    assert (await store.domains.find(account.id, "a.example")).verified_at is None

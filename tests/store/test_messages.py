@@ -1,7 +1,5 @@
 """Accepting a message: everything it means is written together, or nothing of it."""
 
-from pathlib import Path
-
 import pytest
 import trio
 from msgspec.structs import replace
@@ -9,21 +7,21 @@ from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
-from appliance.outside import Outside
-from appliance.store import KeyTaken, Store, open_store
+from appliance.store import KeyTaken, Store
 from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail
-from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Messages
+from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages
 
 
-def balance(store: Store) -> int | None:
+async def balance(store: Store) -> int | None:
     """The credits of the account."""
-    return store.accounts.named("demo").credits
+    return (await store.accounts.named("demo")).credits
 
 
-def count(store: Store, table: str) -> int:
+async def count(store: Store, table: str) -> int:
     """How many rows a table has."""
-    return store.engine.read(lambda c: int(c.execute(f"SELECT count(*) FROM {table}").get))
+    ((found,),) = await store.engine.rows(f"SELECT count(*) FROM {table}", {})
+    return int(found)
 
 
 async def refused(store: Store, message: object) -> Refused:
@@ -37,7 +35,7 @@ async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, 
     """Message, recipients in their order and bytes are there, everything queued and reserved."""
     new = messages.new("B@example.net", "c@example.net")
     await store.messages.accept(new)
-    message = store.messages.read(account.id, new.id)
+    message = await store.messages.read(account.id, new.id)
     assert message is not None
     assert (message.id, message.status, message.source) == (new.id, MessageStatus.QUEUED, Source.API)
     assert (message.sender, message.subject, message.created_at) == (new.sender, new.subject, new.created_at)
@@ -46,7 +44,7 @@ async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, 
     for recipient in message.recipients:
         assert (recipient.status, recipient.billing_status) == (RecipientStatus.QUEUED, Billing.RESERVED)
         assert (recipient.attempt_count, recipient.delivered_at, recipient.bounced_at) == (0, None, None)
-    assert store.messages.mime(new.id) == new.mime
+    assert await store.messages.mime(new.id) == new.mime
 
 
 async def test_another_account_sees_nothing(store: Store, messages: Messages) -> None:
@@ -54,9 +52,9 @@ async def test_another_account_sees_nothing(store: Store, messages: Messages) ->
     new = messages.new()
     await store.messages.accept(new)
     other = await store.accounts.create("other", "other@example.org", HASH)
-    assert store.messages.read(other.id, new.id) is None
-    assert store.messages.read(other.id, "msg_never") is None
-    assert store.messages.mime("msg_never") is None
+    assert await store.messages.read(other.id, new.id) is None
+    assert await store.messages.read(other.id, "msg_never") is None
+    assert await store.messages.mime("msg_never") is None
 
 
 # ---- credits
@@ -66,8 +64,8 @@ async def test_a_message_takes_a_credit_for_each_recipient(store: Store, message
     """The balance goes down, and the ledger says why and what was left."""
     new = messages.new("a@x.example", "b@x.example", "c@x.example")
     await store.messages.accept(new)
-    assert balance(store) == CREDITS - 3
-    newest = store.accounts.ledger(account.id)[0]
+    assert await balance(store) == CREDITS - 3
+    newest = (await store.accounts.ledger(account.id))[0]
     assert (newest.kind, newest.amount, newest.balance) == (LedgerKind.RESERVE, -3, CREDITS - 3)
     assert (newest.message_id, newest.recipient_id) == (new.id, None)
 
@@ -81,17 +79,17 @@ async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, a
     assert "needs 2 credits" in refusal.text
     assert "has 1" in refusal.text
     await store.messages.accept(messages.new("a@x.example"))
-    assert balance(store) == 0
+    assert await balance(store) == 0
     assert (await refused(store, messages.new("a@x.example"))).code is Code.INSUFFICIENT_CREDITS
-    assert [count(store, table) for table in ("messages", "message_bodies", "recipients")] == [2, 2, 2]
-    assert count(store, "idempotency_keys") == 0
+    assert [await count(store, table) for table in ("messages", "message_bodies", "recipients")] == [2, 2, 2]
+    assert await count(store, "idempotency_keys") == 0
 
 
-async def test_parallel_sends_share_the_last_credits(tmp_path: Path, clock: Clock) -> None:
+async def test_parallel_sends_share_the_last_credits(database: Database) -> None:
     """Of fifty at once on ten credits exactly ten go through, in the engine of the real server."""
-    async with open_store(tmp_path / "data", Outside(now=clock)) as store:
+    async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=10)
-        messages, results = Messages(Outside(now=clock), account.id), []
+        messages, results = Messages(database.outside, account.id), []
 
         async def send(size: int) -> None:
             try:
@@ -104,17 +102,17 @@ async def test_parallel_sends_share_the_last_credits(tmp_path: Path, clock: Cloc
             for number in range(50):
                 nursery.start_soon(send, 2 * WRITTEN_ON_LOOP if number % 10 == 0 else 100)
         assert sorted(results) == ["accepted"] * 10 + ["insufficient_credits"] * 40
-        assert balance(store) == 0
-        assert count(store, "messages") == 10
+        assert await balance(store) == 0
+        assert await count(store, "messages") == 10
 
 
 async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Messages, account: Account) -> None:
     """Without a balance nothing is taken and nothing noted."""
     await store.accounts.set_unlimited(account.id)
-    entries = len(store.accounts.ledger(account.id))
+    entries = len(await store.accounts.ledger(account.id))
     await store.messages.accept(messages.new())
-    assert balance(store) is None
-    assert len(store.accounts.ledger(account.id)) == entries
+    assert await balance(store) is None
+    assert len(await store.accounts.ledger(account.id)) == entries
 
 
 async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, messages: Messages, account: Account) -> None:
@@ -123,10 +121,10 @@ async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, message
     await store.accounts.set_daily_cap(account.id, 0)
     new = messages.new(test=True)
     await store.messages.accept(new)
-    message = store.messages.read(account.id, new.id)
+    message = await store.messages.read(account.id, new.id)
     assert message is not None
-    assert (message.source, message.credits_reserved, balance(store)) == (Source.TEST, 0, 0)
-    assert count(store, "daily_volume WHERE recipients > 0") == 0
+    assert (message.source, message.credits_reserved, await balance(store)) == (Source.TEST, 0, 0)
+    assert await count(store, "daily_volume WHERE recipients > 0") == 0
 
 
 # ---- idempotency
@@ -138,9 +136,9 @@ async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, a
     await store.messages.accept(new)
     with pytest.raises(KeyTaken):
         await store.messages.accept(messages.new(key="once"))
-    assert count(store, "messages") == 1
-    assert balance(store) == CREDITS - 1
-    first = store.messages.remembered(account.id, "key:1", "once")
+    assert await count(store, "messages") == 1
+    assert await balance(store) == CREDITS - 1
+    first = await store.messages.remembered(account.id, "key:1", "once")
     assert first is not None
     assert (first.fingerprint, first.request_id, first.receipt) == (b"print of once", new.request_id, new.receipt)
 
@@ -151,9 +149,9 @@ async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, acco
     await store.messages.accept(new)
     assert new.idempotency is not None
     other = replace(messages.new(key="shared"), idempotency=replace(new.idempotency, scope="key:2"))
-    assert store.messages.remembered(account.id, "key:2", "shared") is None
+    assert await store.messages.remembered(account.id, "key:2", "shared") is None
     await store.messages.accept(other)
-    assert count(store, "messages") == 2
+    assert await count(store, "messages") == 2
 
 
 async def test_an_expired_key_is_free_again(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
@@ -163,13 +161,13 @@ async def test_an_expired_key_is_free_again(store: Store, messages: Messages, ac
     with pytest.raises(KeyTaken):
         await store.messages.accept(messages.new(key="daily"))
     clock.now += 2 * SECOND
-    assert store.messages.remembered(account.id, "key:1", "daily") is None
+    assert await store.messages.remembered(account.id, "key:1", "daily") is None
     again = messages.new(key="daily")
     await store.messages.accept(again)
-    first = store.messages.remembered(account.id, "key:1", "daily")
+    first = await store.messages.remembered(account.id, "key:1", "daily")
     assert first is not None
     assert first.request_id == again.request_id
-    assert count(store, "messages") == 2
+    assert await count(store, "messages") == 2
 
 
 async def test_a_key_that_was_refused_stays_free(store: Store, messages: Messages, account: Account) -> None:
@@ -177,16 +175,16 @@ async def test_a_key_that_was_refused_stays_free(store: Store, messages: Message
     await store.accounts.set_suspended(account.id, True)
     new = messages.new(key="later")
     assert (await refused(store, new)).code is Code.ACCOUNT_SUSPENDED
-    assert store.messages.remembered(account.id, "key:1", "later") is None
+    assert await store.messages.remembered(account.id, "key:1", "later") is None
     await store.accounts.set_suspended(account.id, False)
     await store.messages.accept(new)
 
 
-async def test_fifty_at_once_under_one_key_make_one_message(tmp_path: Path, clock: Clock) -> None:
+async def test_fifty_at_once_under_one_key_make_one_message(database: Database) -> None:
     """In the engine of the real server, one wins and the others find the key taken."""
-    async with open_store(tmp_path / "data", Outside(now=clock)) as store:
+    async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-        messages, results = Messages(Outside(now=clock), account.id), []
+        messages, results = Messages(database.outside, account.id), []
 
         async def send() -> None:
             try:
@@ -199,7 +197,7 @@ async def test_fifty_at_once_under_one_key_make_one_message(tmp_path: Path, cloc
             for _ in range(50):
                 nursery.start_soon(send)
         assert sorted(results) == ["accepted"] + ["taken"] * 49
-        assert (count(store, "messages"), balance(store)) == (1, 99)
+        assert (await count(store, "messages"), await balance(store)) == (1, 99)
 
 
 # ---- the day's cap
@@ -217,7 +215,7 @@ async def test_the_cap_counts_recipients_of_the_day(
     assert 14 * 3600 < refusal.retry_after <= 15 * 3600  # it is shortly after nine
     await store.messages.accept(messages.new("c@x.example"))
     assert (await refused(store, messages.new())).code is Code.WARMUP_LIMITED
-    assert balance(store) == CREDITS - 3
+    assert await balance(store) == CREDITS - 3
     clock.now += (refusal.retry_after + 1) * SECOND
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
 
@@ -251,16 +249,16 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("Gone@x.example", "here@x.example")
     await store.messages.accept(new)
-    message = store.messages.read(account.id, new.id)
+    message = await store.messages.read(account.id, new.id)
     assert message is not None
     gone, here = message.recipients
     assert (gone.status, gone.billing_status, gone.attempt_count) == (RecipientStatus.BOUNCED, Billing.RELEASED, 0)
     assert (gone.last_smtp_code, gone.last_smtp_response, gone.bounced_at) == (None, SUPPRESSED_NOTE, new.created_at)
     assert here.status is RecipientStatus.QUEUED
     assert message.status is MessageStatus.QUEUED
-    assert balance(store) == CREDITS - 1
-    assert [due.id for due in store.queue.due(simulated=True, most=10)] == [here.id]
-    assert count(store, "events") == 1
+    assert await balance(store) == CREDITS - 1
+    assert [due.id for due in await store.queue.due(simulated=True, most=10)] == [here.id]
+    assert await count(store, "events") == 1
 
 
 async def test_a_message_to_suppressed_recipients_only_has_failed(
@@ -270,10 +268,10 @@ async def test_a_message_to_suppressed_recipients_only_has_failed(
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
-    message = store.messages.read(account.id, new.id)
+    message = await store.messages.read(account.id, new.id)
     assert message is not None
     assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
-    assert balance(store) == CREDITS
+    assert await balance(store) == CREDITS
 
 
 async def test_another_accounts_suppressions_do_not_count(store: Store, messages: Messages) -> None:
@@ -281,22 +279,21 @@ async def test_another_accounts_suppressions_do_not_count(store: Store, messages
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(other.id, "b@example.net", "manual")
     await store.messages.accept(messages.new("b@example.net"))
-    assert len(store.queue.due(simulated=True, most=10)) == 1
+    assert len(await store.queue.due(simulated=True, most=10)) == 1
 
 
 # ---- the hand-over to delivery
 
 
-async def test_a_message_is_handed_to_delivery_after_its_commit(tmp_path: Path) -> None:
+async def test_a_message_is_handed_to_delivery_after_its_commit(database: Database) -> None:
     """From before it is on disk until it is taken a poll of the store leaves it alone; what is taken is on disk."""
-    outside = Outside()
-    async with open_store(tmp_path, outside) as store:
+    async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        new = Messages(outside, account.id).new(simulated=False)
+        new = Messages(database.outside, account.id).new(simulated=False)
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.messages.accept, new)
-                while store.messages.read(account.id, new.id) is None:
+                while await store.messages.read(account.id, new.id) is None:
                     await trio.lowlevel.checkpoint()
                 assert new.id in store.new_mail
         assert [(fresh.message, fresh.charged) for fresh in store.new_mail.take()] == [(new, 1)]
@@ -339,33 +336,31 @@ async def test_simulated_mail_wakes_the_simulation_only(
     assert not store.new_mail.poll_requested()
 
 
-async def test_a_record_holds_recipients_and_attempts(tmp_path: Path) -> None:
+async def test_a_record_holds_recipients_and_attempts(store: Store, database: Database) -> None:
     """Each recipient has its domain, its next time and every attempt with what was said."""
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
-        account = await stored_mail.account(store)
-        message = await stored_mail.accept(store, outside, account, "a@one.example", "b@two.example")
-        await stored_mail.defer(store, outside, message)
-        await store.queue_control.retry_message(message.id)
-        for recipient in stored_mail.due(store, message)[:1]:
-            await stored_mail.finish(store, outside, recipient, RecipientStatus.DELIVERED, 250)
-        record = store.records.of(message.id)
-        assert record is not None
-        assert (record.account_name, record.message.id) == ("acme", message.id)
-        by_status = {tried.recipient.status: tried for tried in record.recipients}
-        delivered, deferred = by_status[RecipientStatus.DELIVERED], by_status[RecipientStatus.DEFERRED]
-        assert {delivered.domain, deferred.domain} == {"one.example", "two.example"}
-        assert [attempt.smtp_code for attempt in delivered.attempts] == [451, 250]
-        assert (delivered.next_attempt_at, deferred.simulated) == (None, False)
-        assert deferred.next_attempt_at is not None
-        (attempt,) = deferred.attempts
-        assert (attempt.pool, attempt.mx_host, attempt.mx_address) == ("example.net", "mx.example.net", "192.0.2.1")
-        assert attempt.finished_at - attempt.started_at == 412_000
-        assert attempt.decision == "deferred: attempt 2 of 12"
-        assert attempt.dialogue is not None
+    outside = database.outside
+    account = await stored_mail.account(store)
+    message = await stored_mail.accept(store, outside, account, "a@one.example", "b@two.example")
+    await stored_mail.defer(store, outside, message)
+    await store.queue_control.retry_message(message.id)
+    for recipient in (await stored_mail.due(store, message))[:1]:
+        await stored_mail.finish(store, outside, recipient, RecipientStatus.DELIVERED, 250)
+    record = await store.records.of(message.id)
+    assert record is not None
+    assert (record.account_name, record.message.id) == ("acme", message.id)
+    by_status = {tried.recipient.status: tried for tried in record.recipients}
+    delivered, deferred = by_status[RecipientStatus.DELIVERED], by_status[RecipientStatus.DEFERRED]
+    assert {delivered.domain, deferred.domain} == {"one.example", "two.example"}
+    assert [attempt.smtp_code for attempt in delivered.attempts] == [451, 250]
+    assert (delivered.next_attempt_at, deferred.simulated) == (None, False)
+    assert deferred.next_attempt_at is not None
+    (attempt,) = deferred.attempts
+    assert (attempt.pool, attempt.mx_host, attempt.mx_address) == ("example.net", "mx.example.net", "192.0.2.1")
+    assert attempt.finished_at - attempt.started_at == 412_000
+    assert attempt.decision == "deferred: attempt 2 of 12"
+    assert attempt.dialogue is not None
 
 
-async def test_a_message_that_is_not_there_has_no_record(tmp_path: Path) -> None:
+async def test_a_message_that_is_not_there_has_no_record(store: Store) -> None:
     """None, and nothing else."""
-    async with open_store(tmp_path, Outside(), inline=True) as store:
-        assert store.records.of("msg_0") is None
+    assert await store.records.of("msg_0") is None

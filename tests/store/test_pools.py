@@ -1,32 +1,45 @@
-"""Holds of pools: whose they are, and when they are probed."""
-
-import apsw
+"""The holds of pools, and the paces of those that are being warmed up: kept, and told."""
 
 from appliance.config.settings import WarmupSettings
+from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupPace, begin
 from appliance.store import Store
-from appliance.store.migrate import migrations
 from appliance.times import DAY
 from tests.store.samples import Clock
 
-PROBES = next(step for step in migrations() if step.name == "probes")
-
-
-def test_holds_from_before_there_were_probes() -> None:
-    """One that the program made is probed a quarter of an hour after it began; one of the operator's never."""
-    connection = apsw.Connection(":memory:")
-    for step in migrations():
-        if step.number < PROBES.number:
-            connection.execute(step.sql)
-    ours = "10 refusals of us as a sender in a row, the last: 550 5.7.1 no"
-    held = [("google", ours, 1_000_000), ("example.net", "they move", 1_000_000)]
-    connection.executemany("INSERT INTO pool_holds (pool, reason, held_at) VALUES (?, ?, ?)", held)
-    connection.execute(PROBES.sql)
-    found = connection.execute("SELECT pool, probe_at, probes FROM pool_holds ORDER BY pool").fetchall()
-    assert found == [("example.net", None, 0), ("google", 901_000_000, 0)]
-
-
 ON = WarmupSettings(enabled=True)
+
+
+# ---- holds
+
+
+async def test_a_hold_is_kept_until_it_is_released(store: Store, clock: Clock) -> None:
+    """With its first reason, and probed until the operator wants it, too."""
+    await store.pools.hold("google", "refused", clock() + DAY)
+    await store.pools.hold("google", "again", clock() + 2 * DAY)
+    (hold,) = await store.pools.all_holds()
+    assert (hold.reason, hold.probes, hold.node, hold.by_node) == ("refused", 0, "", "")
+    later = PoolHold("google", "refused", hold.held_at, clock() + 3 * DAY, 1)
+    await store.pools.probed(later)
+    assert await store.pools.holds() == {"google": later}
+    await store.pools.hold("google", "by the operator")
+    await store.pools.probed(later)
+    assert await store.pools.all_holds() == [PoolHold("google", "refused", hold.held_at, None, 1)]
+    assert not await store.pools.release("google", automatic=True)
+    assert await store.pools.release("google")
+    assert not await store.pools.release("google")
+    assert await store.pools.holds() == {}
+
+
+async def test_a_delivered_probe_ends_an_automatic_hold(store: Store, clock: Clock) -> None:
+    """And no other."""
+    for pool in ("google", "yahoo"):
+        await store.pools.hold(pool, "refused", clock() + DAY)
+    assert await store.pools.release("google", automatic=True)
+    assert list(await store.pools.holds()) == ["yahoo"]
+
+
+# ---- warm-up
 
 
 async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
@@ -36,9 +49,9 @@ async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
     await store.warmups.keep([first, other])
     later = first.take(ON, clock() + DAY, 1)
     await store.warmups.keep([later])
-    assert store.warmups.of("google", "192.0.2.1") == later
-    assert store.warmups.of("google", "2001:db8::1") == other
-    assert store.warmups.of("yahoo", "192.0.2.1") is None
+    assert await store.warmups.of("google", "192.0.2.1") == later
+    assert await store.warmups.of("google", "2001:db8::1") == other
+    assert await store.warmups.of("yahoo", "192.0.2.1") is None
 
 
 async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: Clock) -> None:
@@ -48,10 +61,10 @@ async def test_those_that_keep_mail_waiting_are_told_first(store: Store, clock: 
     busy = WarmupPace("busy", "192.0.2.1", 10, now, 50, now, 50, now)
     waits = begin("waits", "192.0.2.1", now).take(ON, now, 2)
     await store.warmups.keep([fast, busy, waits])
-    assert [each.pool for each in store.warmups.told(ON, 10)] == ["waits", "busy", "fast"]
-    assert [each.pool for each in store.warmups.told(ON, 1)] == ["waits"]
-    assert [each.used for each in store.warmups.told_of(ON, "busy")] == [50]
-    assert store.warmups.told(WarmupSettings(), 10) == store.warmups.told_of(WarmupSettings(), "busy") == []
+    assert [each.pool for each in await store.warmups.told(ON, 10)] == ["waits", "busy", "fast"]
+    assert [each.pool for each in await store.warmups.told(ON, 1)] == ["waits"]
+    assert [each.used for each in await store.warmups.told_of(ON, "busy")] == [50]
+    assert await store.warmups.told(WarmupSettings(), 10) == await store.warmups.told_of(WarmupSettings(), "busy") == []
 
 
 async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clock) -> None:
@@ -59,5 +72,5 @@ async def test_addresses_that_send_no_more_are_not_told(store: Store, clock: Clo
     now = clock()
     old = begin("google", "192.0.2.1", now - 8 * DAY).take(ON, now - 8 * DAY, 2)
     await store.warmups.keep([old])
-    assert store.warmups.told(ON, 10) == store.warmups.told_of(ON, "google") == []
-    assert store.warmups.of("google", "192.0.2.1") == old
+    assert await store.warmups.told(ON, 10) == await store.warmups.told_of(ON, "google") == []
+    assert await store.warmups.of("google", "192.0.2.1") == old

@@ -19,6 +19,7 @@ from appliance.model.mail import (
 )
 from appliance.store import Store
 from appliance.store.queue import message_result
+from appliance.store.sql import Row
 from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
@@ -33,30 +34,28 @@ async def accepted(store: Store, messages: Messages, *addresses: str, test: bool
     return new.id
 
 
-def message(store: Store, account: Account, message_id: str) -> Message:
+async def message(store: Store, account: Account, message_id: str) -> Message:
     """How it stands."""
-    found = store.messages.read(account.id, message_id)
+    found = await store.messages.read(account.id, message_id)
     assert found is not None
     return found
 
 
-def only_recipient(store: Store, account: Account, message_id: str) -> Recipient:
+async def only_recipient(store: Store, account: Account, message_id: str) -> Recipient:
     """The recipient of a message that has one."""
-    (recipient,) = message(store, account, message_id).recipients
+    (recipient,) = (await message(store, account, message_id)).recipients
     return recipient
 
 
-def events(store: Store) -> list[dict[str, object]]:
+async def events(store: Store) -> list[dict[str, object]]:
     """The bodies of all events, in the order of their ids."""
-    found = store.engine.read(lambda c: c.execute("SELECT body FROM events ORDER BY id").fetchall())
-    return [json.loads(bytes(body)) for (body,) in found]  # type: ignore[arg-type]  # a blob
+    found = await store.engine.rows("SELECT body FROM events ORDER BY id", {})
+    return [json.loads(body) for (body,) in found]
 
 
-def attempts(store: Store) -> list[tuple[object, ...]]:
+async def attempts(store: Store) -> list[Row]:
     """Number and code of all attempts."""
-    return store.engine.read(
-        lambda c: c.execute("SELECT number, smtp_code FROM attempts ORDER BY recipient_id, number").fetchall()
-    )
+    return await store.engine.rows("SELECT number, smtp_code FROM attempts ORDER BY recipient_id, number", {})
 
 
 # ---- one recipient
@@ -75,42 +74,42 @@ async def test_a_final_result_settles_everything(
     """Recipient, message, credit, attempt and event say the same, and nothing is due any more."""
     billing, of_message, event, balance = RESULTS[status]
     message_id = await accepted(store, messages)
-    (due,) = store.queue.due(simulated=True, most=10)
+    (due,) = await store.queue.due(simulated=True, most=10)
     at = clock()
     await store.queue.record([outcome(due, status, at)])
-    recipient = only_recipient(store, account, message_id)
+    recipient = await only_recipient(store, account, message_id)
     assert (recipient.status, recipient.billing_status, recipient.attempt_count) == (status, billing, 1)
     assert (recipient.last_smtp_code, recipient.last_smtp_response) == REPLIES[status]
     assert recipient.delivered_at == (at if status is DELIVERED else None)
     assert recipient.bounced_at == (at if status is BOUNCED else None)
-    assert message(store, account, message_id).status is of_message
-    assert message(store, account, message_id).billing_status is billing
-    assert store.accounts.named("demo").credits == balance
-    (told,) = events(store)
+    assert (await message(store, account, message_id)).status is of_message
+    assert (await message(store, account, message_id)).billing_status is billing
+    assert (await store.accounts.named("demo")).credits == balance
+    (told,) = await events(store)
     assert told["type"] == event
-    assert attempts(store) == [(1, REPLIES[status][0])]
-    assert store.queue.due(simulated=True, most=10) == []
-    assert store.queue.next_due(simulated=True) is None
+    assert await attempts(store) == [(1, REPLIES[status][0])]
+    assert await store.queue.due(simulated=True, most=10) == []
+    assert await store.queue.next_due(simulated=True) is None
 
 
 async def test_a_deferral_waits(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """A deferred recipient is due again at its time, keeps its credit reserved and makes no event."""
     message_id = await accepted(store, messages)
     await record(store, clock, [DEFERRED])
-    recipient = only_recipient(store, account, message_id)
+    recipient = await only_recipient(store, account, message_id)
     assert (recipient.status, recipient.billing_status, recipient.attempt_count) == (DEFERRED, Billing.RESERVED, 1)
-    assert message(store, account, message_id).status is MessageStatus.QUEUED
-    assert events(store) == []
-    assert store.queue.due(simulated=True, most=10) == []
-    next_due = store.queue.next_due(simulated=True)
+    assert (await message(store, account, message_id)).status is MessageStatus.QUEUED
+    assert await events(store) == []
+    assert await store.queue.due(simulated=True, most=10) == []
+    next_due = await store.queue.next_due(simulated=True)
     assert next_due is not None
     clock.now = next_due
-    (due,) = store.queue.due(simulated=True, most=10)
+    (due,) = await store.queue.due(simulated=True, most=10)
     assert (due.attempt_count, due.last_smtp_code) == (1, 451)
     await record(store, clock, [DELIVERED])
-    assert only_recipient(store, account, message_id).attempt_count == 2
-    assert attempts(store) == [(1, 451), (2, 250)]
-    assert len(events(store)) == 1
+    assert (await only_recipient(store, account, message_id)).attempt_count == 2
+    assert await attempts(store) == [(1, 451), (2, 250)]
+    assert len(await events(store)) == 1
 
 
 @pytest.mark.parametrize("second", [*FINAL, DEFERRED])
@@ -126,10 +125,20 @@ async def test_a_final_result_stays(
     """Whatever is recorded for a recipient that is final changes nothing: a double bounce returns one credit."""
     message_id = await accepted(store, messages)
     (due,) = await record(store, clock, [first])
-    before = message(store, account, message_id), store.accounts.ledger(account.id), events(store), attempts(store)
+    before = (
+        await message(store, account, message_id),
+        await store.accounts.ledger(account.id),
+        await events(store),
+        await attempts(store),
+    )
     await store.queue.record([outcome(due, second, clock())])
     await store.queue.record([outcome(due, second, clock()), outcome(due, second, clock())])
-    after = message(store, account, message_id), store.accounts.ledger(account.id), events(store), attempts(store)
+    after = (
+        await message(store, account, message_id),
+        await store.accounts.ledger(account.id),
+        await events(store),
+        await attempts(store),
+    )
     assert after == before
 
 
@@ -140,8 +149,8 @@ async def test_a_deferral_that_is_recorded_twice_counts_once(
     message_id = await accepted(store, messages)
     (due,) = await record(store, clock, [DEFERRED])
     await store.queue.record([outcome(due, DEFERRED, clock())])
-    assert only_recipient(store, account, message_id).attempt_count == 1
-    assert attempts(store) == [(1, 451)]
+    assert (await only_recipient(store, account, message_id)).attempt_count == 1
+    assert await attempts(store) == [(1, 451)]
 
 
 async def test_the_credit_of_a_bounce_is_in_the_ledger(
@@ -150,7 +159,7 @@ async def test_the_credit_of_a_bounce_is_in_the_ledger(
     """What comes back is noted with the recipient it came back for."""
     message_id = await accepted(store, messages, "a@x.example", "b@x.example")
     first, _ = await record(store, clock, [BOUNCED])
-    newest = store.accounts.ledger(account.id)[0]
+    newest = (await store.accounts.ledger(account.id))[0]
     assert (newest.kind, newest.amount, newest.balance) == (LedgerKind.RELEASE, 1, CREDITS - 1)
     assert (newest.message_id, newest.recipient_id) == (message_id, first.id)
 
@@ -164,7 +173,7 @@ async def test_what_cost_nothing_returns_nothing(
     await accepted(store, messages)
     await store.accounts.set_credits(account.id, 5)
     await record(store, clock, [BOUNCED, BOUNCED])
-    assert store.accounts.named("demo").credits == 5
+    assert (await store.accounts.named("demo")).credits == 5
 
 
 async def test_a_credit_is_not_returned_to_an_account_that_became_unlimited(
@@ -174,8 +183,8 @@ async def test_a_credit_is_not_returned_to_an_account_that_became_unlimited(
     message_id = await accepted(store, messages)
     await store.accounts.set_unlimited(account.id)
     await record(store, clock, [BOUNCED])
-    assert store.accounts.named("demo").credits is None
-    assert only_recipient(store, account, message_id).status is BOUNCED
+    assert (await store.accounts.named("demo")).credits is None
+    assert (await only_recipient(store, account, message_id)).status is BOUNCED
 
 
 async def test_a_result_without_an_attempt_keeps_its_note(
@@ -183,11 +192,11 @@ async def test_a_result_without_an_attempt_keeps_its_note(
 ) -> None:
     """What no server was asked about shows why, and counts no attempt."""
     message_id = await accepted(store, messages)
-    (due,) = store.queue.due(simulated=True, most=1)
+    (due,) = await store.queue.due(simulated=True, most=1)
     await store.queue.record([replace(outcome(due, FAILED, clock()), attempts=(), note="no route")])
-    recipient = only_recipient(store, account, message_id)
+    recipient = await only_recipient(store, account, message_id)
     assert (recipient.attempt_count, recipient.last_smtp_code, recipient.last_smtp_response) == (0, None, "no route")
-    assert attempts(store) == []
+    assert await attempts(store) == []
 
 
 async def test_several_attempts_are_numbered(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
@@ -195,29 +204,29 @@ async def test_several_attempts_are_numbered(store: Store, messages: Messages, a
     message_id = await accepted(store, messages)
     await record(store, clock, [DEFERRED])
     clock.now += 1000 * SECOND
-    (due,) = store.queue.due(simulated=True, most=1)
+    (due,) = await store.queue.due(simulated=True, most=1)
     await store.queue.record([outcome(due, FAILED, clock(), tries=3)])
-    assert only_recipient(store, account, message_id).attempt_count == 4
-    assert [number for number, _ in attempts(store)] == [1, 2, 3, 4]
+    assert (await only_recipient(store, account, message_id)).attempt_count == 4
+    assert [number for number, _ in await attempts(store)] == [1, 2, 3, 4]
 
 
 async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """An address at fault goes on the account's list in the same transaction, and is known there next time."""
     await accepted(store, messages, "gone@x.example")
-    (due,) = store.queue.due(simulated=True, most=1)
+    (due,) = await store.queue.due(simulated=True, most=1)
     entry = Suppression("gone@x.example", "hard bounce", clock())
     await store.queue.record([outcome(due, BOUNCED, clock(), suppress=entry)])
-    (listed,) = store.suppressions.page(account.id, "", 10)
+    (listed,) = await store.suppressions.page(account.id, "", 10)
     assert (listed.address, listed.reason) == ("gone@x.example", "hard bounce")
     again = await accepted(store, messages, "gone@x.example")
-    assert message(store, account, again).status is MessageStatus.FAILED
+    assert (await message(store, account, again)).status is MessageStatus.FAILED
 
 
 async def test_an_event_tells_what_happened(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """The envelope names message, recipient, address and the server's words."""
     message_id = await accepted(store, messages, "B@example.net")
     (due,) = await record(store, clock, [BOUNCED])
-    (told,) = events(store)
+    (told,) = await events(store)
     assert told["data"] == {
         "email_id": message_id,
         "recipient_id": due.id,
@@ -235,7 +244,7 @@ async def test_an_event_tells_what_happened(store: Store, messages: Messages, ac
 async def test_the_longest_waiting_come_first(store: Store, messages: Messages, clock: Clock) -> None:
     """Who is due comes in the order of time, no more of them than asked for."""
     ids = [await accepted(store, messages) for _ in range(5)]
-    due = store.queue.due(simulated=True, most=3)
+    due = await store.queue.due(simulated=True, most=3)
     assert [recipient.message_id for recipient in due] == ids[:3]
 
 
@@ -243,8 +252,8 @@ async def test_real_and_simulated_recipients_do_not_mix(store: Store, messages: 
     """What must never leave the machine is in a queue of its own."""
     await store.messages.accept(messages.new(simulated=True))
     await store.messages.accept(messages.new(simulated=False))
-    (simulated,) = store.queue.due(simulated=True, most=10)
-    (real,) = store.queue.due(simulated=False, most=10)
+    (simulated,) = await store.queue.due(simulated=True, most=10)
+    (real,) = await store.queue.due(simulated=False, most=10)
     assert simulated.id != real.id
 
 
@@ -293,9 +302,9 @@ async def test_the_message_follows_its_recipients(
 ) -> None:
     """Two recipients decide about their message, whether their results come together or one by one."""
     message_id = await accepted(store, messages, "a@x.example", "b@x.example")
-    due = sorted(store.queue.due(simulated=True, most=10), key=lambda recipient: recipient.id)
+    due = sorted(await store.queue.due(simulated=True, most=10), key=lambda recipient: recipient.id)
     outcomes = [outcome(recipient, result, clock()) for recipient, result in zip(due, results, strict=False)]
     for batch in [outcomes] if together else [[each] for each in outcomes]:
         await store.queue.record(batch)
-    found = message(store, account, message_id)
+    found = await message(store, account, message_id)
     assert (found.status, found.billing_status) == (status, billing)

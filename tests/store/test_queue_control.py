@@ -1,9 +1,6 @@
 """What an operator sees and does of the queue, on a real database."""
 
-import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,24 +9,12 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, Store, open_store, queue_control
+from appliance.store import Store, queue_control
 from appliance.store.queue import UnderDelivery
-from appliance.store.queue_control import Depth, read_depth
-from appliance.store.sql import rows
+from appliance.store.queue_control import Depth
 from appliance.times import SECOND
 from tests import stored_mail
-
-
-@dataclass
-class Clock:
-    """A time that tests set; each look takes a microsecond, so that ids differ."""
-
-    now: int = 1_800_000_000_000_000
-
-    def __call__(self) -> int:
-        """The time."""
-        self.now += 1
-        return self.now
+from tests.store.samples import Clock, Database
 
 
 @dataclass
@@ -38,7 +23,6 @@ class Backend:
 
     store: Store
     outside: Outside
-    clock: Clock
     account: str
     messages: list[NewMessage] = field(default_factory=list)
 
@@ -54,24 +38,21 @@ class Backend:
         await stored_mail.defer(self.store, self.outside, message)
         return message
 
-    def read(self, message: NewMessage) -> Message:
+    async def read(self, message: NewMessage) -> Message:
         """The message as its account sees it."""
-        found = self.store.messages.read(message.account_id, message.id)
+        found = await self.store.messages.read(message.account_id, message.id)
         assert found is not None
         return found
 
-    def due(self, message: NewMessage) -> list[str]:
+    async def due(self, message: NewMessage) -> list[str]:
         """The addresses of a message that are due."""
-        return [recipient.address for recipient in stored_mail.due(self.store, message)]
+        return [recipient.address for recipient in await stored_mail.due(self.store, message)]
 
 
 @pytest.fixture
-async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
-    """A store on a clock of its own."""
-    clock = Clock()
-    outside = Outside(now=clock)
-    async with open_store(tmp_path, outside, inline=True) as store:
-        yield Backend(store, outside, clock, await stored_mail.account(store))
+async def backend(store: Store, database: Database) -> Backend:
+    """The store with its account."""
+    return Backend(store, database.outside, await stored_mail.account(store))
 
 
 # ---- how much waits
@@ -87,7 +68,7 @@ async def test_the_summary_adds_up_pools_and_their_domains(backend: Backend) -> 
     await backend.accept("d@new.example")
     tried = await backend.deferred("e@two.example")
     await backend.accept("sandbox@one.example", simulated=True)
-    found = backend.store.queue_control.summary(10, 10)
+    found = await backend.store.queue_control.summary(10, 10)
     assert [(each.pool, each.domain, each.due, each.deferred) for each in found] == [
         ("google", None, 4, 1),
         ("google", "one.example", 3, 0),
@@ -107,28 +88,19 @@ async def test_the_summary_is_bounded(backend: Backend) -> None:
     await backend.store.pools.say([], {f"d{number}.example": f"pool{number % 3}" for number in range(9)})
     for number in range(9):
         await backend.accept(*(f"u{each}@d{number}.example" for each in range(number + 1)))
-    found = backend.store.queue_control.summary(2, 1)
+    found = await backend.store.queue_control.summary(2, 1)
     assert [(each.pool, each.domain, each.due) for each in found] == [
         ("pool2", None, 18),
         ("pool2", "d8.example", 9),
         ("pool1", None, 15),
         ("pool1", "d7.example", 8),
     ]
-    assert backend.store.queue_control.summary(2, 0) == [each for each in found if each.domain is None]
+    assert await backend.store.queue_control.summary(2, 0) == [each for each in found if each.domain is None]
 
 
 async def test_an_empty_queue_has_an_empty_summary(backend: Backend) -> None:
     """Nothing waits: nothing is shown."""
-    assert backend.store.queue_control.summary(10, 10) == []
-
-
-async def test_the_summary_reads_only_the_index(backend: Backend) -> None:
-    """With a million recipients no row may be touched: the index of lanes holds all that is summed up."""
-    wanted = {"now": 0, "pools": 1, "domains": 1}
-    plan = backend.store.engine.read(lambda c: rows(c, f"EXPLAIN QUERY PLAN {queue_control._SUMMARY}", wanted))
-    assert [row[3] for row in plan if " recipients " in row[3]] == [
-        "SEARCH recipients USING COVERING INDEX recipients_lanes (simulated=?)"
-    ]
+    assert await backend.store.queue_control.summary(10, 10) == []
 
 
 # ---- try it now
@@ -137,10 +109,10 @@ async def test_the_summary_reads_only_the_index(backend: Backend) -> None:
 async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
     """Deferred recipients are due at once, with as many attempts left as before; those that were due stay first."""
     message = await backend.deferred("a@one.example")
-    assert backend.due(message) == []
+    assert await backend.due(message) == []
     assert await backend.store.queue_control.retry_all() == 1
-    assert backend.due(message) == ["a@one.example"]
-    (recipient,) = backend.read(message).recipients
+    assert await backend.due(message) == ["a@one.example"]
+    (recipient,) = (await backend.read(message)).recipients
     assert (recipient.status, recipient.attempt_count) == (RecipientStatus.DEFERRED, 1)
     assert await backend.store.queue_control.retry_all() == 0
 
@@ -170,14 +142,14 @@ async def test_a_retry_takes_what_it_names(backend: Backend, how: str, expected:
         "all": control.retry_all,
     }
     assert await retries[how]() == len(expected)
-    assert {*backend.due(first), *backend.due(second)} == expected
+    assert {*await backend.due(first), *await backend.due(second)} == expected
 
 
 async def test_a_retry_of_an_address_leaves_its_neighbours(backend: Backend) -> None:
     """Another address of the same domain stays where it is."""
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.retry_domain("one.example", "b@one.example") == 1
-    assert backend.due(message) == ["b@one.example"]
+    assert await backend.due(message) == ["b@one.example"]
 
 
 async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
@@ -188,7 +160,7 @@ async def test_a_large_retry_goes_in_slices(backend: Backend) -> None:
         await backend.deferred(*(f"u{each}@d{number}.example" for each in range(7)))
         await backend.deferred(f"x@d{number}.example", account=other)
     assert await control.retry_all() == 40
-    assert len(backend.store.queue.due(simulated=False, most=100)) == 40
+    assert len(await backend.store.queue.due(simulated=False, most=100)) == 40
 
 
 @pytest.mark.parametrize("recipient", ["rcp_0", "rcp_xyz", "nonsense", "rcp_" + "f" * 32])
@@ -214,16 +186,18 @@ async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend
     """What waits fails with the reason, its credit released with a line in the ledger, and an event says so."""
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.cancel(message.id, "given up by the operator") == 2
-    found = backend.read(message)
+    found = await backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
     for recipient in found.recipients:
         assert (recipient.status, recipient.billing_status) == (RecipientStatus.FAILED, Billing.RELEASED)
         assert recipient.last_smtp_code is None
         assert recipient.last_smtp_response == "cancelled: given up by the operator"
         assert recipient.attempt_count == 1
-    assert backend.store.accounts.named("acme").credits == 100
-    assert [entry.kind for entry in backend.store.accounts.ledger(backend.account)][:2] == [LedgerKind.RELEASE] * 2
-    events = backend.store.engine.read(lambda c: rows(c, "SELECT type, body FROM events", {}))
+    assert (await backend.store.accounts.named("acme")).credits == 100
+    assert [entry.kind for entry in await backend.store.accounts.ledger(backend.account)][:2] == [
+        LedgerKind.RELEASE
+    ] * 2
+    events = await backend.store.engine.rows("SELECT type, body FROM events", {})
     assert [kind for kind, _ in events] == ["email.failed"] * 2
     assert msgspec.json.decode(events[0][1])["data"]["smtp_response"] == "cancelled: given up by the operator"
 
@@ -232,22 +206,26 @@ async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) 
     """A delivered recipient stays delivered, so the message is partial and settled."""
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.DELIVERED, 250
+        backend.store,
+        backend.outside,
+        (await stored_mail.due(backend.store, message))[0],
+        RecipientStatus.DELIVERED,
+        250,
     )
     assert await backend.store.queue_control.cancel(message.id, "enough") == 1
-    found = backend.read(message)
+    found = await backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.PARTIAL, Billing.SETTLED)
-    assert backend.store.accounts.named("acme").credits == 99
+    assert (await backend.store.accounts.named("acme")).credits == 99
 
 
 async def test_bounced_and_cancelled_together_are_released(backend: Backend) -> None:
     """A message whose recipients all gave their credit back is released, for whatever reason each did."""
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.BOUNCED, 550
+        backend.store, backend.outside, (await stored_mail.due(backend.store, message))[0], RecipientStatus.BOUNCED, 550
     )
     await backend.store.queue_control.cancel(message.id, "enough")
-    found = backend.read(message)
+    found = await backend.read(message)
     assert (found.status, found.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
 
 
@@ -255,13 +233,13 @@ async def test_a_failed_recipient_is_settled_unless_cancelled(backend: Backend) 
     """Attempts used up cost their credit, as ever."""
     message = await backend.accept("a@one.example")
     await stored_mail.finish(
-        backend.store, backend.outside, stored_mail.due(backend.store, message)[0], RecipientStatus.FAILED, 451
+        backend.store, backend.outside, (await stored_mail.due(backend.store, message))[0], RecipientStatus.FAILED, 451
     )
-    assert backend.read(message).billing_status is Billing.SETTLED
+    assert (await backend.read(message)).billing_status is Billing.SETTLED
     with pytest.raises(Refused) as refused:
         await backend.store.queue_control.cancel(message.id, "too late")
     assert refused.value.code is Code.CONFLICT
-    assert backend.store.accounts.named("acme").credits == 99
+    assert (await backend.store.accounts.named("acme")).credits == 99
 
 
 async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
@@ -271,12 +249,12 @@ async def test_what_is_on_its_way_is_not_cancelled(backend: Backend) -> None:
     control = backend.store.queue_control
     backend.store.under_delivery.begin([going.id])
     assert await control.cancel(message.id, "enough") == 1
-    assert control.waiting(message.id) == {going.id}
+    assert await control.waiting(message.id) == {going.id}
     with pytest.raises(Refused) as refused:
         await control.cancel(message.id, "enough")
     assert refused.value.code is Code.CONFLICT
     assert "being handed to a server" in refused.value.text
-    assert backend.store.accounts.named("acme").credits == 99
+    assert (await backend.store.accounts.named("acme")).credits == 99
     backend.store.under_delivery.end([going.id, waiting.id])
     assert await control.cancel(message.id, "enough") == 1
 
@@ -315,11 +293,11 @@ def test_only_so_many_cancels_are_remembered() -> None:
 async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> None:
     """A delivery that was under way is recorded no more: one event a recipient, and the credit returned once."""
     message = await backend.accept("a@one.example")
-    (recipient,) = stored_mail.due(backend.store, message)
+    (recipient,) = await stored_mail.due(backend.store, message)
     await backend.store.queue_control.cancel(message.id, "enough")
     await stored_mail.finish(backend.store, backend.outside, recipient, RecipientStatus.BOUNCED, 550)
-    assert backend.read(message).recipients[0].status is RecipientStatus.FAILED
-    assert backend.store.accounts.named("acme").credits == 100
+    assert (await backend.read(message)).recipients[0].status is RecipientStatus.FAILED
+    assert (await backend.store.accounts.named("acme")).credits == 100
 
 
 # ---- for the running server
@@ -328,19 +306,19 @@ async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> N
 async def test_the_waiting_of_a_message_are_told(backend: Backend) -> None:
     """The recipients that are not final, and none once the message is."""
     message = await backend.deferred("a@one.example", "b@one.example")
-    assert backend.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
+    assert await backend.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
     await backend.store.queue_control.cancel(message.id, "enough")
-    assert backend.store.queue_control.waiting(message.id) == frozenset()
+    assert await backend.store.queue_control.waiting(message.id) == frozenset()
 
 
-async def test_the_version_tells_of_other_processes(backend: Backend, tmp_path: Path) -> None:
+async def test_the_version_tells_of_other_processes(backend: Backend, database: Database) -> None:
     """It stays without a write, and changes when another opener of the file does."""
-    version = backend.store.queue_control.version()
-    assert backend.store.queue_control.version() == version
-    async with open_store(tmp_path, backend.outside, inline=True) as other:
-        assert backend.store.queue_control.version() == version
+    version = await backend.store.queue_control.version()
+    assert await backend.store.queue_control.version() == version
+    async with database.open(inline=True) as other:
+        assert await backend.store.queue_control.version() == version
         await other.pools.hold("google", "because")
-    assert backend.store.queue_control.version() != version
+    assert await backend.store.queue_control.version() != version
 
 
 def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
@@ -349,41 +327,22 @@ def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
     assert row == WaitingMail(None, "new.example", 2, 1, 0, None)
 
 
-OUTSIDE = Outside()
+# ---- how deep it is
 
 
-async def test_an_empty_queue(tmp_path: Path) -> None:
+async def test_an_empty_queue_has_no_depth(backend: Backend) -> None:
     """Nothing waits, nothing is overdue, nothing is held."""
-    async with open_store(tmp_path, OUTSIDE, inline=True):
-        assert read_depth(tmp_path / FILE_NAME, OUTSIDE.now()) == Depth(0, 0, 0, ())
+    assert await backend.store.queue_control.depth() == Depth(0, 0, 0, ())
 
 
-async def test_what_waits_is_counted_simulated_or_not(tmp_path: Path) -> None:
+async def test_what_waits_is_counted_simulated_or_not(backend: Backend, clock: Clock) -> None:
     """Due and deferred apart, and the wait of the first that is due."""
-    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        account = await stored_mail.account(store)
-        await stored_mail.defer(
-            store, OUTSIDE, await stored_mail.accept(store, OUTSIDE, account, "a@example.net"), seconds=1_000
-        )
-        first = await stored_mail.accept(store, OUTSIDE, account, "b@example.net", "c@example.net")
-        await stored_mail.accept(store, OUTSIDE, account, "d@example.net", simulated=True)
-        found = read_depth(tmp_path / FILE_NAME, first.created_at + 60_000_000)
-    assert found is not None
-    assert (found.due, found.deferred) == (3, 1)
+    store, outside = backend.store, backend.outside
+    await backend.deferred("a@example.net")
+    await stored_mail.accept(store, outside, backend.account, "b@example.net", "c@example.net")
+    await stored_mail.accept(store, outside, backend.account, "d@example.net", simulated=True)
+    await store.pools.hold("google", "refused")
+    clock.now += 60_000_000
+    found = await store.queue_control.depth()
+    assert (found.due, found.deferred, found.held) == (3, 1, ("google",))
     assert found.overdue == pytest.approx(60, abs=1)
-
-
-async def test_time_that_runs_out_gives_nothing(tmp_path: Path) -> None:
-    """A count that takes longer than its limit is given up."""
-    async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        account = await stored_mail.account(store)
-        await stored_mail.accept(store, OUTSIDE, account, *(f"a{number}@example.net" for number in range(50)))
-        began = time.monotonic()
-        assert read_depth(tmp_path / FILE_NAME, OUTSIDE.now(), seconds=-1, steps=10) is None
-        assert time.monotonic() - began < 1
-
-
-def test_no_database_gives_nothing(tmp_path: Path) -> None:
-    """Nor does it create one."""
-    assert read_depth(tmp_path / FILE_NAME, 0) is None
-    assert not (tmp_path / FILE_NAME).exists()

@@ -12,9 +12,9 @@ WHERE = ("192.0.2.1", "curl")
 
 
 @pytest.fixture
-def user(store: Store, account: Account) -> User:
+async def user(store: Store, account: Account) -> User:
     """The account's user."""
-    found = store.accounts.user_by_email(account.email)
+    found = await store.accounts.user_by_email(account.email)
     assert found is not None
     return found
 
@@ -35,7 +35,7 @@ async def test_each_renewal_is_the_next_generation(store: Store, user: User, clo
     assert (renewal.session.id, renewal.session.generation) == (begun.id, 1)
     assert (renewal.session.address, renewal.session.user_agent) == ("192.0.2.2", "wget")
     assert renewal.session.expires_at - renewal.session.renewed_at == SESSION_LIFETIME
-    assert store.sessions.of(user.id) == [renewal.session]
+    assert await store.sessions.of(user.id) == [renewal.session]
 
 
 async def test_an_old_generation_ends_the_session(store: Store, user: User) -> None:
@@ -46,7 +46,7 @@ async def test_an_old_generation_ends_the_session(store: Store, user: User) -> N
     assert (reused.session, reused.reused) == (None, True)
     gone = await store.sessions.renew(begun.id, 1, *WHERE)
     assert (gone.session, gone.reused) == (None, False)
-    assert [each.id for each in store.sessions.of(user.id)] == [other.id]
+    assert [each.id for each in await store.sessions.of(user.id)] == [other.id]
 
 
 async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> None:
@@ -54,17 +54,17 @@ async def test_a_generation_to_come_is_no_reuse(store: Store, user: User) -> Non
     begun = await begin(store, user)
     renewal = await store.sessions.renew(begun.id, 5, *WHERE)
     assert (renewal.session, renewal.reused) == (None, False)
-    assert store.sessions.of(user.id) == [begun]
+    assert await store.sessions.of(user.id) == [begun]
 
 
 async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock) -> None:
     """It is neither shown nor renewed, and makes no user, before it is deleted."""
     begun = await begin(store, user)
-    assert store.accounts.user_of_session(begun.id) == user
+    assert await store.accounts.user_of_session(begun.id) == user
     clock.now += SESSION_LIFETIME
     assert (await store.sessions.renew(begun.id, 0, *WHERE)).session is None
-    assert store.sessions.of(user.id) == []
-    assert store.accounts.user_of_session(begun.id) is None
+    assert await store.sessions.of(user.id) == []
+    assert await store.accounts.user_of_session(begun.id) is None
 
 
 async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:
@@ -80,14 +80,14 @@ async def test_a_new_password_ends_them_all(store: Store, user: User) -> None:
     for _ in range(3):
         await begin(store, user)
     await store.accounts.set_password(user.id, "another hash")
-    assert store.sessions.of(user.id) == []
+    assert await store.sessions.of(user.id) == []
 
 
 async def test_no_session_begins_under_an_old_password(store: Store, user: User) -> None:
     """A login whose password was right when it was looked at, and is not any more, comes to nothing."""
     await store.accounts.set_password(user.id, "another hash")
     assert await store.sessions.begin(user, *WHERE) is None
-    assert store.sessions.of(user.id) == []
+    assert await store.sessions.of(user.id) == []
 
 
 async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) -> None:
@@ -95,7 +95,7 @@ async def test_the_one_renewed_longest_ago_makes_room(store: Store, user: User) 
     begun = [await begin(store, user) for _ in range(SESSIONS_PER_USER)]
     await store.sessions.renew(begun[0].id, 0, *WHERE)
     newest = await begin(store, user)
-    left = {each.id for each in store.sessions.of(user.id)}
+    left = {each.id for each in await store.sessions.of(user.id)}
     assert len(left) == SESSIONS_PER_USER
     assert {newest.id, begun[0].id} <= left
     assert begun[1].id not in left

@@ -1,45 +1,47 @@
 """Statements over many rows: however many there are, all of them are written and all answered."""
 
-import apsw
 import pytest
 
-from appliance.store.sql import MOST_ROWS, Many, changed, gathered
+from appliance.store import Store
+from appliance.store.sql import Many, Row, Tx, changed, gathered
 
-INSERT = Many("INSERT INTO numbers (number, word) VALUES {(?, 'the ' || ?)} RETURNING number")
-
-
-def numbers() -> apsw.Connection:
-    """A table of numbers with nothing in it."""
-    connection = apsw.Connection(":memory:")
-    connection.execute("CREATE TABLE numbers (number INTEGER NOT NULL, word TEXT NOT NULL) STRICT")
-    return connection
+INSERT = Many("INSERT INTO pool_holds (pool, reason, held_at) VALUES {(?, 'the ' || ?, ?i)} RETURNING held_at")
+DELETE = Many("DELETE FROM pool_holds WHERE held_at IN ({?i})")
+DELETE_FIRST = "DELETE FROM pool_holds WHERE held_at < :most"
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 15, MOST_ROWS, MOST_ROWS + 1, 5 * MOST_ROWS - 1])
-def test_every_row_is_written_once(count: int) -> None:
+async def insert(store: Store, values: list[Row]) -> list[Row]:
+    """Write these rows; what the statement answered."""
+    return await store.engine.write(lambda tx: INSERT.run(tx, values))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 15, 16, 17, 79])
+async def test_every_row_is_written_once(store: Store, count: int) -> None:
     """Whatever their number, the rows are there in their order, each with its own values."""
-    connection = numbers()
-    found = INSERT.run(connection, [(number, f"{number}th") for number in range(count)])
+    found = await insert(store, [(f"pool {number}", f"{number}th", number) for number in range(count)])
     assert found == [(number,) for number in range(count)]
-    stored = connection.execute("SELECT number, word FROM numbers ORDER BY rowid").fetchall()
-    assert stored == [(number, f"the {number}th") for number in range(count)]
+    stored = await store.engine.rows("SELECT pool, reason, held_at FROM pool_holds ORDER BY held_at", {})
+    assert stored == [(f"pool {number}", f"the {number}th", number) for number in range(count)]
 
 
-def test_what_was_changed_is_counted() -> None:
+async def test_what_was_changed_is_counted(store: Store) -> None:
     """Over all of the statements that many rows need, and not what was changed before."""
-    connection = numbers()
-    INSERT.run(connection, [(number, "") for number in range(40)])
-    delete = Many("DELETE FROM numbers WHERE number IN ({?})")
-    assert delete.count(connection, [(number,) for number in range(10, 60)]) == 30
-    assert delete.count(connection, []) == 0
-    assert changed(connection, "DELETE FROM numbers WHERE number < :most", {"most": 4}) == 4
-    assert changed(connection, "DELETE FROM numbers WHERE number < :most", {"most": 4}) == 0
+    await insert(store, [(f"pool {number}", "", number) for number in range(40)])
+
+    def work(tx: Tx) -> list[int]:
+        several = [DELETE.count(tx, [(number,) for number in range(10, 60)]), DELETE.count(tx, [])]
+        return [*several, changed(tx, DELETE_FIRST, {"most": 4}), changed(tx, DELETE_FIRST, {"most": 4})]
+
+    assert await store.engine.write(work) == [30, 0, 4, 0]
 
 
-def test_rows_are_gathered_in_order() -> None:
+async def test_rows_are_gathered_in_order(store: Store) -> None:
     """All of them, with numbers, text and nothing as they are, by the first column."""
-    connection = numbers()
-    INSERT.run(connection, [(number, 'a "word"') for number in (3, 1, 2**62)])
-    found = gathered(connection, "SELECT number, word, NULL AS gap FROM numbers", "number, word, gap", {})
-    assert found == [(number, 'the a "word"', None) for number in (1, 3, 2**62)]
-    assert gathered(connection, "SELECT number FROM numbers WHERE number > :n", "number", {"n": 2**62}) == []
+    await insert(store, [(f"pool {number}", 'a "word"', number) for number in (3, 1, 2**62)])
+    query = "SELECT held_at, reason, NULL AS gap FROM pool_holds WHERE held_at > :least"
+
+    async def found(least: int) -> list[Row]:
+        return await store.engine.read(lambda tx: gathered(tx, query, "held_at, reason, gap", {"least": least}))
+
+    assert await found(0) == [(number, 'the a "word"', None) for number in (1, 3, 2**62)]
+    assert await found(2**62) == []

@@ -59,11 +59,11 @@ async def test_what_may_still_be_written_is_not_counted_yet(
     """A row whose id is older than the last one counted must not be passed over: the youngest are left for later."""
     await send(store, messages, clock, DELIVERED)
     assert not await store.statistics.count()
-    rows = store.engine.read(lambda c: c.execute("SELECT kind FROM hourly_counts").fetchall())
+    rows = await store.engine.rows("SELECT kind FROM hourly_counts", {})
     assert rows == []
     clock.now += 61 * SECOND
     await store.statistics.count()
-    rows = store.engine.read(lambda c: c.execute("SELECT kind FROM hourly_counts ORDER BY kind").fetchall())
+    rows = await store.engine.rows("SELECT kind FROM hourly_counts ORDER BY kind", {})
     assert rows == [("delivered",), ("sent",)]
 
 
@@ -136,8 +136,8 @@ async def test_a_server_at_rest_writes_nothing(
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()
-    before = store.queue_control.version()
+    before = await store.queue_control.version()
     for _ in range(3):
         clock.now += 10 * SECOND
         assert not await store.statistics.count()
-    assert store.queue_control.version() == before
+    assert await store.queue_control.version() == before

@@ -13,14 +13,17 @@ async def test_an_address_keeps_its_first_reason(store: Store, account: Account)
     first = await store.suppressions.add(account.id, "a@x.example", "hard bounce")
     again = await store.suppressions.add(account.id, "a@x.example", "manual")
     assert again == first
-    assert store.suppressions.page(account.id, "", 10) == [first]
+    assert await store.suppressions.page(account.id, "", 10) == [first]
 
 
 async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> None:
     """In order, from the one after the last seen."""
     for name in ("c", "a", "d", "b"):
         await store.suppressions.add(account.id, f"{name}@x.example", "manual")
-    pages = store.suppressions.page(account.id, "", 3), store.suppressions.page(account.id, "c@x.example", 3)
+    pages = (
+        await store.suppressions.page(account.id, "", 3),
+        await store.suppressions.page(account.id, "c@x.example", 3),
+    )
     assert [[entry.address[0] for entry in page] for page in pages] == [["a", "b", "c"], ["d"]]
 
 
@@ -28,7 +31,7 @@ async def test_an_address_can_be_taken_off(store: Store, account: Account) -> No
     """Once; what is not on the list cannot be taken off it."""
     await store.suppressions.add(account.id, "a@x.example", "manual")
     await store.suppressions.remove(account.id, "a@x.example")
-    assert store.suppressions.page(account.id, "", 10) == []
+    assert await store.suppressions.page(account.id, "", 10) == []
     with pytest.raises(Refused) as refused:
         await store.suppressions.remove(account.id, "a@x.example")
     assert refused.value.code is Code.NOT_FOUND
@@ -38,7 +41,7 @@ async def test_each_account_has_its_own_list(store: Store, account: Account) -> 
     """Another account's entries are neither seen nor removed."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(account.id, "a@x.example", "manual")
-    assert store.suppressions.page(other.id, "", 10) == []
+    assert await store.suppressions.page(other.id, "", 10) == []
     with pytest.raises(Refused):
         await store.suppressions.remove(other.id, "a@x.example")
-    assert len(store.suppressions.page(account.id, "", 10)) == 1
+    assert len(await store.suppressions.page(account.id, "", 10)) == 1

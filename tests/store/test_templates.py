@@ -5,14 +5,15 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
 from appliance.store import Store
+from appliance.store.sql import Row
 from appliance.store.templates import PAGE_CHARACTERS
 from tests.store.samples import HASH
 
 
-def versions(store: Store) -> list[tuple[object, ...]]:
+async def versions(store: Store) -> list[Row]:
     """Every version ever saved."""
     query = "SELECT alias, version, subject FROM template_versions ORDER BY alias, version"
-    return store.engine.read(lambda c: c.execute(query).fetchall())
+    return await store.engine.rows(query, {})
 
 
 async def test_each_save_is_a_new_version(store: Store, account: Account) -> None:
@@ -22,32 +23,32 @@ async def test_each_save_is_a_new_version(store: Store, account: Account) -> Non
     assert (first.version, second.version) == (1, 2)
     assert second.created_at == first.created_at
     assert second.updated_at > first.updated_at
-    assert store.templates.current(account.id, "welcome") == second
-    assert versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "Hello again")]
+    assert await store.templates.current(account.id, "welcome") == second
+    assert await versions(store) == [("welcome", 1, "Hello"), ("welcome", 2, "Hello again")]
 
 
 async def test_a_deleted_template_is_gone(store: Store, account: Account) -> None:
     """It cannot be used or listed; saved again it is new, with nothing from before but that its numbers go on."""
     await store.templates.save(account.id, "welcome", "Hello", "text", None)
     await store.templates.delete(account.id, "welcome")
-    assert store.templates.current(account.id, "welcome") is None
-    assert store.templates.page(account.id, "", 10) == ([], False)
+    assert await store.templates.current(account.id, "welcome") is None
+    assert await store.templates.page(account.id, "", 10) == ([], False)
     with pytest.raises(Refused) as refused:
         await store.templates.delete(account.id, "welcome")
     assert refused.value.code is Code.NOT_FOUND
     again = await store.templates.save(account.id, "welcome", "New", "text", None)
     assert again.version == 2
     assert again.created_at == again.updated_at
-    assert versions(store) == [("welcome", 2, "New")]
+    assert await versions(store) == [("welcome", 2, "New")]
 
 
 async def test_templates_are_listed_page_by_page(store: Store, account: Account) -> None:
     """By alias, from the one after the last seen."""
     for alias in ("c", "a", "d", "b"):
         await store.templates.save(account.id, alias, "s", "t", None)
-    found, more = store.templates.page(account.id, "", 3)
+    found, more = await store.templates.page(account.id, "", 3)
     assert ([template.alias for template in found], more) == (["a", "b", "c"], True)
-    found, more = store.templates.page(account.id, "c", 3)
+    found, more = await store.templates.page(account.id, "c", 3)
     assert ([template.alias for template in found], more) == (["d"], False)
 
 
@@ -58,11 +59,11 @@ async def test_a_page_of_large_templates_ends_early(store: Store, account: Accou
         await store.templates.save(account.id, "versions", None, None, "x" * size)
     pages, after, more = [], "", True
     while more:
-        found, more = store.templates.page(account.id, after, 100)
+        found, more = await store.templates.page(account.id, after, 100)
         after = found[-1].alias
         pages.append([template.alias for template in found])
     assert pages == [["a", "b"], ["c"], ["d"], ["versions"]]
-    newest, more = store.templates.versions(account.id, "versions", 99, 100)
+    newest, more = await store.templates.versions(account.id, "versions", 99, 100)
     assert ([each.version for each in newest], more) == ([4], True)
 
 
@@ -73,7 +74,7 @@ async def test_accounts_do_not_see_each_others_templates(store: Store, account: 
     theirs = await store.templates.save(other.id, "welcome", "theirs", "t", None)
     assert theirs.version == 1
     await store.templates.delete(other.id, "welcome")
-    current = store.templates.current(account.id, "welcome")
+    current = await store.templates.current(account.id, "welcome")
     assert current is not None
     assert current.subject == "mine"
-    assert store.templates.current(other.id, "welcome") is None
+    assert await store.templates.current(other.id, "welcome") is None

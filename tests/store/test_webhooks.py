@@ -20,21 +20,21 @@ async def test_the_first_save_makes_it_and_the_next_changes_it(store: Store, acc
     assert (changed.id, changed.created_at, changed.secret) == (made.id, made.created_at, made.secret)
     assert (changed.url, changed.events, changed.enabled) == ("https://other.example/", (EventType.FAILED,), False)
     assert changed.updated_at > made.updated_at
-    assert store.webhooks.of(account.id) == store.webhooks.by_id(made.id) == changed
+    assert await store.webhooks.of(account.id) == await store.webhooks.by_id(made.id) == changed
 
 
 async def test_a_new_secret_takes_the_place_of_the_old(store: Store, account: Account) -> None:
     """A rotation changes secret and hint; one for a webhook that is gone is refused."""
     webhook = await save(store, account.id)
     await store.webhooks.replace_secret(webhook, SealedSecret(b"other", "wxyz"))
-    found = store.webhooks.existing(account.id)
+    found = await store.webhooks.existing(account.id)
     assert (found.secret, found.secret_hint) == (b"other", "wxyz")
     await store.webhooks.delete(account.id)
     await save(store, account.id)
     with pytest.raises(Refused) as refused:
         await store.webhooks.replace_secret(webhook, SECRET)
     assert refused.value.code is Code.NOT_FOUND
-    assert store.webhooks.existing(account.id).secret == SECRET.sealed
+    assert (await store.webhooks.existing(account.id)).secret == SECRET.sealed
 
 
 async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
@@ -42,15 +42,15 @@ async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: M
     old = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     await store.webhooks.delete(account.id)
-    assert store.webhooks.of(account.id) is store.webhooks.by_id(old.id) is None
-    assert store.webhook_history.page(account.id, None, None, 10) == []
-    secrets = store.engine.read(lambda c: c.execute("SELECT secret, secret_hint FROM webhooks").fetchall())
+    assert await store.webhooks.of(account.id) is await store.webhooks.by_id(old.id) is None
+    assert await store.webhook_history.page(account.id, None, None, 10) == []
+    secrets = await store.engine.rows("SELECT secret, secret_hint FROM webhooks", {})
     assert secrets == [(b"", "")]
     with pytest.raises(Refused):
         await store.webhooks.delete(account.id)
     new = await save(store, account.id)
     assert new.id != old.id
-    assert store.webhook_history.page(account.id, None, None, 10) == []
+    assert await store.webhook_history.page(account.id, None, None, 10) == []
 
 
 async def test_retention_deletes_the_log_of_a_deleted_one(
@@ -65,5 +65,5 @@ async def test_retention_deletes_the_log_of_a_deleted_one(
     await store.webhooks.delete(account.id)
     assert await expire(store) == 4  # three posts and the webhook
     assert await expire(store) == 0
-    assert [lane for lane, _, _ in store.webhook_posts.lanes()] == [events(kept)]
-    assert store.webhooks.of(other.id) == kept
+    assert [lane for lane, _, _ in (await store.webhook_posts.lanes())[0]] == [events(kept)]
+    assert await store.webhooks.of(other.id) == kept

@@ -9,7 +9,7 @@ from appliance.message.addresses import Address
 from appliance.model.mail import Caller, CredentialKind
 from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
-from appliance.submission.actions import Action, Backend, ParseRecipient, PlainAction, Submit
+from appliance.submission.actions import Action, Backend, FindCaller, ParseRecipient, PlainAction, Submit
 from appliance.submission.commands import Login, parse_address
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
@@ -27,6 +27,12 @@ class FakeBackend:
     logins: dict[str, bytes] = field(default_factory=lambda: {USERNAME: sha256(PASSWORD)})
     refusal: Refused | None = None
     has_place: bool = True  # for one more connection of the credential
+    is_known: bool = True  # whether a credential that was found once is known without a further look
+    asked: list[str] = field(default_factory=list)
+
+    def known_caller(self, login: Login) -> Caller | None:
+        """The same, without asking the store."""
+        return self.caller(login) if self.is_known else None
 
     def caller(self, login: Login) -> Caller | None:
         """The account of the one credential."""
@@ -34,10 +40,12 @@ class FakeBackend:
 
     def admit(self, caller: Caller) -> bool:
         """Whether its credential may have one more connection."""
+        self.asked.append("admit")
         return self.has_place
 
     def check(self, caller: Caller) -> None:
         """Refuse, if there is a refusal."""
+        self.asked.append("check")
         if self.refusal is not None:
             raise self.refusal
 
@@ -51,17 +59,23 @@ class Talk:
     budget: MemoryBudget
     action: Action | None = None
     yields: int = 0  # how often other connections had a turn
+    finds: bool = True  # callers at once; else the test does
 
     def send(self, data: bytes) -> list[bytes]:
         """Bytes in; the replies, one by one, each with all its lines."""
         self.action = self.protocol.receive(data)
-        while isinstance(self.action, ParseRecipient) or self.action is PlainAction.YIELD:
-            if not isinstance(self.action, ParseRecipient):
+        while isinstance(self.action, ParseRecipient | FindCaller) or self.action is PlainAction.YIELD:
+            following: Action | None = None
+            if isinstance(self.action, FindCaller):
+                if not self.finds:
+                    break
+                following = self.protocol.caller_found(self.action, self.backend.caller(self.action.login))
+            elif isinstance(self.action, ParseRecipient):
+                self.protocol.recipient_parsed(_parse(self.action))
+            else:
                 self.yields += 1
                 self.protocol.resume()
-            else:
-                self.protocol.recipient_parsed(_parse(self.action))
-            self.action = self.protocol.proceed()
+            self.action = following or self.protocol.proceed()
         return self.replies()
 
     def say(self, line: bytes) -> bytes:
@@ -109,7 +123,7 @@ def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
 def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = MEMORY) -> Talk:
     """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
-    asked = Backend(backend.caller, backend.admit, backend.check, _unused, _unused, _unused)
+    asked = Backend(backend.known_caller, backend.admit, backend.check, _unused, _unused, _unused, _unused)
     protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure, plaintext_login=plaintext_login)
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]

@@ -5,8 +5,9 @@ import base64
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.submission.actions import Phase, PlainAction
-from tests.submission.offline_client import PASSWORD, USERNAME, credential, logged_in, talk
+from appliance.model.mail import Caller
+from appliance.submission.actions import FindCaller, Phase, PlainAction
+from tests.submission.offline_client import CALLER, PASSWORD, USERNAME, Talk, credential, logged_in, talk
 
 BASE64 = base64.b64encode
 
@@ -53,10 +54,11 @@ def test_what_is_no_login(lines: list[bytes], reply: bytes) -> None:
     assert made.say(b"NOOP").startswith(b"250 ")
 
 
-def test_a_credential_with_too_many_connections_is_told_so() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_credential_with_too_many_connections_is_told_so(is_known: bool) -> None:
     """A right login beyond the limit is a 421, and the end of the session."""
     made = talk()
-    made.backend.has_place = False
+    made.backend.has_place, made.backend.is_known = False, is_known
     made.say(b"EHLO client.example.com")
     assert made.say(b"AUTH PLAIN " + credential()).startswith(b"421 4.7.0 Too many connections with this credential")
     assert made.protocol.phase is Phase.OVER
@@ -102,6 +104,97 @@ def test_what_could_not_be_accepted_is_refused_at_mail(code: Code) -> None:
     assert made.say(b"MAIL FROM:<a@example.com>") == f"{code.smtp} Not now.\r\n".encode()
     made.backend.refusal = None
     assert made.say(b"MAIL FROM:<a@example.com>").startswith(b"250 ")
+
+
+# ---- while the store is asked who a client is
+
+AUTH = b"AUTH PLAIN " + credential() + b"\r\n"
+MAIL = b"MAIL FROM:<a@example.com>\r\n"
+FROM_ELSEWHERE = b"MAIL FROM:<a@elsewhere.example>\r\n"
+
+
+def asking(line: bytes) -> tuple[Talk, FindCaller]:
+    """A session that waits to be told whose login it is: at AUTH, or at MAIL after it."""
+    made = talk() if line == AUTH else logged_in()
+    made.say(b"EHLO client.example.com")
+    made.finds = made.backend.is_known = False
+    assert made.send(line) == []
+    assert isinstance(made.action, FindCaller)
+    return made, made.action
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"), [(AUTH, b"235 2.7.0 Authentication successful\r\n"), (MAIL, b"250 2.1.0 Sender OK\r\n")]
+)
+def test_what_follows_waits_for_the_store(line: bytes, reply: bytes) -> None:
+    """AUTH and MAIL are not answered, nor what was sent behind them, until the caller is known; then all in order."""
+    made, action = asking(line)
+    assert made.send(b"NOOP\r\n") == []
+    assert made.action is None
+    assert made.protocol.phase is Phase.ACTION
+    assert made.protocol.caller_found(action, CALLER) is None
+    assert made.protocol.proceed() is None
+    assert made.replies() == [reply, b"250 2.0.0 OK\r\n"]
+
+
+def test_a_caller_who_was_found_a_moment_ago_is_not_looked_up() -> None:
+    """Every connection, and every message of it, would cost a look into the store; a wrong password always does."""
+    made = talk()
+    made.finds = False
+    made.say(b"EHLO client.example.com")
+    assert made.say(AUTH.strip()).startswith(b"235 ")
+    assert made.say(MAIL.strip()).startswith(b"250 ")
+    wrong = talk()
+    wrong.finds = False
+    wrong.say(b"EHLO client.example.com")
+    assert wrong.send(b"AUTH PLAIN " + credential(password="guessed") + b"\r\n") == []
+    assert isinstance(wrong.action, FindCaller)
+
+
+@pytest.mark.parametrize("line", [AUTH, MAIL])
+def test_without_the_store_a_client_may_try_again(line: bytes) -> None:
+    """A storage that is away is a 451, and neither a wrong password nor the end of the session or its login."""
+    made, action = asking(line)
+    assert made.protocol.caller_found(action, Refused(Code.TEMPORARY_FAILURE, "Not now.")) is None
+    assert made.replies() == [b"451 4.3.0 Not now.\r\n"]
+    made.finds = True
+    assert made.say(line.strip())[:4] in (b"235 ", b"250 ")
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal", "reply"),
+    [
+        (FROM_ELSEWHERE, None, b"550 5.7.1 "),
+        (b"MAIL FROM:<>\r\n", None, b"550 5.7.1 "),
+        (MAIL, Refused(Code.ACCOUNT_SUSPENDED, "Suspended."), b"550 5.7.1 "),
+    ],
+)
+def test_a_sender_is_refused_after_the_store_was_asked_as_before(
+    line: bytes, refusal: Refused | None, reply: bytes
+) -> None:
+    """It is the reply to MAIL, counted as any other, and the session goes on."""
+    made, action = asking(line)
+    made.backend.refusal = refusal
+    assert made.protocol.caller_found(action, CALLER) is None
+    (answer,) = made.replies()
+    assert answer.startswith(reply)
+    assert made.protocol.phase is Phase.COMMAND
+    made.backend.refusal, made.finds = None, True
+    assert made.say(MAIL.strip()).startswith(b"250 ")
+
+
+@pytest.mark.parametrize("result", [CALLER, Refused(Code.TEMPORARY_FAILURE, "Not now."), None])
+@pytest.mark.parametrize("line", [AUTH, MAIL])
+def test_a_client_that_is_gone_begins_nothing(line: bytes, result: Caller | Refused | None) -> None:
+    """A connection lost meanwhile counts for no credential and begins no message; a wrong guess still counts."""
+    made, action = asking(line)
+    made.backend.asked.clear()
+    made.protocol.close()
+    following = made.protocol.caller_found(action, result)
+    assert following is (PlainAction.WRONG_LOGIN if line == AUTH and result is None else None)
+    assert made.replies() == []
+    assert made.protocol.phase is Phase.OVER
+    assert made.backend.asked == []
 
 
 # ---- STARTTLS

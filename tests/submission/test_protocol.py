@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.submission import limits, replies
-from appliance.submission.actions import ParseRecipient, Phase, PlainAction, Submit
+from appliance.submission.actions import FindCaller, ParseRecipient, Phase, PlainAction, Submit
 from appliance.submission.commands import parse_address
 from appliance.submission.replies import Rejected
 from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
@@ -358,21 +358,25 @@ COMMANDS = st.sampled_from(
 )
 
 
-@given(st.lists(st.one_of(COMMANDS, st.binary(max_size=40)), max_size=30), st.randoms(use_true_random=False))
-def test_pieces_make_no_difference(said: list[bytes], choose: object) -> None:
+@given(st.lists(st.one_of(COMMANDS, st.binary(max_size=40)), max_size=30), st.booleans())
+def test_pieces_make_no_difference(said: list[bytes], is_known: bool) -> None:
     """Whatever is said is answered the same whether it comes at once or a byte at a time, and every reply is whole."""
 
     def answers(pieces: list[bytes]) -> list[bytes]:
         made, found = talk(), []
+        made.backend.is_known = is_known
         for piece in pieces:
             action = made.protocol.receive(piece)
             while action is not None:
+                following = None
                 if action is PlainAction.WRONG_LOGIN:
                     made.protocol.login_failed(too_many=False)
+                elif isinstance(action, FindCaller):
+                    following = made.protocol.caller_found(action, made.backend.caller(action.login))
                 else:
                     assert isinstance(action, Submit)
                     made.protocol.submitted("msg_1")
-                action = made.protocol.proceed()
+                action = following or made.protocol.proceed()
             found += made.replies()
         return found
 

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
+from appliance.outside import Outside
+from appliance.store import open_store
 from appliance.systemd import plan
 from appliance.systemd.plan import Installation, Program
 from tests.e2e.submission.client import final_status, submit
+from tests.ports import free_port
+from tests.postgresql_server import USER, postgresql
 from tests.programs import find, needs
 from tests.running_appliance import PROGRAM as THIS
-from tests.running_appliance import Running, appliance
+from tests.running_appliance import Provisioned, Running, appliance, provision
 from tests.systemd.denying import can_deny, denying_writable_code
 from tests.systemd.system_calls import ARCHITECTURES, allowed_calls, calls_of, exists_on, filtered
 
@@ -148,6 +153,29 @@ def test_the_program_works_under_the_filter(tmp_path: Path) -> None:
         assert running.hang_up("reloaded")["changed"] == []
         assert running.complaints() == []
         assert running.terminate() == 0
+
+
+@needs("systemd")
+@needs("seccomp")
+@needs("postgresql")
+@pytest.mark.parametrize("way", ["socket", "TCP"])
+def test_a_postgresql_is_reached_under_the_filter(tmp_path: Path, way: str) -> None:
+    """On the same machine by its socket, or elsewhere; it is started first where it is here."""
+    words = {line for line in plan.file("appliance.service").splitlines() if line.startswith(("After", "RestrictAddr"))}
+    assert {"After=postgresql.service", "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX"} <= words
+    port = free_port()
+    with postgresql(listen_addresses="127.0.0.1", port=str(port)) as cluster:
+        url = f"{cluster.url()}&port={port}" if way == "socket" else f"postgresql://{USER}@127.0.0.1:{port}/{USER}"
+
+        async def add() -> Provisioned:
+            async with open_store(tmp_path / "data", Outside(), url=url, inline=True) as store:
+                return await provision(store, "demo")
+
+        store = f'[store]\nurl = "{url}"'
+        with appliance(tmp_path, program=filtered(*THIS), retention=store, account=trio.run(add)) as running:
+            use(running)
+            assert running.complaints() == []
+            assert running.terminate() == 0
 
 
 @needs("systemd")

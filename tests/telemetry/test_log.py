@@ -363,3 +363,13 @@ def test_a_line_is_what_the_standard_library_writes() -> None:
         line = log.json_line(1_700_000_000.25, "info", "appliance.test", "an event", {"key": value})
         told = {"ts": "2023-11-14T22:13:20.250Z", "level": "info", "logger": "appliance.test", "event": "an event"}
         assert line == json.dumps({**told, "key": value})
+
+
+def test_the_lines_of_a_node_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line in JSON has the node's name, once it has one."""
+    monkeypatch.setattr(log, "_of_process", {})
+    with log.named_node("mail1"):
+        line = json.loads(log.json_line(0.0, "info", "appliance.x", "during", {"count": 1}))
+    assert (line["node"], line["count"]) == ("mail1", 1)
+    with log.named_node(""):
+        assert "node" not in json.loads(log.json_line(0.0, "info", "appliance.x", "alone", {}))

@@ -29,7 +29,7 @@ async def reading_thread_taken(store: Store) -> AsyncIterator[None]:
         end.wait(10)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(store.engine.scanner.read, work)
+        nursery.start_soon(store.engine.scan, work)
         assert await trio.to_thread.run_sync(begun.wait, 10)
         try:
             yield

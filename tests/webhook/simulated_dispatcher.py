@@ -13,7 +13,6 @@ from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome
 from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import Store, open_store
-from appliance.store.sql import rows
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.http import Posted
 from appliance.webhook.post import Attempts
@@ -108,9 +107,8 @@ class Simulation:
     async def prove(self, *names: str) -> None:
         """Let it be on record that the receivers of these accounts have answered before."""
         for name in names:
-            row = (self.accounts[name],)
-            sql = "UPDATE webhooks SET last_success_at = created_at WHERE account_id = ?"
-            await self.store.engine.write(lambda c, row=row, sql=sql: c.execute(sql, row).fetchall())  # type: ignore[misc]  # bound now
+            sql = "UPDATE webhooks SET last_success_at = created_at WHERE account_id = :id"
+            await self.store.engine.change(sql, {"id": self.accounts[name]})
 
     async def hook(
         self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, url: str = ""
@@ -132,24 +130,20 @@ class Simulation:
         await self.store.queue.record([outcome(new, each, status, self.outside.now()) for each in new.recipients])
         return new.id
 
-    def deliveries(self, name: str) -> list[WebhookDelivery]:
+    async def deliveries(self, name: str) -> list[WebhookDelivery]:
         """The account's history, the newest first."""
-        return self.store.webhook_history.page(self.accounts[name], None, None, 1_000)
-
-    async def until(self, condition: Callable[[], bool], within: float = 3 * 86_400) -> None:
-        """Wait until something holds; the longer it takes, the less often it is asked."""
-        began = trio.current_time()
-        while not condition():
-            passed = trio.current_time() - began
-            assert passed < within, "waited too long"
-            await trio.sleep(max(0.01, passed / 100))
+        return await self.store.webhook_history.page(self.accounts[name], None, None, 1_000)
 
     async def done(self, name: str, within: float = 3 * 86_400) -> None:
-        """Wait until nothing of an account is pending."""
+        """Wait until nothing of an account is pending; the longer it takes, the less often it is asked."""
         query = """SELECT count(*) FROM webhook_deliveries d JOIN webhooks w ON w.id = d.webhook_id
             WHERE w.account_id = :id AND d.next_attempt_at IS NOT NULL"""
         wanted = {"id": self.accounts[name]}
-        await self.until(lambda: self.store.engine.read(lambda c: rows(c, query, wanted)) == [(0,)], within)
+        began = trio.current_time()
+        while await self.store.engine.rows(query, wanted) != [(0,)]:
+            passed = trio.current_time() - began
+            assert passed < within, "waited too long"
+            await trio.sleep(max(0.01, passed / 100))
 
 
 def url_of(name: str) -> str:

@@ -1,11 +1,13 @@
 """The operator's settings for webhooks: trust, ports, networks, and the names of the service itself."""
 
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from appliance.config.load import parse
 from appliance.config.settings import Config, ConfigError
+from appliance.net.address_policy import Address
 from appliance.outside import Outside
 from appliance.webhook.build import build_poster, own_names
 from tests.fakes.dns import ZoneResolver
@@ -50,6 +52,14 @@ async def test_public_addresses_of_the_machine_are_its_own() -> None:
     """What the operator names as the machine's address behind a NAT is refused, too."""
     made = build_poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Outside())
     assert "an address of this machine" in str(await made.check("https://9.9.9.9/"))
+
+
+async def test_addresses_of_other_nodes_are_this_machines() -> None:
+    """They are refused in the same words, from when they are told."""
+    told: set[Address] = set()
+    made = build_poster(config(""), ZoneResolver({"b.example": {"A": ["9.9.9.8"]}}), Outside(), lambda: told)
+    told.add(ip_address("9.9.9.8"))
+    assert "one is an address of this machine" in str(await made.check("https://b.example/"))
 
 
 async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:

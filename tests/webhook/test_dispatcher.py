@@ -12,11 +12,13 @@ from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
-from appliance.model.webhooks import EventType, PostResult, PostStatus, SealedSecret, Trigger
+from appliance.model.webhooks import EventType, Lane, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.net.dial import Shortage
+from appliance.store.webhooks import WebhookPosts
 from appliance.webhook.dispatcher import DISABLED
 from appliance.webhook.http import Posted
 from appliance.webhook.post import BROKEN_SEAL, OWN_FAULT
+from tests.late_reads import late
 from tests.webhook.simulated_dispatcher import BROKEN, DELAYS, OK, REFUSED, START, Seen, Simulation, simulation, url_of
 
 HOOK = url_of("demo")
@@ -52,7 +54,7 @@ async def test_an_event_is_posted_at_once(tmp_path: Path, autojump_clock: MockCl
             await sim.done("demo")
             (seen,) = sim.receivers.seen
             assert seen.at == pytest.approx(1.0)
-        (delivery,) = sim.deliveries("demo")
+        (delivery,) = await sim.deliveries("demo")
     body = json.loads(seen.body)
     assert body["type"] == delivery.type == "email.delivered"
     assert body["data"]["email_id"] == delivery.message_id == message_id
@@ -90,7 +92,7 @@ async def test_a_failing_receiver_is_tried_seven_times(tmp_path: Path, autojump_
             began = trio.current_time()
             await sim.done("demo")
             await trio.sleep(86_400)
-        (delivery,) = sim.deliveries("demo")
+        (delivery,) = await sim.deliveries("demo")
     at = sim.receivers.at(HOOK)
     waits = [after - before for before, after in zip([began, *at], at, strict=False)]
     assert waits == pytest.approx([0, *DELAYS], abs=0.001)
@@ -126,13 +128,13 @@ async def test_a_receiver_that_recovers_gets_it_once(tmp_path: Path, autojump_cl
         async with sim.running():
             await sim.result("demo")
             await trio.sleep(100)
-            (waiting,) = sim.deliveries("demo")
+            (waiting,) = await sim.deliveries("demo")
             assert (waiting.status, waiting.attempt, waiting.error) == (PostStatus.PENDING, 2, REFUSED.error)
             assert (waiting.response_status, waiting.response_body) == (None, None)
             assert waiting.next_attempt_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
             await trio.sleep(2 * 86_400)
-        (delivery,) = sim.deliveries("demo")
-        webhook = sim.store.webhooks.existing(sim.accounts["demo"])
+        (delivery,) = await sim.deliveries("demo")
+        webhook = await sim.store.webhooks.existing(sim.accounts["demo"])
     assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.SUCCESS, 3, None)
     assert len(sim.receivers.seen) == 3
     assert webhook.last_success_at == delivery.attempted_at == pytest.approx(START + 305 * 1_000_000, abs=1_000)
@@ -164,7 +166,7 @@ async def came_of(directory: Path, posted: Posted) -> PostStatus:
         async with sim.running():
             await sim.result("demo")
             await trio.sleep(1)
-        (delivery,) = sim.deliveries("demo")
+        (delivery,) = await sim.deliveries("demo")
     assert delivery.response_status == posted.status
     return delivery.status
 
@@ -206,7 +208,7 @@ async def test_only_what_is_subscribed_is_posted(tmp_path: Path, autojump_clock:
                 for name in sim.accounts:
                     await sim.result(name, status=status)
             await trio.sleep(600)
-        assert sim.deliveries("disabled") == []
+        assert await sim.deliveries("disabled") == []
     assert [json.loads(seen.body)["type"] for seen in sim.receivers.seen] == ["email.bounced"]
 
 
@@ -241,7 +243,7 @@ async def test_a_deleted_webhook_gets_nothing_more(tmp_path: Path, autojump_cloc
             await trio.sleep(1)
             await sim.hook("demo")
             await trio.sleep(86_400)
-        assert sim.deliveries("demo") == []
+        assert await sim.deliveries("demo") == []
     assert len(sim.receivers.seen) == 1
 
 
@@ -258,7 +260,7 @@ async def test_a_disabled_webhook_gets_nothing_more(tmp_path: Path, autojump_clo
             sim.receivers.answers[HOOK] = OK
             await sim.hook("demo")
             await trio.sleep(86_400)
-        (delivery,) = sim.deliveries("demo")
+        (delivery,) = await sim.deliveries("demo")
     assert len(sim.receivers.seen) == 1
     assert (delivery.status, delivery.attempt, delivery.error) == (PostStatus.FAILED, 1, DISABLED)
 
@@ -288,7 +290,7 @@ async def test_a_new_url_gets_what_waits(tmp_path: Path, autojump_clock: MockClo
             await trio.sleep(1)
             await sim.hook("demo", url="https://elsewhere.example.net/")
             await sim.done("demo")
-        (delivery,) = sim.deliveries("demo")
+        (delivery,) = await sim.deliveries("demo")
     assert [seen.url for seen in sim.receivers.seen] == [HOOK, "https://elsewhere.example.net/"]
     assert delivery.url == "https://elsewhere.example.net/"
 
@@ -301,7 +303,7 @@ async def test_a_new_secret_signs_from_then_on(tmp_path: Path, autojump_clock: M
         async with sim.running():
             await sim.result("demo")
             await trio.sleep(1)
-            webhook = sim.store.webhooks.existing(sim.accounts["demo"])
+            webhook = await sim.store.webhooks.existing(sim.accounts["demo"])
             secret, sealed = sim.secrets.fresh(webhook.id)
             await sim.store.webhooks.replace_secret(webhook, sealed)
             await trio.sleep(10)
@@ -409,7 +411,7 @@ async def test_a_lack_of_this_machine_is_no_attempt(
             for number in range(20):
                 await sim.done(f"a{number}", within=2)
         for number in range(20):
-            (delivery,) = sim.deliveries(f"a{number}")
+            (delivery,) = await sim.deliveries(f"a{number}")
             assert (delivery.status, delivery.attempt) == (PostStatus.SUCCESS, 1)
     assert [record.message for record in caplog.records] == ["events wait: this machine is short"]
 
@@ -523,7 +525,7 @@ async def test_a_ping_does_not_wait_behind_a_backlog(tmp_path: Path, autojump_cl
             await trio.sleep(100)
             now = trio.current_time()
             ping = await sim.store.webhook_history.ping(sim.accounts["demo"])
-            replay = await sim.store.webhook_history.replay(sim.accounts["demo"], sim.deliveries("demo")[-1].id)
+            replay = await sim.store.webhook_history.replay(sim.accounts["demo"], (await sim.deliveries("demo"))[-1].id)
             await trio.sleep(0.01)
             posted = {
                 id_
@@ -547,23 +549,23 @@ async def test_a_fault_of_our_own_ends_one_attempt(tmp_path: Path, autojump_cloc
             await sim.result("other")
             await trio.sleep(1)
             sim.receivers.answers[HOOK] = OK
-            (delivery,) = sim.deliveries("demo")
+            (delivery,) = await sim.deliveries("demo")
             assert (delivery.attempt, delivery.error) == (1, OWN_FAULT)
             await sim.done("demo")
             await sim.done("other")
-        assert [each.status for name in sim.accounts for each in sim.deliveries(name)] == [PostStatus.SUCCESS] * 2
+        assert [each.status for name in sim.accounts for each in await sim.deliveries(name)] == [PostStatus.SUCCESS] * 2
 
 
 async def test_a_secret_that_cannot_be_read_fails_in_words(tmp_path: Path, autojump_clock: MockClock) -> None:
     """With another key file nothing is posted unsigned; the history says what to do, and a new secret helps."""
     async with simulation(tmp_path) as sim:
         await sim.account("demo")
-        webhook = sim.store.webhooks.existing(sim.accounts["demo"])
+        webhook = await sim.store.webhooks.existing(sim.accounts["demo"])
         await sim.store.webhooks.replace_secret(webhook, SealedSecret(b"\x01" + bytes(60), "abcd"))
         async with sim.running():
             await sim.result("demo")
             await trio.sleep(1)
-            (delivery,) = sim.deliveries("demo")
+            (delivery,) = await sim.deliveries("demo")
             assert (delivery.status, delivery.error) == (PostStatus.PENDING, BROKEN_SEAL)
             assert sim.receivers.seen == []
             _, sealed = sim.secrets.fresh(webhook.id)
@@ -605,7 +607,7 @@ async def test_a_stop_finishes_the_posts_in_flight(tmp_path: Path, autojump_cloc
         async with sim.running():
             await trio.sleep(1)
         assert trio.current_time() == pytest.approx(4.9, abs=0.1)
-        counts = [each.status for each in sim.deliveries("demo")]
+        counts = [each.status for each in await sim.deliveries("demo")]
     assert len(sim.receivers.seen) == 8
     assert (counts.count(PostStatus.SUCCESS), counts.count(PostStatus.PENDING)) == (8, 12)
 
@@ -636,17 +638,92 @@ async def test_a_clock_that_was_ahead_leaves_nothing_stuck_on_a_busy_webhook(
             await trio.sleep(4)
         await ahead(sim, days=2)
         await sim.result("demo", "busy@example.net")
-        put_off = [each for each in sim.deliveries("demo") if each.attempt]
+        put_off = [each for each in await sim.deliveries("demo") if each.attempt]
         assert put_off
         async with sim.running(poll_every=5.0):
             for _ in range(20):
                 await trio.sleep(1)
                 await sim.result("demo", "busy@example.net")
-            tried_again = {each.id for each in sim.deliveries("demo") if each.attempt > 1}
+            tried_again = {each.id for each in await sim.deliveries("demo") if each.attempt > 1}
         assert tried_again >= {each.id for each in put_off}
 
 
 async def ahead(sim: Simulation, days: int) -> None:
     """Put off whatever waits, as a clock that is wrong by this much does."""
     statement = f"UPDATE webhook_deliveries SET next_attempt_at = next_attempt_at + {days * 86_400_000_000}"
-    await sim.store.engine.write(lambda c: c.execute(statement).fetchall())
+    await sim.store.engine.change(statement, {})
+
+
+# ---- reads that take a while
+
+
+async def test_what_is_recorded_during_a_look_is_not_posted_again(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A post that was due when the store was read, and whose result is on disk when the answer comes, is not due."""
+
+    async def first_is_recorded() -> None:
+        await trio.sleep(5)
+        assert sorted(each.status for each in await sim.deliveries("demo")) == [PostStatus.PENDING, PostStatus.SUCCESS]
+
+    async def soon(seen: Seen) -> Posted:
+        await trio.sleep(1)
+        return OK
+
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        await sim.prove("demo")
+        sim.receivers.answers[HOOK] = soon
+        async with sim.running():
+            await sim.result("demo", "first@example.net")
+            await trio.sleep(0.5)
+            late(monkeypatch, WebhookPosts, "due", first_is_recorded)
+            await sim.result("demo", "second@example.net")
+            await sim.done("demo", within=60)
+            await trio.sleep(60)
+        assert len(ids(sim.receivers.seen)) == len(set(ids(sim.receivers.seen))) == 2
+
+
+async def test_a_queue_that_was_forgotten_during_a_look_starts_nothing(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan forgets idle queues. The one that takes its place reads the same posts, so they are left to that."""
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        await sim.result("demo")
+        dispatcher = sim.dispatcher()
+        lane = Lane((await sim.store.webhooks.existing(sim.accounts["demo"])).id, Trigger.EVENT)
+
+        async def forget() -> None:
+            dispatcher.queues.clear()
+            await dispatcher._queue(lane)
+
+        await dispatcher._queue(lane)
+        forgotten = dispatcher.queues[lane]
+        late(monkeypatch, WebhookPosts, "due", forget)
+        assert await dispatcher._start(forgotten) is None
+        assert await dispatcher._start(dispatcher.queues[lane]) is not None
+
+
+async def test_a_slot_that_was_taken_during_a_look_is_not_taken_twice(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues that both saw the last free slot get one between them; the other one waits for the next."""
+    async with simulation(tmp_path) as sim:
+        dispatcher = sim.dispatcher(slots=1)
+        queues = []
+        for name in ("one", "two"):
+            await sim.account(name)
+            await sim.result(name)
+            await dispatcher._queue(Lane((await sim.store.webhooks.existing(sim.accounts[name])).id, Trigger.EVENT))
+            queues.append(dispatcher._slots.next())
+        first, second = queues
+        assert first is not None
+        assert second is not None
+
+        async def overtake() -> None:
+            assert await dispatcher._start(second) is not None
+
+        late(monkeypatch, WebhookPosts, "due", overtake)
+        assert await dispatcher._start(first) is None
+        assert first.queued

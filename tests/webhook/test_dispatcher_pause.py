@@ -23,7 +23,7 @@ async def test_a_restored_server_posts_nothing_before_it_is_resumed(tmp_path: Pa
             await sim.result("demo")
             await trio.sleep(86_400)
             assert sim.receivers.seen == []
-            assert {each.status for each in sim.deliveries("demo")} == {PostStatus.PENDING}
+            assert {each.status for each in await sim.deliveries("demo")} == {PostStatus.PENDING}
             await sim.store.pools.release(EVERY)
             await sim.done("demo", within=2 * PAUSE_POLL_EVERY)
             await trio.sleep(60)
@@ -79,5 +79,5 @@ async def test_a_retry_that_came_due_goes_after_the_pause(tmp_path: Path, autoju
             await sim.store.pools.release(EVERY)
             await trio.sleep(60)
             assert len(sim.receivers.seen) == 2
-            (delivery,) = sim.deliveries("demo")
+            (delivery,) = await sim.deliveries("demo")
     assert (delivery.status, delivery.attempt) == (PostStatus.PENDING, 2)

@@ -107,6 +107,13 @@ class Progress:
     host: str | None = None  # the server being tried
     address: str | None = None
     awaits: str = CONNECTION  # this, `HANDSHAKE`, or the stage whose answer is waited for
+    may_hand_over: Callable[[], bool] = lambda: (
+        True
+    )  # asked before the final dot: another node may have the mail by then
+
+
+class LeaseLost(Exception):
+    """Another node may have this mail by now. No server has it: the final dot was not sent."""
 
 
 # ---- the connection
@@ -258,6 +265,8 @@ class SmtpConnection:
             if blocks:  # the last block, mostly the only one, within the time of the answer to it
                 if stage is Stage.END_OF_DATA:
                     await trio.lowlevel.checkpoint_if_cancelled()  # the last moment at which it may be ended
+                    if not progress.may_hand_over():
+                        raise LeaseLost
                     progress.handed_over = True
                 await self._transfer(self._stream.send_all(blocks[-1]), exchange)
             exchange.receive(await self._transfer(self._stream.receive_some(REPLY_RECEIVE_BYTES), exchange) or b"")

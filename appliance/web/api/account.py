@@ -74,7 +74,11 @@ class AccountRoutes(Routes):
     @for_customers("GET /v1/account", (200, AccountAnswer, "The account."))
     async def show(self, user: User) -> AccountAnswer:
         """Read the account of the token, how to reach the service, and what needs attention."""
-        account, config, intake = self.store.accounts.find(user.account_id), self.services.config, self.services.intake
+        account, config, intake = (
+            await self.store.accounts.find(user.account_id),
+            self.services.config,
+            self.services.intake,
+        )
         service = ServiceObject(
             config.http.base_url,
             config.server.hostname,
@@ -97,9 +101,9 @@ class AccountRoutes(Routes):
     async def ledger(self, user: User) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
-        found = self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
         following = found[limit - 1].id if len(found) > limit else None
-        balance = self.store.accounts.find(user.account_id).credits
+        balance = (await self.store.accounts.find(user.account_id)).credits
         return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
 
 

@@ -66,15 +66,15 @@ _ONE = (200, ManagedAccountAnswer, "The account as it is now.")
 
 
 class AdminAccountRoutes(Routes):
-    def _changed(self, account_id: str) -> ManagedAccountAnswer:
+    async def _changed(self, account_id: str) -> ManagedAccountAnswer:
         self.services.auth.forget()
-        return object_from(ManagedAccountAnswer, self.store.accounts.find(account_id), request_id=request_id())
+        return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
     @for_admins("GET /v1/admin/accounts", (200, AccountsAnswer, "A page of accounts."), parameters=PAGING)
     async def page(self, _admin: User) -> AccountsAnswer:
         """List all accounts by name."""
         limit = page_limit()
-        found = self.store.accounts.page(request.args.get("after", ""), limit + 1)
+        found = await self.store.accounts.page(request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         shown = [object_from(ManagedAccountObject, each) for each in found[:limit]]
         return AccountsAnswer(shown, following, request_id())
@@ -87,14 +87,14 @@ class AdminAccountRoutes(Routes):
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
         made = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
-        return self._changed(made.id)
+        return await self._changed(made.id)
 
     @for_admins(
         "GET /v1/admin/accounts/{id}", (200, ManagedAccountAnswer, "The account."), Code.NOT_FOUND, parameters=(_ID,)
     )
     async def show(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Read one account."""
-        return object_from(ManagedAccountAnswer, self.store.accounts.find(account_id), request_id=request_id())
+        return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
     @for_admins("POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,))
     async def suspend(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
@@ -108,8 +108,8 @@ class AdminAccountRoutes(Routes):
 
     async def _set_suspended(self, account_id: str, suspended: bool) -> ManagedAccountAnswer:
         accounts = self.store.accounts
-        await accounts.set_suspended(accounts.find(account_id).id, suspended)
-        return self._changed(account_id)
+        await accounts.set_suspended((await accounts.find(account_id)).id, suspended)
+        return await self._changed(account_id)
 
     @for_admins(
         "POST /v1/admin/accounts/{id}/credits",
@@ -122,7 +122,7 @@ class AdminAccountRoutes(Routes):
     async def credit(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
         """Change an account's credits."""
         accounts = self.store.accounts
-        found = accounts.find(account_id)
+        found = await accounts.find(account_id)
         if (body.change is UNSET) == (body.balance is UNSET):
             raise invalid("body", "give either change or balance")
         if body.change is not UNSET:
@@ -131,4 +131,4 @@ class AdminAccountRoutes(Routes):
             await accounts.set_unlimited(found.id)
         elif body.balance is not UNSET:
             await accounts.set_credits(found.id, body.balance)
-        return self._changed(account_id)
+        return await self._changed(account_id)

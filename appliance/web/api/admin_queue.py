@@ -57,10 +57,10 @@ class AdminQueueRoutes(Routes):
     async def show(self, _admin: User) -> QueueAnswer:
         """Read what waits of all accounts' mail, by provider pool."""
         mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
-        holds = self.store.pools.holds()
-        paused = pause_of(holds.pop(EVERY, None))
-        pools = by_pool(mail, holds, self.store.pools.states())
-        warmups = warming(self.store.warmups.told(self.services.config.warmup, SHOWN_WARMUPS))
+        holds = await self.store.pools.all_holds()
+        paused = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
+        pools = by_pool(mail, [hold for hold in holds if hold.pool != EVERY], await self.store.pools.states())
+        warmups = warming(await self.store.warmups.told(self.services.config.warmup, SHOWN_WARMUPS))
         return QueueAnswer(paused, pools, warmups, None, request_id())
 
     @for_admins(
@@ -71,16 +71,16 @@ class AdminQueueRoutes(Routes):
         parameters=(_POOL,),
     )
     async def pause(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
-        """Hold the mail of a pool until it is resumed."""
+        """Hold the mail of a pool, on all nodes, until it is resumed."""
         check_line("reason", body.reason)
         await self.store.pools.hold(_name(pool), body.reason)
-        return PoolHeldAnswer(pool, True, self.store.pools.holds()[pool].reason, request_id())
+        return PoolHeldAnswer(pool, True, (await self.store.pools.holds())[pool].reason, request_id())
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/resume", (200, PoolHeldAnswer, "Open again."), Code.NOT_FOUND, parameters=(_POOL,)
     )
     async def resume(self, _admin: User, pool: str) -> PoolHeldAnswer:
-        """Resume the mail of a pool, whether an administrator or the server held it."""
+        """Resume the mail of a pool, whether an administrator held it or a server, on all nodes."""
         if not await self.store.pools.release(_name(pool)):
             raise Refused(Code.NOT_FOUND, "This pool is not held.")
         return PoolHeldAnswer(pool, False, None, request_id())

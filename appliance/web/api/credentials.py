@@ -69,7 +69,7 @@ class SmtpCredentialRoutes(Routes):
         """List the account's SMTP credentials, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
+        found = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].username if len(found) > limit else None
         shown = [object_from(SmtpCredentialObject, each) for each in found[:limit]]
         return SmtpCredentialsAnswer(shown, following, request_id())
@@ -85,7 +85,7 @@ class SmtpCredentialRoutes(Routes):
         check_line("name", body.name)
         name = body.name.strip()
         username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
-        created_at = rfc3339(self.store.access.credential(user.account_id, username).created_at)
+        created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
         return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
 
     @for_customers(
@@ -143,7 +143,7 @@ class ApiKeyRoutes(Routes):
         """List the account's API keys, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = self.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
+        found = await self.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
         following = found[limit - 1].id if len(found) > limit else None
         shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
@@ -155,7 +155,7 @@ class ApiKeyRoutes(Routes):
         key_id, key = await self.store.access.create_key(
             user.account_id, scope=body.scope, test=body.test, name=body.name.strip(), by_owner=True
         )
-        created = self.store.access.key(key_id)
+        created = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
 
     @for_customers(

@@ -119,7 +119,7 @@ class DomainRoutes(Routes):
     async def page(self, user: User) -> DomainsAnswer:
         """List the account's domains by name."""
         limit = page_limit()
-        found = self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
+        found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         shown = [object_from(DomainObject, each, status=_status(each)) for each in found[:limit]]
         return DomainsAnswer(shown, following, request_id())
@@ -139,7 +139,7 @@ class DomainRoutes(Routes):
     @for_customers("GET /v1/domains/{domain}", (200, DomainAnswer, "The domain."), Code.NOT_FOUND, parameters=(_NAME,))
     async def show(self, user: User, name: str) -> DomainAnswer:
         """Read a domain with the DNS records to publish, and what DNS shows now."""
-        found = self.store.domains.find(user.account_id, _spelled(name))
+        found = await self.store.domains.find(user.account_id, _spelled(name))
         wanted = await self.lookups.records(user.account_id, found.name)
         return _answer(found, await self.lookups.check(user.account_id, wanted))
 
@@ -151,7 +151,7 @@ class DomainRoutes(Routes):
     )
     async def verify(self, user: User, name: str) -> DomainAnswer:
         """Look at DNS, and let the domain be used if one of its DKIM records is published."""
-        found = self.store.domains.find(user.account_id, _spelled(name))
+        found = await self.store.domains.find(user.account_id, _spelled(name))
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
             found = await self.store.domains.prove(user.account_id, found.name)

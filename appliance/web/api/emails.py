@@ -105,16 +105,17 @@ class EmailRoutes(Routes):
     async def show(self, user: User, message_id: str) -> bytes:
         """Read a message with every attempt to deliver it, and what happens next."""
         store, account_id = self.store, user.account_id
-        message, facts = store.messages.read(account_id, message_id), store.mail_log.facts(account_id, message_id)
+        message = await store.messages.read(account_id, message_id)
+        facts = await store.mail_log.facts(account_id, message_id)
         if message is None or facts is None:
             raise _unknown()
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
-        record = read.of(message_id, account_id) if cost <= ON_LOOP else await read.off_loop(message_id, account_id)
+        record = await (read.of if cost <= ON_LOOP else read.off_loop)(message_id, account_id)
         if record is None:
             raise _unknown()
         config, now = self.services.config, self.services.outside.now()
-        pools = store.pools.views({tried.domain for tried in record.recipients}, config.warmup, account_id)
+        pools = await store.pools.views({tried.domain for tried in record.recipients}, config.warmup, account_id)
         most = len(config.delivery.retry_delays) + 1  # attempts
         shown = record, facts, pools, now, most, request_id()
         return await self.services.intake.workers.run(account_id, cost, encoded_details, *shown)
@@ -127,7 +128,7 @@ class EmailRoutes(Routes):
     )
     async def body(self, user: User, message_id: str) -> Response:
         """Read what a message says, while its body is kept."""
-        if (facts := self.store.mail_log.facts(user.account_id, message_id)) is None:
+        if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
             raise _unknown()
         return await self.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
@@ -140,7 +141,7 @@ class EmailRoutes(Routes):
     )
     async def cancel(self, user: User, message_id: str) -> CancelledAnswer:
         """Give up what still waits of a message: it fails, its credits go back, its events are sent."""
-        if self.store.mail_log.facts(user.account_id, message_id) is None:
+        if await self.store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
         return CancelledAnswer(count, request_id())

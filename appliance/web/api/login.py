@@ -106,7 +106,7 @@ class LoginRoutes(Routes):
     async def _is_right(self, email: str, password: str, user: User | None) -> bool:
         """Whether this is the user's password; it takes as long if there is no such user."""
         # Counted as a failed login, or refused, before the password is hashed.
-        known = self.store.sessions.addresses(user.id if user else "")
+        known = await self.store.sessions.addresses(user.id if user else "")
         attempt = self.services.guesses.attempt(email, client_address(), known)
         await trio.sleep(attempt.wait)
         try:
@@ -131,7 +131,7 @@ class LoginRoutes(Routes):
     async def login(self, wanted: LoginRequest) -> Response:
         """Get a customer token, good for 12 hours, and a cookie to renew it by."""
         address, email = client_address(), wanted.email.strip().lower()
-        user = self.store.accounts.user_by_email(email) if "\0" not in email else None
+        user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
         if not await self._is_right(email, wanted.password, user) or user is None:
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         session = await self.store.sessions.begin(user, address, user_agent())
@@ -169,7 +169,7 @@ class LoginRoutes(Routes):
         if renewal.reused:
             self.services.auth.forget()
             log.warning("a session's cookie came twice: the session has ended", address=client_address())
-        user = self.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
+        user = await self.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
         if renewal.session is None or user is None:
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
@@ -229,7 +229,7 @@ class SessionRoutes(Routes):
     async def show(self, user: User) -> SessionsAnswer:
         """List where the user is logged in."""
         _, claims = await self.current_user()
-        found = self.store.sessions.of(user.id)
+        found = await self.store.sessions.of(user.id)
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
         return SessionsAnswer(shown, None, request_id())
 

@@ -81,7 +81,7 @@ class SendTestRoutes(Routes):
     )
     async def send(self, user: User, body: TestMailRequest) -> TestMailAnswer:
         """Send a test to one address: free of charge, really delivered, at most every 15 seconds."""
-        caller = self.store.access.caller_by_account(user.account_id)
+        caller = await self.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
         self.services.intake.check_open(caller)
         wanted = _request(body, caller)

@@ -55,7 +55,7 @@ class SuppressionRoutes(Routes):
     async def page(self, user: User) -> SuppressionsAnswer:
         """List the addresses the account no longer sends to."""
         limit = page_limit()
-        found = self.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
+        found = await self.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].address if len(found) > limit else None
         shown = [object_from(SuppressionObject, entry) for entry in found[:limit]]
         return SuppressionsAnswer(shown, following, request_id())

@@ -87,7 +87,7 @@ class TemplateRoutes(Routes):
     async def page(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
-        found, more = self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
+        found, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
         shown = [object_from(TemplateObject, each, variables=_variables(each)) for each in found]
         return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
 
@@ -96,7 +96,7 @@ class TemplateRoutes(Routes):
     )
     async def show(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
-        stored = self.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
+        stored = await self.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         return _template_answer(stored)
@@ -138,9 +138,9 @@ class TemplateRoutes(Routes):
         limit, before = page_limit(VERSIONS_ON_PAGE), request.args.get("before", "9" * _DIGITS)
         if not (before.isascii() and before.isdecimal() and len(before) <= _DIGITS):
             raise invalid("before", "must be the `next` of the page before")
-        if not ALIAS.fullmatch(alias) or self.store.templates.current(user.account_id, alias) is None:
+        if not ALIAS.fullmatch(alias) or await self.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
-        found, more = self.store.templates.versions(user.account_id, alias, int(before), limit)
+        found, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
         shown = [object_from(TemplateVersionObject, each) for each in found]
         return TemplateVersionsAnswer(shown, str(found[-1].version) if more else None, request_id())
 

@@ -48,14 +48,14 @@ async def warnings_of(account: Account, store: Store, free_space: FreeSpace) -> 
     if free_space.low():
         text = "The server is low on disk space and accepts no mail for now. What is queued still goes out."
         found.append(WarningObject(WarningCode.DISK_LOW, text, None))
-    webhook = store.webhooks.of(account.id)
+    webhook = await store.webhooks.of(account.id)
     # A failure that was followed by a success needs no attention.
     if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
         text = (
             "The webhook's receiver does not take its events; they are tried again for a while. Its history says why."
         )
         found.append(WarningObject(WarningCode.WEBHOOK_FAILING, text, webhook.url))
-    domains = store.access.domains(account.id)
+    domains = await store.access.domains(account.id)
     if not domains:
         text = "No domain is registered yet: add the one you send from."
         found.append(WarningObject(WarningCode.NO_DOMAIN, text, None))

@@ -63,7 +63,7 @@ class WebhookRoutes(Routes):
     @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
     async def show(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
-        webhook = self.store.webhooks.of(user.account_id)
+        webhook = await self.store.webhooks.of(user.account_id)
         return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id())
 
     @for_customers(
@@ -91,7 +91,7 @@ class WebhookRoutes(Routes):
     @for_customers("POST /v1/webhook/rotate-secret", (200, SecretAnswer, "The secret, shown only now."), Code.NOT_FOUND)
     async def rotate_secret(self, user: User) -> SecretAnswer:
         """Get a new secret, which signs from now on."""
-        webhook = self.store.webhooks.existing(user.account_id)
+        webhook = await self.store.webhooks.existing(user.account_id)
         secret, sealed = self.services.webhook_secrets.fresh(webhook.id)
         await self.store.webhooks.replace_secret(webhook, sealed)
         return SecretAnswer(secret, request_id())

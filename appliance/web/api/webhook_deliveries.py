@@ -81,7 +81,7 @@ class WebhookDeliveryRoutes(Routes):
         limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
         wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
         off_loop = DELIVERY_COST * limit > ON_LOOP
-        found = await history.page_off_loop(*wanted) if off_loop else history.page(*wanted)
+        found = await (history.page_off_loop(*wanted) if off_loop else history.page(*wanted))
         cost, config = DELIVERY_COST * len(found), self.services.config
         return await self.services.intake.workers.run(
             user.account_id, cost, _encoded, found, limit, config, request_id()

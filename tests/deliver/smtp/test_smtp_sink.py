@@ -1,7 +1,6 @@
 """An independent peer: Debian's smtp-sink takes our messages, many on one connection."""
 
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import trio
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import ResultKind
 from appliance.deliver.smtp.sending import MailTransaction, prepare
+from tests.ports import free_port
 from tests.programs import find, needs
 
 SMTP_SINK = find("smtp-sink")
@@ -21,22 +21,17 @@ BODY = b"From: a@x.example\r\nSubject: sink\r\n\r\n" + b".dots\r\n" * 300
 pytestmark = needs("smtp-sink")
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @asynccontextmanager
 async def sink(*options: str) -> AsyncIterator[int]:
     """The port of an smtp-sink that runs meanwhile."""
-    port = _free_port()
+    port = free_port()
     unprivileged = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
     command = [str(SMTP_SINK), *unprivileged, *options, f"127.0.0.1:{port}", "10"]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL))
-        yield port
-        nursery.cancel_scope.cancel()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL))
+            yield port
+            nursery.cancel_scope.cancel()
 
 
 async def dial(port: int) -> trio.SocketStream:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.certificates.clients import NAME, SITE, anything, certified, events, shown, trusted, wait_until
-from tests.fakes.pebble import free_port, needs_pebble, pebble
+from tests.fakes.pebble import needs_pebble, pebble
+from tests.ports import free_port
 from tests.running_appliance import Running
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.e2e.contract.service import Caller
+from tests.engines import Kind
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
 from tests.running_appliance import Running, add_account, appliance
@@ -29,7 +30,7 @@ def resolver(names: DnsServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory, resolver: str) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory, resolver: str, engine: Kind) -> Iterator[Running]:
     """The appliance, in sandbox mode, with the account `demo`; its log holds no error at the end."""
     with appliance(tmp_path_factory.mktemp("contract"), dns=resolver) as started:
         yield started

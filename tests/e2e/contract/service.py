@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +14,10 @@ import msgspec
 import trio
 
 from appliance.outside import Outside
-from appliance.store import Store, open_store
+from appliance.store import Store
+from appliance.store.sql import Row
 from appliance.times import HOUR
+from tests import engines
 from tests.running_appliance import PASSWORD, Provisioned, Running
 from tests.store.samples import Messages
 
@@ -115,9 +117,13 @@ class Caller:
         """A fresh customer token."""
         return str(self.login().json()["token"])
 
-    def stored(self, look: Callable[[Store], Result]) -> Result:
+    def stored(self, look: Callable[[Store], Awaitable[Result]]) -> Result:
         """Whatever the database says."""
         return stored(self.running.data_dir, look)
+
+    def rows(self, query: str, **bindings: object) -> list[Row]:
+        """What one statement finds in the database."""
+        return self.stored(lambda store: store.engine.rows(query, bindings))
 
 
 def owner(caller: Caller) -> Caller:
@@ -125,24 +131,19 @@ def owner(caller: Caller) -> Caller:
     return caller.using(bearer(caller.token()))
 
 
-def stored(data_dir: Path, look: Callable[[Store], Result]) -> Result:
+def stored(data_dir: Path, look: Callable[[Store], Awaitable[Result]]) -> Result:
     """Read from the database of a running appliance."""
 
     async def open_and_look() -> Result:
-        async with open_store(data_dir, Outside(), inline=True) as store:
-            return look(store)
+        async with engines.beside(data_dir) as store:
+            return await look(store)
 
     return trio.run(open_and_look)
 
 
-def change(data_dir: Path, work: Callable[[Store], Any]) -> None:
-    """Change something in the database, as the operator's shell does; `work` returns what is to be awaited."""
-
-    async def open_and_change() -> None:
-        async with open_store(data_dir, Outside(), inline=True) as store:
-            await work(store)
-
-    trio.run(open_and_change)
+def change(data_dir: Path, work: Callable[[Store], Awaitable[Any]]) -> None:
+    """Change something in the database, as the operator's shell does."""
+    stored(data_dir, work)
 
 
 def waiting(caller: Caller, *addresses: str, pools: dict[str, str] | None = None) -> str:

@@ -12,6 +12,7 @@ from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
+from tests.engines import Kind
 from tests.running_appliance import add_account
 
 UNKNOWN_ACCOUNT = f"acc_{'0' * 32}"
@@ -46,6 +47,8 @@ ROUTES = [
     ("GET", "/v1/admin/queue", None),
     ("POST", "/v1/admin/queue/google/pause", {}),
     ("POST", "/v1/admin/queue/google/resume", None),
+    ("GET", "/v1/admin/nodes", None),
+    ("POST", "/v1/admin/nodes/mail2/drain", None),
 ]
 
 
@@ -231,3 +234,12 @@ def test_a_pause_of_all_mail_is_told_and_not_steered(admin: Caller) -> None:
 def test_a_strange_reason_is_400(admin: Caller, body: dict[str, str]) -> None:
     """A reason is one line."""
     error(post(admin, "/v1/admin/queue/google/pause", body), 400, "invalid_request")
+
+
+@pytest.mark.both_engines
+def test_nodes_are_listed(admin: Caller, engine: Kind) -> None:
+    """Of a shared database each node with its state, of an embedded one none; and none that does not run is drained."""
+    listed = admin.get("/v1/admin/nodes").json()["nodes"]
+    assert [each["state"] for each in listed if each["state"] != "ended"] == ["running"] * (engine is not Kind.SQLITE)
+    for name in ("no-such-node", "%00", "x" * 64):
+        error(post(admin, f"/v1/admin/nodes/{name}/drain"), 404, "not_found")

@@ -9,6 +9,8 @@ from appliance.model.mail import LedgerEntry
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, bearer, change, error, eventually, message
 
+pytestmark = pytest.mark.both_engines
+
 PARALLEL = 40
 
 

@@ -19,9 +19,8 @@ def only(found: Any) -> Any:
 
 def events(caller: Caller, message_id: str) -> list[Any]:
     """The events of a message, the oldest first."""
-    query = "SELECT body FROM events WHERE message_id = ? ORDER BY id"
-    rows = caller.stored(lambda store: store.engine.read(lambda c: list(c.execute(query, (message_id,)))))
-    return [msgspec.json.decode(bytes(body)) for (body,) in rows]
+    query = "SELECT body FROM events WHERE message_id = :id ORDER BY id"
+    return [msgspec.json.decode(bytes(body)) for (body,) in caller.rows(query, id=message_id)]
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,8 @@ def test_an_event_tells_of_the_suppressed_recipient(new_account: NewAccount) -> 
     sender, customer = pair(new_account())
     suppress(customer, "gone@example.net")
     sent = sender.send(to="gone@example.net")
-    query = "SELECT id, type, body FROM events WHERE message_id = ?"
-    rows = sender.stored(lambda store: store.engine.read(lambda c: list(c.execute(query, (sent["id"],)))))
-    ((event_id, kind, body),) = rows
+    query = "SELECT id, type, body FROM events WHERE message_id = :id"
+    ((event_id, kind, body),) = sender.rows(query, id=sent["id"])
     event = msgspec.json.decode(bytes(body))
     assert event_id.startswith("evt_")
     assert (kind, event["type"], event["id"]) == ("email.bounced", "email.bounced", event_id)

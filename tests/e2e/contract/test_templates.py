@@ -143,10 +143,8 @@ def test_a_message_remembers_alias_and_version(caller: Caller, customer: Caller)
     put(customer, alias, subject="s", text="t2")
     message_id = caller.send(text=..., subject=..., template=alias)["id"]
     put(customer, alias, subject="s", text="t3")
-    query = "SELECT template_alias, template_version FROM messages WHERE id = ?"
-    assert caller.stored(lambda store: store.engine.read(lambda c: list(c.execute(query, (message_id,))))) == [
-        (alias, 2)
-    ]
+    query = "SELECT template_alias, template_version FROM messages WHERE id = :id"
+    assert caller.rows(query, id=message_id) == [(alias, 2)]
 
 
 def test_a_deleted_template_is_gone(caller: Caller, customer: Caller) -> None:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.e2e.dashboard.browser import DESKTOP, Browser, chromium
 from tests.e2e.dashboard.stage import Stage, staged
+from tests.engines import Kind
 
 
 @pytest.fixture(scope="session")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[Stage]:
     """A program with a world around it."""
     with staged(tmp_path_factory.mktemp("dashboard")) as made:
         yield made

@@ -2,8 +2,12 @@
 
 import subprocess
 
+import pytest
+
+from appliance.model.mail import Role
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
+from tests.engines import Kind
 
 
 def publish(stage: Stage, browser: Browser) -> None:
@@ -17,6 +21,7 @@ def publish(stage: Stage, browser: Browser) -> None:
         stage.world.publish(name, TXT=[pieces])
 
 
+@pytest.mark.both_engines
 def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser) -> None:
     """Log in, add a domain, publish its records, create a key, paste the line that is shown, and watch it arrive."""
     email = stage.newcomer()
@@ -85,3 +90,20 @@ def test_what_the_api_says_stands_beside_the_field(stage: Stage, browser: Browse
     browser.fill("Add a domain", account.domain)
     browser.click("Add domain")
     browser.see("already")
+
+
+@pytest.mark.both_engines
+def test_nodes_are_seen_where_there_are_some(stage: Stage, browser: Browser, engine: Kind) -> None:
+    """An administrator sees the nodes of a shared database, each with what it delivers; of an embedded one, nothing."""
+    browser.log_in(stage.account(role=Role.ADMIN).email)
+    browser.go("Admin")
+    browser.see("Accounts", "h2")
+    if engine is Kind.SQLITE:
+        assert "Nodes" not in browser.text()
+        return
+    browser.see("Nodes", "h2")
+    row = browser.one("//section[h2='Nodes']//tbody/tr").text
+    assert "running" in row
+    assert "mail.example.com" in row
+    assert "Drain" in row
+    assert browser.forbidden() == []

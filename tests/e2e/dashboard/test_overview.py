@@ -3,17 +3,16 @@
 import math
 import time
 
-import apsw
 import pytest
 from selenium.webdriver.common.by import By
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import Provisioned
 
 HOURS = 24 * 30
-INSERT = "INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients) VALUES (?, ?, ?, ?, ?)"
+INSERT = "INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients) VALUES "
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +32,8 @@ def busy(stage: Stage) -> Provisioned:
             ("failed", 0, failed),
         ):
             rows.append((account.account_id, now - back, kind, bucket, count))
-    connection = apsw.Connection(str(stage.world.running.data_dir / FILE_NAME))
-    connection.set_busy_timeout(5_000)
-    with connection:
-        connection.executemany(INSERT, rows)
-    connection.close()
+    marks = ", ".join(["(?, ?, ?, ?, ?)"] * len(rows))
+    engines.rows(stage.world.running.data_dir, INSERT + marks, *(value for row in rows for value in row))
     stage.tried(stage.send(account, "night@grey.test"))
     return account
 

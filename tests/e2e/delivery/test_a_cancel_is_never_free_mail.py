@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
 from tests.e2e.delivery.world import CREDITS, World, world
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import NO_TLS
+
+pytestmark = pytest.mark.both_engines
 
 MESSAGES = 30
 

@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import apsw
-
-from appliance.store import FILE_NAME
 from tests.e2e.delivery.world import CREDITS, World, delays, world
 from tests.fakes.mx import FakeMx
 
@@ -13,11 +10,7 @@ TWO_DAYS = 2 * 86_400 * 1_000_000  # microseconds
 
 def written_by_a_clock_ahead(made: World) -> None:
     """Make the waiting mail look as if the clock had been two days ahead when it was put off."""
-    connection = apsw.Connection(str(made.running.data_dir / FILE_NAME))
-    try:
-        connection.execute("UPDATE recipients SET next_attempt_at = next_attempt_at + ?", (TWO_DAYS,)).fetchall()
-    finally:
-        connection.close()
+    made.rows("UPDATE recipients SET next_attempt_at = next_attempt_at + ?", TWO_DAYS)
 
 
 async def test_a_clock_that_was_ahead_leaves_nothing_stuck(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import trio
 
+from tests import engines
 from tests.e2e.delivery.test_tls_is_used_and_recorded import context, trusted
 from tests.e2e.delivery.world import CREDITS, SENDER, World, delays, world
 from tests.fakes.mx import FakeMx, silence
@@ -89,7 +90,7 @@ async def test_the_verdicts_of_a_customers_server_are_its_own(tmp_path: Path, an
         assert len(made.google.messages) == 1 + HONEST
         assert made.pools_of(*honest) == {"google"}
         assert made.world.rows("SELECT DISTINCT pool FROM attempts WHERE mx_host = 'mx.evil.test'") == [("evil.test",)]
-        assert made.world.rows("SELECT pool FROM pool_holds WHERE pool = 'google'") == []
+        assert made.world.rows(f"SELECT pool FROM {engines.automatic_holds()} WHERE pool = 'google'") == []
 
 
 async def test_dead_hosts_take_no_slots(tmp_path: Path) -> None:
@@ -110,20 +111,21 @@ async def test_dead_hosts_take_no_slots(tmp_path: Path) -> None:
 
 async def test_refusals_count_as_far_as_they_reach(tmp_path: Path) -> None:
     """Google's own refusals of one account hold nothing; those of two hold the pool, until a probe is delivered."""
+    holds = engines.automatic_holds()
     async with installation(tmp_path) as made:
         await made.world.final(*await made.send(made.honest, "gmail.test", 1))
         made.script["RCPT"] = REFUSED
         refused = await made.send(made.other, "shop.test", 10)
         await made.world.final(*refused)
         await trio.sleep(1)
-        assert made.world.rows("SELECT * FROM pool_holds") == []
+        assert made.world.rows(f"SELECT * FROM {holds}") == []
         await made.world.final(*await made.send(made.honest, "gmail.test", 5))
-        await made.world.until(lambda: made.world.rows("SELECT pool FROM pool_holds") == [("google",)])
+        await made.world.until(lambda: made.world.rows(f"SELECT pool FROM {holds}") == [("google",)])
         made.script.clear()
         waiting = await made.send(made.honest, "gmail.test", 5)
         await trio.sleep(2.5)  # long enough for mail that does not heed the hold
         assert {made.world.recipient(message).status for message in waiting} == {"queued"}
-        assert made.world.rows("UPDATE pool_holds SET probe_at = 1 RETURNING pool") == [("google",)]  # time passes
+        assert made.world.rows(f"UPDATE {holds} SET probe_at = 1 RETURNING pool") == [("google",)]  # time passes
         await made.world.final(*waiting)
         assert {made.world.recipient(message).status for message in waiting} == {"delivered"}
-        assert made.world.rows("SELECT * FROM pool_holds") == []
+        assert made.world.rows(f"SELECT * FROM {holds}") == []

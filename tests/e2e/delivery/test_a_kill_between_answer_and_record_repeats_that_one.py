@@ -1,31 +1,15 @@
 """The server has said 250 and we have not written it down: that one delivery is repeated, and no other."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import apsw
 import trio
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.e2e.delivery.telling import polled, polled_recipient
 from tests.e2e.delivery.witness import Witness
-from tests.e2e.delivery.world import CREDITS, World, delays, world
+from tests.e2e.delivery.world import CREDITS, delays, world
 
 EARLIER = 5
-
-
-@contextmanager
-def no_writes(made: World) -> Iterator[None]:
-    """Keep the database's only right to write, so that nothing can be put on record."""
-    connection = apsw.Connection(str(made.running.data_dir / FILE_NAME))
-    connection.set_busy_timeout(5_000)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
-    finally:
-        connection.close()
 
 
 async def test_a_kill_between_answer_and_record_repeats_that_one(tmp_path: Path) -> None:
@@ -45,7 +29,7 @@ async def test_a_kill_between_answer_and_record_repeats_that_one(tmp_path: Path)
         answered = trio.Event()
         unlucky = await made.send("unlucky@slow.test", text=".\nOnce or twice.\n")
         await made.until(lambda: any(each.data for each in server.open))
-        with no_writes(made):
+        with engines.no_writes(made.running.data_dir):
             answered.set()
             await made.until(lambda: not server.open)
             await trio.sleep(0.3)  # for the program to hear it: there is nothing from which one could see that

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import trio
 
-from appliance.outside import Outside
-from appliance.store import open_store
+from tests import engines
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
 
@@ -15,7 +14,7 @@ FAULTS = 10
 
 async def release(made: World, pool: str) -> None:
     """What the shell's `queue resume` does."""
-    async with open_store(made.running.data_dir, Outside(), inline=True) as store:
+    async with engines.beside(made.running.data_dir) as store:
         assert await store.pools.release(pool)
 
 
@@ -26,7 +25,7 @@ async def test_a_pool_that_refuses_us_is_held(tmp_path: Path) -> None:
         server = FakeMx(answers=script)
         await made.domain("hostile.test", server)
         sent = [await made.send(f"user{number}@hostile.test") for number in range(FAULTS + 20)]
-        await made.until(lambda: bool(made.rows("SELECT 1 FROM pool_holds")))
+        await made.until(lambda: bool(made.rows(f"SELECT 1 FROM {engines.automatic_holds()}")))
         await trio.sleep(2.5)  # long enough for mail that does not heed the hold
         statuses = [made.recipient(message).status for message in sent]
         assert statuses.count("bounced") == FAULTS
@@ -49,7 +48,7 @@ async def test_one_message_that_is_refused_ten_times_holds_nothing(tmp_path: Pat
         unwanted = await made.send(*(f"user{number}@strict.test" for number in range(2 * FAULTS)))
         await made.final(unwanted)
         assert made.status(unwanted) == "failed"
-        assert made.rows("SELECT * FROM pool_holds") == []
+        assert made.rows(f"SELECT * FROM {engines.automatic_holds()}") == []
         wanted = await made.send("ada@strict.test")
         await made.final(wanted)
         assert made.status(wanted) == "delivered"

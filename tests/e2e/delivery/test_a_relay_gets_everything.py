@@ -10,8 +10,9 @@ import trustme
 from tests.e2e.delivery import world as world_module
 from tests.e2e.delivery.telling import explained, explanation, polled_recipient
 from tests.e2e.delivery.test_tls_is_used_and_recorded import context, trusted
-from tests.e2e.delivery.world import CONFIG, CREDITS, World, delays, free_port, said, world
+from tests.e2e.delivery.world import CONFIG, CREDITS, World, delays, said, world
 from tests.fakes.mx import FakeMx
+from tests.ports import free_port
 
 USER, SECRET = "acme", "pass wörd, 12345"
 LOGINS = {USER: SECRET}

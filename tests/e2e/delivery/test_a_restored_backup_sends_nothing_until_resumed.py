@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.e2e.delivery.test_the_shell_steers_a_running_server import SOON, shell
 from tests.e2e.delivery.world import world
 from tests.fakes.mx import FakeMx
+
+pytestmark = pytest.mark.sqlite_only
 
 
 async def test_a_restored_backup_sends_nothing_until_resumed(tmp_path: Path) -> None:

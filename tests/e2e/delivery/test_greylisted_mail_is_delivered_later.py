@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.delivery.world import CREDITS, delays, said, world
 from tests.fakes.mx import Answer, FakeMx
+
+pytestmark = pytest.mark.both_engines
 
 LATER = b"450 4.2.0 Greylisted, see you in a minute\r\n"
 REFUSED = b"451 4.7.1 Greylisting in action, please come back later\r\n"

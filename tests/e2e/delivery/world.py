@@ -4,7 +4,6 @@ Every mail server has an address of its own in 127.0.0.0/8 and all of them one p
 """
 
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,13 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import apsw
 import httpx
 import trio
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.fakes.dns import DnsServer, Records
 from tests.fakes.mx import FakeMx
+from tests.ports import free_port
 from tests.running_appliance import NO_TLS, PROGRAM, Running, add_account
 
 WITHIN = 20.0  # seconds that anything waited for here may take
@@ -44,6 +43,7 @@ mx_port = {mx_port}
 [limits]
 requests_per_second = 0
 min_free_disk = "0"
+{store}
 """
 ALLOWED = 'allow_networks = ["127.0.0.0/8"]'
 
@@ -128,12 +128,7 @@ class World:
 
     def rows(self, query: str, *bindings: object) -> list[tuple[Any, ...]]:
         """What the database says, read beside the running program."""
-        connection = apsw.Connection(str(self.running.data_dir / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
-            connection.set_busy_timeout(5_000)
-            return connection.execute(query, bindings).fetchall()
-        finally:
-            connection.close()
+        return engines.rows(self.running.data_dir, query, *bindings)
 
     def recipients(self, message_id: str) -> dict[str, Recipient]:
         """The recipients of a message, by address."""
@@ -210,14 +205,6 @@ class World:
         return [json.loads(line) for line in self.running.complaints()]
 
 
-def free_port() -> int:
-    """A port that is free on all of loopback, as far as one can tell."""
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def delays(*texts: str) -> str:
     """The setting of a retry schedule."""
     return f"retry_delays = {json.dumps(texts)}"
@@ -241,7 +228,14 @@ async def world(
         config_file = directory / "config.toml"
         delivery = "\n".join([allowed, *settings])
         config_file.write_text(
-            CONFIG.format(data_dir=data_dir, server=server, dns_port=endpoint.port, mx_port=mx_port, delivery=delivery)
+            CONFIG.format(
+                data_dir=data_dir,
+                server=server,
+                dns_port=endpoint.port,
+                mx_port=mx_port,
+                delivery=delivery,
+                store=engines.settings_of(data_dir),
+            )
         )
         account = await trio.to_thread.run_sync(lambda: add_account(data_dir, "demo", credit=CREDITS))
         log_file = directory / "appliance.log"

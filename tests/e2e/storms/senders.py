@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
+from tests import engines
 from tests.e2e.raw import Answer, Client, request, sending
 from tests.e2e.submission.client import Raw
-from tests.e2e.test_kill_9_loses_nothing import database, rows
+from tests.e2e.test_kill_9_loses_nothing import rows
 from tests.running_appliance import Running
 
 SIZE = 40_000  # bytes of a message
@@ -89,22 +90,20 @@ class Senders:
         _at_once([work] * web)
 
     def check_all_are_there(self, running: Running) -> None:
-        """While no server runs: every acknowledged message is in the file, and the file is whole."""
-        with database(running) as connection:
-            assert rows(connection, "PRAGMA integrity_check") == [("ok",)]
-            stored = {message for (message,) in rows(connection, "SELECT id FROM messages")}
-            assert set(self.acknowledged) <= stored
+        """While no server runs: every acknowledged message is in the database, and that is whole."""
+        engines.check(running.data_dir)
+        stored = {message for (message,) in rows(running, "SELECT id FROM messages")}
+        assert set(self.acknowledged) <= stored
 
     def check_all_are_delivered(self, running: Running, credit: int) -> None:
         """Every acknowledged message is there, and is delivered; the rest is not; and the accounts add up."""
         assert_soon(lambda: not waiting(running))
-        with database(running) as connection:
-            assert rows(connection, "PRAGMA integrity_check") == [("ok",)]
-            stored = dict(rows(connection, "SELECT id, status FROM messages"))
-            assert stored == dict.fromkeys(self.acknowledged, "delivered")
-            assert rows(connection, "SELECT credits FROM accounts") == [(credit - len(stored),)]
-            ledger = "SELECT sum(amount), count(*) FROM credit_ledger WHERE kind = 'reserve'"
-            assert rows(connection, ledger) == [(-len(stored), len(stored))]
+        engines.check(running.data_dir)
+        stored = dict(rows(running, "SELECT id, status FROM messages"))
+        assert stored == dict.fromkeys(self.acknowledged, "delivered")
+        assert rows(running, "SELECT credits FROM accounts") == [(credit - len(stored),)]
+        ledger = "SELECT sum(amount), count(*) FROM credit_ledger WHERE kind = 'reserve'"
+        assert rows(running, ledger) == [(-len(stored), len(stored))]
 
 
 def _at_once(works: Sequence[Callable[[], None]]) -> None:
@@ -117,9 +116,7 @@ def _at_once(works: Sequence[Callable[[], None]]) -> None:
 
 def waiting(running: Running) -> list[object]:
     """Who is not final yet."""
-    with database(running) as connection:
-        connection.set_busy_timeout(5_000)
-        return list(rows(connection, "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"))
+    return list(rows(running, "SELECT address FROM recipients WHERE next_attempt_at IS NOT NULL LIMIT 5"))
 
 
 def assert_soon(condition: Callable[[], bool], within: float = FINAL_WITHIN) -> None:

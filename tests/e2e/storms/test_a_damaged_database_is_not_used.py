@@ -13,6 +13,8 @@ from tests.e2e.storms.small_disk import MIB
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 
+pytestmark = pytest.mark.sqlite_only
+
 PAGE = 4096
 MENDED_BY = "then restore the last good backup: appliance restore FILE --force"
 

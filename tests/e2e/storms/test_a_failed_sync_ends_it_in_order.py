@@ -12,6 +12,8 @@ from tests.e2e.storms.senders import Senders
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
 
+pytestmark = pytest.mark.sqlite_only
+
 CREDIT = 1_000_000
 AT_ONCE = 4  # senders, so that no more of them share a sync
 FOR_NOW = {"503 temporary_failure to be retried", "503 service_unavailable to be retried"}

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from appliance.store import FILE_NAME
 from tests.e2e.contract.service import eventually
 from tests.e2e.delivery.world import CREDITS, world
@@ -17,6 +19,8 @@ from tests.e2e.storms.small_disk import MIB, SmallDisk
 from tests.fakes.mx import FakeMx, wait_and_say
 from tests.fakes.webhook_server import Answer, Post, hooks
 from tests.running_appliance import PROGRAM, Running, add_account, appliance
+
+pytestmark = pytest.mark.sqlite_only
 
 RECOVERY = 10  # seconds
 CREDIT = 1_000_000

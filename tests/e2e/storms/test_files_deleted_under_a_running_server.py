@@ -15,6 +15,8 @@ from appliance.store import FILE_NAME
 from tests.e2e.storms.senders import Senders
 from tests.running_appliance import PROGRAM, Running, appliance, command
 
+pytestmark = pytest.mark.sqlite_only
+
 ROOT = Path(__file__).parents[3]
 CREDIT = 1_000_000
 FOR_NOW = {"503 temporary_failure to be retried", "503 service_unavailable to be retried"}

@@ -9,10 +9,8 @@ from contextlib import ExitStack
 from types import TracebackType
 from urllib.parse import urlsplit
 
-import apsw
-
-from appliance.store import FILE_NAME
 from appliance.tls.certificate_files import CERTIFICATE
+from tests import engines
 from tests.running_appliance import Running
 
 DELIVERED_WITHIN = 20.0  # seconds, by the sandbox
@@ -166,9 +164,5 @@ def serves(running: Running, source: str = "127.0.0.9") -> None:
 
 def messages(running: Running) -> int:
     """How many submitted messages are in the store."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        ((number,),) = connection.execute("SELECT count(*) FROM messages WHERE source = 'smtp'")
-        return int(number)
-    finally:
-        connection.close()
+    ((number,),) = engines.rows(running.data_dir, "SELECT count(*) FROM messages WHERE source = 'smtp'")
+    return int(number)

@@ -9,14 +9,15 @@ from email.message import EmailMessage
 import pytest
 import trio
 
-from appliance.outside import Outside
-from appliance.store import open_store
+from tests import engines
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, smtp, smtps, trusting
 from tests.running_appliance import Running, appliance
 
+pytestmark = pytest.mark.both_engines
+
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory, engine: engines.Kind) -> Iterator[Running]:
     """One server for all, on IPv4 and IPv6."""
     binds = '["127.0.0.1:0", "[::1]:0"]'
     with appliance(tmp_path_factory.mktemp("submission"), smtp_bind=binds) as started:
@@ -27,9 +28,9 @@ def stored(running: Running, message_id: str) -> bytes:
     """The bytes of a message in the store."""
 
     async def look() -> bytes:
-        async with open_store(running.data_dir, Outside(), inline=True) as store:
-            assert store.messages.read(running.account.account_id, message_id)
-            mime = store.messages.mime(message_id)
+        async with engines.beside(running.data_dir) as store:
+            assert await store.messages.read(running.account.account_id, message_id)
+            mime = await store.messages.mime(message_id)
             assert mime is not None
             return mime
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-import apsw
 import pytest
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.e2e.submission.client import Raw
 from tests.restarted_appliance import often_started
 from tests.running_appliance import Running, appliance
@@ -56,17 +55,13 @@ class Senders:
 
 
 def check(running: Running, senders: Senders) -> None:
-    """What the file holds, while no server has it open."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME))
-    try:
-        assert connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
-        query = (
-            "SELECT m.id, m.recipient_count, b.mime FROM messages m LEFT JOIN message_bodies b ON b.message_id = m.id"
-        )
-        found = {message_id: (recipients, bytes(mime)) for message_id, recipients, mime in connection.execute(query)}
-        listed = dict(connection.execute("SELECT message_id, count(*) FROM recipients GROUP BY message_id"))
-    finally:
-        connection.close()
+    """What the database holds, while no server has it open."""
+    engines.check(running.data_dir)
+    query = "SELECT m.id, m.recipient_count, b.mime FROM messages m LEFT JOIN message_bodies b ON b.message_id = m.id"
+    rows = engines.rows(running.data_dir, query)
+    found = {message_id: (recipients, bytes(mime)) for message_id, recipients, mime in rows}
+    counted = "SELECT message_id, count(*) FROM recipients GROUP BY message_id"
+    listed: dict[str, int] = dict(engines.rows(running.data_dir, counted))
     numbers = {}
     for message_id, (recipients, mime) in found.items():
         match = re.search(rb"<(\d+)>\r\n$", mime)
@@ -80,7 +75,7 @@ def check(running: Running, senders: Senders) -> None:
 
 
 def one_round(running: Running, senders: Senders, seconds: float) -> None:
-    """A start, some load, a kill, and a look at the file."""
+    """A start, some load, a kill, and a look at the database."""
     running.start()
     threads = [threading.Thread(target=senders.send_until_killed, args=(running,)) for _ in range(SENDERS)]
     for thread in threads:
@@ -94,7 +89,7 @@ def one_round(running: Running, senders: Senders, seconds: float) -> None:
 
 
 def kill_again_and_again(directory: Path, seed: int, rounds: int) -> int:
-    """Rounds of load and a kill, with a look at the file after each; how many messages were acknowledged."""
+    """Rounds of load and a kill, with a look at the database after each; how many messages were acknowledged."""
     choose, senders = random.Random(seed), Senders()
     with appliance(directory, smtp="allow_plaintext_auth = true") as running:
         running.kill()

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import engines
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint
-from tests.e2e.test_sigterm_ends_it_in_order import are_stored, storage_held
+from tests.e2e.test_sigterm_ends_it_in_order import are_stored
 from tests.running_appliance import Running, appliance
 
 AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy machine
@@ -93,7 +94,7 @@ def test_messages_that_wait_for_the_disk_are_answered(running: Running) -> None:
         clients = [stack.enter_context(Raw(running, "smtps")) for _ in range(10)]
         for client in clients:
             begin(client)
-        with storage_held(running):
+        with engines.no_writes(running.data_dir):
             for client in clients:
                 client.send(MESSAGE + b".\r\n")
             time.sleep(0.3)

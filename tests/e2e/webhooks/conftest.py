@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.contract.service import Caller, bearer
 from tests.e2e.webhooks.customer import Customer
+from tests.engines import Kind
 from tests.fakes.webhook_server import Hooks, hooks
 from tests.running_appliance import Running, add_account, appliance
 
@@ -32,9 +33,12 @@ def receiver(directory: Path) -> Iterator[Hooks]:
 
 
 @pytest.fixture(scope="session")
-def running(directory: Path, receiver: Hooks) -> Iterator[Running]:
+def running(
+    tmp_path_factory: pytest.TempPathFactory, directory: Path, receiver: Hooks, engine: Kind
+) -> Iterator[Running]:
     """The appliance, in sandbox mode, with memory of its own to measure; its log holds no error at the end."""
-    with appliance(directory, webhooks=receiver.settings(directory) + DELAYS, fresh=True) as started:
+    own = tmp_path_factory.mktemp(engine.value)  # several times, where files of one engine and of both take turns
+    with appliance(own, webhooks=receiver.settings(directory) + DELAYS, fresh=True) as started:
         yield started
         log = started.log_file.read_text()
     assert '"level": "error"' not in log, log

@@ -5,11 +5,14 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.contract.service import eventually, new_key
 from tests.fakes.webhook_server import hooks
 from tests.metrics.exposition import read
 from tests.running_appliance import appliance, command
+
+pytestmark = pytest.mark.sqlite_only
 
 METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 

@@ -10,6 +10,8 @@ from tests.e2e.contract.service import bearer, change, error, eventually
 from tests.e2e.webhooks.customer import Customer
 from tests.fakes.webhook_server import Post
 
+pytestmark = pytest.mark.both_engines
+
 FIELDS = {
     "id",
     "event_id",

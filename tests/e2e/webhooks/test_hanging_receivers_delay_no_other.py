@@ -14,7 +14,7 @@ from appliance.keys.keyfile import load_or_create
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.outside import Outside
-from appliance.store import open_store
+from tests import engines
 from tests.e2e.contract.service import Caller, message, new_key
 from tests.e2e.webhooks.conftest import NewCustomer
 from tests.e2e.webhooks.customer import Customer
@@ -39,7 +39,7 @@ def hanging_accounts(data_dir: Path, url: str, count: int, name: str) -> list[Pr
     async def make() -> list[Provisioned]:
         outside, made = Outside(), []
         secrets = WebhookSecrets(load_or_create(data_dir), outside)
-        async with open_store(data_dir, outside, inline=True) as store:
+        async with engines.beside(data_dir, outside) as store:
             for number in range(count):
                 account = await provision(store, f"{name}-{number}")
                 webhook_id = outside.identifier("whk")
@@ -62,7 +62,7 @@ def forget(data_dir: Path, accounts: list[Provisioned]) -> None:
     """Delete their webhooks: what waits for them must not be in the way of other tests."""
 
     async def delete() -> None:
-        async with open_store(data_dir, Outside(), inline=True) as store:
+        async with engines.beside(data_dir) as store:
             for account in accounts:
                 await store.webhooks.delete(account.account_id)
 

@@ -7,11 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import apsw
 import httpx
 import pytest
 
-from appliance.store import FILE_NAME
+from tests import engines
 from tests.e2e.contract.service import eventually, new_key
 from tests.fakes.webhook_server import Hooks, Post, hooks
 from tests.restarted_appliance import often_started
@@ -45,12 +44,7 @@ def moody(choose: random.Random) -> int:
 
 def rows(running: Running, query: str) -> list[tuple[Any, ...]]:
     """What the database says."""
-    connection = apsw.Connection(str(running.data_dir / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        connection.set_busy_timeout(5_000)
-        return connection.execute(query).fetchall()
-    finally:
-        connection.close()
+    return engines.rows(running.data_dir, query)
 
 
 def events_by_recipient(posts: list[Post]) -> dict[str, set[tuple[str, bytes]]]:

@@ -24,6 +24,18 @@ const POOLS = [
 	{ title: "State" },
 	{ title: "", class: "side" },
 ];
+const NODES = [
+	{ title: "Node" },
+	{ title: "State" },
+	{ title: "Address", class: "wide" },
+	{ title: "Version", class: "side wide" },
+	{ title: "Started", class: "side wide" },
+	{ title: "Lease", class: "number wide" },
+	{ title: "In flight", class: "number" },
+	{ title: "Waiting", class: "number" },
+	{ title: "Skew", class: "number wide" },
+	{ title: "", class: "side" },
+];
 const WARMUPS = [
 	{ title: "Provider" },
 	{ title: "From" },
@@ -144,12 +156,14 @@ function poolState(pool, warmups) {
 	if (pool.held_at)
 		return fragment(
 			badge("failed", "held"),
-			" ",
-			h(
-				"span",
-				{ class: "quiet small" },
-				pool.held_because,
-				pool.next_probe_at ? fragment("; next probe ", ago(pool.next_probe_at)) : "",
+			...(pool.held_by.length > 0 ? pool.held_by : [pool]).map((hold) =>
+				h(
+					"span",
+					{ class: "quiet small" },
+					hold.node ? ` by node ${hold.node}: ` : " ",
+					hold.held_because,
+					hold.next_probe_at ? fragment("; next probe ", ago(hold.next_probe_at)) : "",
+				),
 			),
 		);
 	if (pool.slowed_until)
@@ -251,12 +265,60 @@ function poolRow(draw, warmups) {
 	];
 }
 
+const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
+
+// A number with a bar beside it, as long as its part of the largest.
+const barred = (value, most) =>
+	fragment(number(value), " ", h("progress", { value, max: Math.max(1, most), "aria-hidden": "true", class: "part" }));
+
+function nodeSection(nodes, draw) {
+	const drain = (name) =>
+		dialog(`Drain ${name}?`, (close) => [
+			h(
+				"p",
+				{ class: "quiet" },
+				"It takes nothing new, finishes what is in flight, leaves its mail to the others and ends.",
+			),
+			form({
+				fields: [],
+				submit: "Drain it",
+				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+				async send() {
+					await post(`${path("/v1/admin/nodes", name)}/drain`);
+					close();
+					await draw();
+				},
+			}),
+		]);
+	const waiting = Math.max(...nodes.map((each) => each.waiting));
+	const flying = Math.max(...nodes.map((each) => each.in_flight));
+	const row = (each) => [
+		each.name,
+		badge(NODE_STATES[each.state], each.state),
+		h("span", { class: "mono" }, each.address),
+		each.version,
+		ago(each.started_at),
+		`${each.lease_seconds} s`,
+		barred(each.in_flight, flying),
+		barred(each.waiting, waiting),
+		`${each.skew_seconds} s`,
+		each.state === "running" &&
+			button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
+	];
+	return section("Nodes", table("The nodes that share the database", NODES, nodes.map(row)));
+}
+
 export default async function admin(page) {
 	const load = loader(page.signal, "/v1/admin/accounts", "accounts");
 	const queue = h("div"),
+		nodes = h("div"),
 		warm = h("div");
 	const draw = async () => {
-		const { paused, pools, warmups } = await get("/v1/admin/queue", page.signal);
+		const [{ paused, pools, warmups }, shared] = await Promise.all([
+			get("/v1/admin/queue", page.signal),
+			get("/v1/admin/nodes", page.signal),
+		]);
+		nodes.replaceChildren(shared.nodes.length ? nodeSection(shared.nodes, draw) : "");
 		const told =
 			paused &&
 			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
@@ -269,13 +331,15 @@ export default async function admin(page) {
 		warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
 	};
 	const [first] = await Promise.all([load(), draw()]);
-	page.every(5, () => (queue.contains(document.activeElement) ? Promise.resolve() : draw()));
+	const isUsed = () => [queue, nodes].some((each) => each.contains(document.activeElement));
+	page.every(5, () => (isUsed() ? Promise.resolve() : draw()));
 	return fragment(
 		head("Admin", {
 			about: "All accounts, and what waits for all of them.",
 			actions: [button("New account", () => newAccount(page), "primary")],
 		}),
 		section("Queue by provider", queue),
+		nodes,
 		warm,
 		section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")),
 	);

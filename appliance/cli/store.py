@@ -1,0 +1,171 @@
+"""`appliance store copy`: moves an installation to another database."""
+
+import os
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from appliance.cli import database
+from appliance.cli.options import common, config_option
+from appliance.cli.output import printable, progress_bar, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from appliance.config.settings import Config
+    from appliance.store.copying import Copied, CopyProgress, Side, Table
+
+LINE_EVERY = 10.0  # seconds between two lines about one table
+
+
+@click.group()
+@config_option
+def store() -> None:
+    """Move everything that is stored to another database."""
+
+
+@store.command("copy")
+@click.option("--to", "url", metavar="URL", help="A PostgreSQL database: postgresql://user@host/name.")
+@click.option("--to-sqlite", "path", type=click.Path(path_type=Path), metavar="PATH", help="A data directory.")
+@common
+def copy(url: str | None, path: Path | None, as_json: bool) -> None:
+    """Copy everything that is stored into an empty database, and compare every row.
+
+    Stop the server first. Mail waits meanwhile, and a server on the new database sends it. The old database is only
+    read, and stays as it is. Killed in the middle, the same command goes on; until it has ended, no server starts on
+    the new database.
+
+    \b
+    Examples:
+      appliance store copy --to postgresql://appliance@db.example.com/appliance
+      appliance store copy --to-sqlite /var/lib/appliance-new
+    """
+    from appliance.outside import Outside
+    from appliance.store import DatabaseRefused
+    from appliance.store.copying import NotCopied
+    from appliance.store.copying import copy as copy_rows
+    from appliance.store.sqlite.side import tables
+
+    where = url or path
+    if where is None or (url and path):
+        raise click.UsageError("Give either --to URL or --to-sqlite PATH.")
+    if url:
+        _check_url(url)
+    settings = database.load_settings()
+    database.prepare(settings)
+    try:
+        with database.explained(settings), _shown(as_json) as on, ExitStack() as until_done:
+            wanted = tables()
+            source = until_done.enter_context(_source(settings, wanted))
+            target = until_done.enter_context(_target(settings, where))
+            copied = copy_rows(source, target, wanted, Outside().now(), on)
+    except (NotCopied, DatabaseRefused) as reason:
+        raise click.ClickException(printable(str(reason))) from None
+    answer = {"from": source.name, "to": target.name, "tables": copied.tables, "rows": copied.rows}
+    answer |= {"resumed": copied.resumed, "replaced": copied.replaced}
+    show(as_json, answer, "\n".join(_lines(settings, source, target, copied, url)))
+
+
+def _check_url(url: str) -> None:
+    from appliance.config.values import DATABASE_URL
+
+    try:
+        DATABASE_URL.read(url)
+    except ValueError as error:
+        raise click.UsageError(f"--to {error}") from None
+
+
+# ---- the two databases
+
+
+@contextmanager
+def _source(settings: "Config", tables: "list[Table]") -> "Iterator[Side]":
+    """What the settings name, with no server running on it."""
+    from appliance.store import FILE_NAME, driver_needed
+    from appliance.store.sqlite import side
+    from appliance.store.sqlite.file_care import refuse_waiting_copy
+    from appliance.system.instance_lock import only_server
+
+    data_dir = settings.server.data_dir
+    with ExitStack() as until_done:
+        if data_dir.exists():
+            until_done.enter_context(only_server(data_dir))
+        if settings.store.url:
+            with driver_needed():
+                from appliance.store.postgresql import side as server_side
+
+            yield until_done.enter_context(server_side.source(settings.store.url, tables))
+            return
+        file = data_dir / FILE_NAME
+        if not os.path.lexists(file):
+            raise click.ClickException(f"there is no database in {data_dir}")
+        refuse_waiting_copy(file)
+        yield until_done.enter_context(side.source(file))
+
+
+@contextmanager
+def _target(settings: "Config", where: str | Path) -> "Iterator[Side]":
+    """What the options name, with no server running on it."""
+    from appliance.store import FILE_NAME, driver_needed
+    from appliance.store.sqlite import side
+    from appliance.system.instance_lock import only_server
+
+    if isinstance(where, str):
+        with driver_needed():
+            from appliance.store.postgresql import side as server_side
+
+        with server_side.target(where) as target:
+            yield target
+        return
+    directory = (where.parent if where.name == FILE_NAME else where).absolute()
+    database.check_usable(directory, make=True)
+    with ExitStack() as until_done:
+        # The source's own directory is locked already.
+        if directory.resolve() != settings.server.data_dir.resolve():
+            until_done.enter_context(only_server(directory))
+        yield until_done.enter_context(side.target(directory / FILE_NAME))
+
+
+# ---- what is said
+
+
+@contextmanager
+def _shown(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
+    """A bar on a terminal, else lines; both on stderr."""
+    if sys.stderr.isatty():
+        with progress_bar("copy") as bar:
+            yield lambda progress: bar(progress.fraction)
+        return
+    told_at = time.monotonic()
+
+    def line(progress: "CopyProgress") -> None:
+        nonlocal told_at
+        whole = progress.rows >= progress.of
+        if as_json or not (whole or time.monotonic() > told_at + LINE_EVERY):
+            return
+        told_at = time.monotonic()
+        rows = f"{progress.rows:,}" if whole else f"{progress.rows:,} of {progress.of:,}"
+        click.echo(f"{progress.table}: {rows} rows {'compared' if progress.verifying else 'copied'}", err=True)
+
+    yield line
+
+
+def _lines(settings: "Config", source: "Side", target: "Side", copied: "Copied", url: str | None) -> "Iterator[str]":
+    from appliance.keys.keyfile import KEY_FILE
+
+    yield f"Copied to {target.name}: {copied.rows:,} rows of {copied.tables} tables, each compared with the old one."
+    if copied.replaced:
+        yield f"In {copied.replaced:,} texts U+FFFD stands for the character NUL, which PostgreSQL cannot store."
+    key = settings.server.data_dir / KEY_FILE
+    if url:
+        yield "Next: set `url` in [store] to the new database,"
+        yield f"copy {key} into the data_dir of every node (without it secrets cannot be read), and start."
+    else:
+        directory = Path(target.name).parent
+        yield f'Next: set `data_dir` in [server] to "{directory}", remove `url` from [store],'
+        yield f"copy {key} there unless it is there already (without it secrets cannot be read), and start."
+    yield f"{source.name} is as it was. Start no server on it any more: what waits in it would be sent twice."

@@ -1,0 +1,291 @@
+"""Copies a whole database into another one, of either engine, and compares every row of both afterwards.
+
+A table `unfinished_copy` in the target names the source from before the first row until all rows have been compared. As
+long as it is there no server opens the target, and only a copy from the same source goes on. Rows are written in the
+order of their keys, so that the last one of a table tells where to go on. The source is only read, in one transaction
+that keeps others from writing.
+
+PostgreSQL cannot store the character NUL in text. U+FFFD takes its place there, as in all that a server writes; in a
+key, where another row could have the same name then, it is refused.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from appliance.store.faults import UNFINISHED_COPY, NewerDatabase
+from appliance.store.sql import Bindings, Many, Row, Tx, run
+
+BATCH_ROWS = 1_000  # in one transaction, at most
+BATCH_BYTES = 4 * 1024 * 1024  # after which it ends; no row has more than the longest text that is accepted
+NUL, INSTEAD = "\0", "\ufffd"
+
+_IDENTITY = "SELECT number, applied_at FROM migrations ORDER BY number"
+_OLDEST_ACCOUNT = "SELECT min(id) FROM accounts"
+_MARK = f"SELECT source FROM {UNFINISHED_COPY}"  # noqa: S608 - our own words, as all below
+_CREATE_MARK = f"CREATE TABLE {UNFINISHED_COPY} (source TEXT NOT NULL, begun_at BIGINT NOT NULL)"
+_FILL_MARK = f"INSERT INTO {UNFINISHED_COPY} (source, begun_at) VALUES (:source, :now)"  # noqa: S608
+_DROP_MARK = f"DROP TABLE {UNFINISHED_COPY}"
+
+
+class NotCopied(Exception):
+    """The copy was refused, or could not be finished; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the schema, which both engines have."""
+
+    name: str
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]  # of the columns, as in `Many`
+    key: tuple[str, ...]  # the columns of its primary key
+
+    def select(self, *, after: bool = False) -> str:
+        """All rows in the order of the key; `after` those that come after a key."""
+        key = ", ".join(self.key)
+        names = ", ".join(f":k{number}" for number in range(len(self.key)))
+        where = f" WHERE ({key}) > ({names})" if after else ""
+        return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"  # noqa: S608
+
+    def select_last(self) -> str:
+        """The last key."""
+        last = ", ".join(f"{column} DESC" for column in self.key)
+        return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"  # noqa: S608
+
+    def insert(self) -> Many:
+        values = ", ".join(f"?{kind}" for kind in self.kinds)
+        return Many(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")  # noqa: S608
+
+    def key_of(self, row: Row) -> Row:
+        return tuple(row[self.columns.index(column)] for column in self.key)
+
+    def row_name(self, row: Row) -> str:
+        return f"{self.name} ({', '.join(map(str, self.key_of(row)))})"
+
+
+class Side(Protocol):
+    """The source of a copy or its target; all methods raise NotCopied."""
+
+    name: str  # for people, without a password
+    has_nul: bool  # whether its text can have one
+    newest: int  # schema of this version
+
+    def schema(self) -> int:
+        """The newest step that the database has taken; 0 for an empty one."""
+
+    def has_mark(self) -> bool:
+        """Whether a copy into it is unfinished."""
+
+    def stream(self, sql: str, bindings: Bindings) -> Generator[Row, None, None]:
+        """The rows of a query, of which few are in memory at any time; to be read to the end, or closed."""
+
+    def create(self, now: int) -> None:
+        """Make it ready to be written, with this version's schema."""
+
+    def write(self, work: Callable[[Tx], object]) -> None:
+        """Run `work` as one durable transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    verifying: bool  # all that was copied, instead of copying
+    table: str
+    rows: int  # done, of it
+    of: int
+    fraction: float  # of all work
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    resumed: bool  # from where an earlier copy had ended
+    tables: int
+    rows: int
+    replaced: int  # values whose NUL was replaced
+
+
+def copy(source: Side, target: Side, tables: Sequence[Table], now: int, on: Callable[[CopyProgress], None]) -> Copied:
+    """Copy all tables, parents first, or what an earlier copy left; then compare every row. Raises NotCopied.
+
+    `check_source` has been done by what opened it.
+    """
+    identity = _identity(source)
+    resumed = _check_target(target, tables, identity)
+    target.create(now)
+    if not resumed:
+        target.write(partial(_mark, identity, now))
+    counts = [_count(source, table) for table in tables]
+    meter = _Meter(on, 2 * sum(counts))
+    for table, count in zip(tables, counts, strict=True):
+        meter.begin(table, count, verifying=False)
+        _copy_rows(source, target, table, meter)
+    replaced = 0
+    for table, count in zip(tables, counts, strict=True):
+        meter.begin(table, count, verifying=True)
+        replaced += _compare(source, target, table, meter)
+    target.write(lambda tx: run(tx, _DROP_MARK, {}))
+    return Copied(resumed, len(tables), sum(counts), replaced)
+
+
+# ---- before anything is written
+
+
+def check_source(source: Side) -> None:
+    """Raise NotCopied unless it holds an installation of this version."""
+    schema = source.schema()
+    if schema > source.newest:
+        raise NotCopied(f"{source.name}: {NewerDatabase(schema, source.newest)}")
+    if schema < source.newest:
+        text = f"it is at schema {schema}, and this version copies schema {source.newest}"
+        raise NotCopied(f"{source.name}: {text}: start this version on it once, and stop it")
+    if source.has_mark():
+        raise NotCopied(f"{source.name}: it is itself an unfinished copy: finish that first")
+
+
+def _check_target(target: Side, tables: Sequence[Table], identity: str) -> bool:
+    """Whether it holds the beginning of this copy; raises NotCopied unless it does, or is empty."""
+    schema = target.schema()
+    if schema > target.newest:
+        raise NotCopied(f"{target.name}: {NewerDatabase(schema, target.newest)}")
+    if schema == 0:
+        return False
+    begin_anew = "name an empty database"
+    if schema < target.newest:
+        text = f"it is at schema {schema}, and this version writes schema {target.newest}"
+        raise NotCopied(f"{target.name}: {text}: {begin_anew}")
+    if target.has_mark():
+        if list(target.stream(_MARK, {})) == [(identity,)]:
+            return True
+        raise NotCopied(f"{target.name}: it holds an unfinished copy of another database: {begin_anew}")
+    for table in tables:
+        if list(target.stream(f"SELECT 1 FROM {table.name} LIMIT 1", {})):  # noqa: S608
+            raise NotCopied(f"{target.name}: it holds an installation already ({table.name}): {begin_anew}")
+    return False
+
+
+def _identity(source: Side) -> str:
+    """What stays the same for as long as an installation has this database, and no other has."""
+    facts = [*source.stream(_IDENTITY, {}), *source.stream(_OLDEST_ACCOUNT, {})]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _mark(identity: str, now: int, tx: Tx) -> None:
+    run(tx, _CREATE_MARK, {})
+    run(tx, _FILL_MARK, {"source": identity, "now": now})
+
+
+# ---- progress
+
+
+class _Meter:
+    """Adds up what is done."""
+
+    def __init__(self, on: Callable[[CopyProgress], None], total: int) -> None:
+        self._on, self._total = on, max(1, total)
+        self._before = self._rows = self._of = 0
+        self._table, self._verifying = "", False
+
+    def begin(self, table: Table, of: int, *, verifying: bool) -> None:
+        self._before += self._of
+        self._table, self._rows, self._of, self._verifying = table.name, 0, of, verifying
+
+    def add(self, rows: int) -> None:
+        self._rows += rows
+        fraction = min(1.0, (self._before + self._rows) / self._total)
+        self._on(CopyProgress(self._verifying, self._table, self._rows, self._of, fraction))
+
+
+def _count(side: Side, table: Table) -> int:
+    ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})  # noqa: S608
+    return int(count)
+
+
+# ---- rows
+
+
+def _copy_rows(source: Side, target: Side, table: Table, meter: _Meter) -> None:
+    insert, bindings = table.insert(), {}
+    for last in list(target.stream(table.select_last(), {})):
+        bindings = {f"k{number}": value for number, value in enumerate(last)}
+        meter.add(_count(target, table))
+    with closing(source.stream(table.select(after=bool(bindings)), bindings)) as found:
+        for batch in _batches(found):
+            if not target.has_nul:
+                _refuse_nul_in_keys(source, table, batch)
+            target.write(partial(_insert, insert, batch))
+            meter.add(len(batch))
+
+
+def _insert(insert: Many, batch: Sequence[Row], tx: Tx) -> None:
+    insert.run(tx, batch)
+
+
+def _batches(found: Iterator[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    size = 0
+    for row in found:
+        batch.append(row)
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _refuse_nul_in_keys(source: Side, table: Table, batch: Sequence[Row]) -> None:
+    for row in batch:
+        if any(isinstance(value, str) and NUL in value for value in table.key_of(row)):
+            text = "its key has the character NUL, which PostgreSQL cannot store"
+            raise NotCopied(f"{source.name}: {table.row_name(row)!r}: {text}")
+
+
+def _compare(source: Side, target: Side, table: Table, meter: _Meter) -> int:
+    """Raise NotCopied at the first difference; else how many values had a NUL replaced."""
+    with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as found:
+        return _compare_rows(rows, found, target, table, meter)
+
+
+def _compare_rows(rows: Iterator[Row], found: Iterator[Row], target: Side, table: Table, meter: _Meter) -> int:
+    replaced, done = 0, 0
+    for row in rows:
+        copied = next(found, None)
+        if copied != row:
+            expected = row if target.has_nul else tuple(map(_without_nul, row))
+            if copied != expected:
+                raise _different(target, table, expected, copied)
+            replaced += sum(old != new for old, new in zip(row, expected, strict=True))
+        done += 1
+        if done == BATCH_ROWS:
+            meter.add(done)
+            done = 0
+    extra = next(found, None)
+    if extra is not None:
+        raise _different(target, table, None, extra)
+    if done:
+        meter.add(done)
+    return replaced
+
+
+def _without_nul(value: object) -> object:
+    return value.replace(NUL, INSTEAD) if isinstance(value, str) else value
+
+
+def _different(target: Side, table: Table, expected: Row | None, found: Row | None) -> NotCopied:
+    """At the same place of both tables, which are in the order of their keys; not both are None."""
+    advice = (
+        "the source was changed since the copy was begun, or the target by others: begin anew, in an empty database"
+    )
+    if expected and found and table.key_of(expected) == table.key_of(found):
+        pairs = zip(table.columns, expected, found, strict=True)
+        wrong = ", ".join(column for column, old, new in pairs if old != new)
+        what = f"{table.row_name(found)} differs from the source in {wrong}"
+    elif expected and (not found or table.key_of(expected) < table.key_of(found)):
+        what = f"{table.row_name(expected)} is missing"
+    else:
+        what = f"{table.row_name(found or ())} is not in the source"
+    return NotCopied(f"{target.name}: {what}: {advice}")

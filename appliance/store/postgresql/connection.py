@@ -1,0 +1,270 @@
+"""Connects to PostgreSQL: its settings, how values pass, and the `Tx` of the verbs over one connection.
+
+Integers go as bigint and come back as int, whatever a sum is called there; text has no NUL, which PostgreSQL cannot
+store: U+FFFD takes its place, so that it equals no other text.
+"""
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from functools import cache
+from struct import Struct
+from time import monotonic
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import adapt
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
+from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
+
+from appliance.store.postgresql.statements import statement, statement_over_many
+from appliance.store.sql import Bindings, Many, Row
+
+DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
+STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
+LONG_STATEMENT_TIMEOUT = 30  # for what may take longer
+ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connection is lost, whatever TCP says of it
+LOCK_TIMEOUT = 5_000  # milliseconds, as below
+IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
+PREPARED = 500  # statements kept prepared on a connection
+
+# What the URL may set otherwise. A peer that is gone is noticed in 5 s when there is something to send, and by
+# keepalives in 7 s when an answer is awaited.
+_DEFAULTS = {
+    "connect_timeout": 3,  # seconds, for each address
+    "tcp_user_timeout": 5_000,  # milliseconds until what was sent must have been acknowledged
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "target_session_attrs": "read-write",
+}
+_OPTIONS = (
+    f"-c lock_timeout={LOCK_TIMEOUT} -c idle_in_transaction_session_timeout={IDLE_TRANSACTION_TIMEOUT}"
+    " -c synchronous_commit=on -c client_encoding=UTF8 -c default_transaction_isolation=read\\ committed"
+    # Every statement is written for look-ups by index, one after the other, as the embedded engine does them. What the
+    # planner knows of a partition that was empty a moment ago would make it read all of it, again and again. And it is
+    # to plan a statement once: over many partitions that takes much longer than to run it.
+    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+    " -c max_parallel_workers_per_gather=0 -c plan_cache_mode=force_generic_plan"
+)
+
+T = TypeVar("T")
+
+
+# ---- values
+
+
+class _Text(StrBinaryDumper):
+    def dump(self, obj: str) -> bytes:
+        return _encoded(obj)
+
+
+class _WholeNumber(NumericBinaryLoader):
+    def load(self, data: Any) -> Any:
+        return int(super().load(data))
+
+
+class TextArray(list[Any]):
+    """A column of text."""
+
+
+class IntArray(list[Any]):
+    """A column of integers."""
+
+
+class BytesArray(list[Any]):
+    """A column of bytes."""
+
+
+ARRAY_KINDS: dict[str, type[list[Any]]] = {"": TextArray, "i": IntArray, "b": BytesArray}
+
+_HEAD = Struct(">iiIii")  # dimensions, whether a value is NULL, type of the values, how many, number of the first
+_LENGTH = Struct(">i")
+_INTEGER = Struct(">iq")
+_NULL = _LENGTH.pack(-1)
+
+
+def _encoded(text: str) -> bytes:
+    encoded = text.encode()
+    return encoded.replace(b"\0", "\ufffd".encode()) if 0 in encoded else encoded  # `b"\0" in` costs 20 times as much
+
+
+class _ArrayDumper(adapt.Dumper):
+    """An array in PostgreSQL's binary form; psycopg's own way costs five times as much."""
+
+    format = Format.BINARY
+    element = 0
+
+    def dump(self, obj: list[Any]) -> bytes:
+        pieces = [_HEAD.pack(1, 1, self.element, len(obj), 1)]
+        last: Any = pieces  # no value
+        for value in obj:
+            if value is not last:  # a column is often the same in many rows
+                last, piece = value, _NULL if value is None else self.packed(value)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    @abstractmethod
+    def packed(self, value: Any) -> bytes: ...
+
+
+class _TextArrayDumper(_ArrayDumper):
+    oid, element = 1009, 25
+
+    def packed(self, value: Any) -> bytes:
+        encoded = _encoded(value)
+        return _LENGTH.pack(len(encoded)) + encoded
+
+
+class _IntArrayDumper(_ArrayDumper):
+    oid, element = 1016, 20
+
+    def packed(self, value: Any) -> bytes:
+        return _INTEGER.pack(8, value)
+
+
+class _BytesArrayDumper(_ArrayDumper):
+    oid, element = 1001, 17
+
+    def packed(self, value: Any) -> bytes:
+        packed: bytes = _LENGTH.pack(len(value)) + value
+        return packed
+
+
+_DUMPERS: tuple[tuple[type, type[adapt.Dumper]], ...] = (
+    (str, _Text),
+    (int, Int8BinaryDumper),
+    (bool, Int8BinaryDumper),
+    (TextArray, _TextArrayDumper),
+    (IntArray, _IntArrayDumper),
+    (BytesArray, _BytesArrayDumper),
+)
+_LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber), ("json", TextBinaryLoader))
+
+
+# ---- a connection
+
+
+class PostgresConnection(psycopg.Connection[Row]):
+    """A connection that gives up when an answer does not come in time.
+
+    TCP alone does not notice that: a proxy between, or a peer whose disk hangs, keeps the connection alive.
+    """
+
+    patience = float("inf")  # seconds for one answer
+    given_up = False  # set by another thread: no one waits for the answer any more
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
+        return super().wait(self._in_time(gen), *args, **options)
+
+    def _in_time(self, steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        deadline = monotonic() + self.patience
+        try:
+            wanted = next(steps)
+            while True:
+                ready = yield wanted
+                if not ready and (self.given_up or monotonic() > deadline):
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("no answer came in time")
+                wanted = steps.send(ready)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+
+
+def connect(
+    url: str, owner: str = "", statement_timeout: int = STATEMENT_TIMEOUT, *, name: str = DATABASE_CLIENT
+) -> PostgresConnection:
+    """Open a connection that can write; `owner` is the run of a node whose rows are written and delivered there.
+
+    Raises psycopg.Error.
+    """
+    given = conninfo_to_dict(url)
+    options = f"{given.get('options') or ''} {_OPTIONS} -c statement_timeout={statement_timeout * 1000}"
+    options = f"{options} -c appliance.owner={owner}".strip()
+    settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | given | {"options": options}
+    connection = PostgresConnection.connect("", autocommit=True, prepare_threshold=1, **settings)
+    connection.patience = statement_timeout + ANSWER_GRACE
+    connection.prepared_max = PREPARED
+    for kind, dumper in _DUMPERS:
+        connection.adapters.register_dumper(kind, dumper)
+    for name, loader in _LOADERS:
+        connection.adapters.register_loader(name, loader)
+    return connection
+
+
+def command(connection: psycopg.Connection[Row], words: str) -> None:
+    """Run a command without values, in one message."""
+    connection.execute(words.encode(), prepare=False)
+
+
+def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = ()) -> list[Row]:
+    """The rows of a statement of PostgreSQL's own."""
+    found = connection.execute(sql, values, binary=True)
+    return found.fetchall() if found.description is not None else []
+
+
+class PostgresRows:
+    """The rows of one statement; to be read before the next is run on the same connection."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: psycopg.Cursor[Row]) -> None:
+        self._cursor = cursor
+
+    def fetchall(self) -> list[Row]:
+        return self._cursor.fetchall() if self._cursor.description is not None else []
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.fetchall())
+
+    def close(self) -> None:
+        """Nothing stays open: all rows are here already."""
+
+
+@cache
+def _locking(statement: Many) -> Many:
+    return Many(f"{statement.before}{{{statement.row}}}{statement.after} FOR UPDATE")
+
+
+class PostgresTx:
+    """The `Tx` of the verbs over a connection."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._cursor = connection.cursor(binary=True)
+        self._found = PostgresRows(self._cursor)
+        self.wrote = False  # anything
+
+    def execute(self, sql: str, bindings: Bindings, /) -> PostgresRows:
+        self._run(statement(sql), bindings)
+        return self._found
+
+    def changes(self) -> int:
+        return max(0, self._cursor.rowcount)
+
+    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]:
+        if not values:
+            return []
+        columns = zip(*values, strict=True)
+        self._run(
+            statement_over_many(statement),
+            [ARRAY_KINDS[kind](column) for kind, column in zip(statement.kinds, columns, strict=True)],
+        )
+        return self._found.fetchall()
+
+    def count_many(self, statement: Many, values: Sequence[Row], /) -> int:
+        self.many(statement, values)
+        return self.changes() if values else 0
+
+    def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
+        return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()  # noqa: S608 - our own words
+
+    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+        """Lock the rows that a query finds, in its order."""
+        self.many(_locking(statement), values)
+
+    def _run(self, text: str, values: Bindings | Sequence[Any]) -> None:
+        self._cursor.execute(text, values)
+        if not self.wrote and self._cursor.rowcount > 0:
+            self.wrote = not (self._cursor.statusmessage or "").startswith("SELECT")

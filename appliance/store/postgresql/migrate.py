@@ -1,0 +1,248 @@
+"""Brings a PostgreSQL database to this version's schema while older nodes run, and refuses one that cannot be used.
+
+A step is a file `NNNN_name.sql` in `migrations/`, and its number a version of the schema. Its first line says which
+programs can work on the database after it, those that know at least step N: `-- compatible since: N`. The steps are
+taken in their order, each in a transaction of its own with its record, and one at a time among all nodes.
+
+- A step that leaves N as it was expands: it is taken when the first node that knows it starts.
+- A step that raises N contracts: it waits until each node that has joined knows N, and is taken by a node that runs.
+  So a program works without the contractions behind its last expansion, as well as with them.
+
+A node joins while it keeps others from taking steps, so no step is taken that one of the nodes cannot work with.
+"""
+
+import random
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from itertools import takewhile
+from typing import NamedTuple
+
+import psycopg
+from psycopg import errors
+
+from appliance.store.faults import UNFINISHED_COPY, DatabaseRefused, NewerDatabase, UnfinishedCopy
+from appliance.store.installation import KEY_FINGERPRINT
+from appliance.store.postgresql.connection import run
+from appliance.store.postgresql.partitions import make_first
+from appliance.store.sql import Row
+
+OLDEST = 13  # version of PostgreSQL
+MIGRATION_TIMEOUT = 3_600  # seconds for one statement of a migration, or until another node has ended it
+# A step that waits for a table holds up all that come to it later, so it gives way soon, and tries again. Some tries
+# wait for longer than `deadlock_timeout`, after which autovacuum gives way.
+STEP_LOCK_TIMEOUTS = (*(300,) * 7, 1_500)  # milliseconds
+STEP_TRIES = 40
+STEP_PAUSE = 1.0  # seconds between two of them, on average
+READ_ONLY = "the database takes no writes: name the primary in the URL, or all hosts of the cluster"
+IN_USE = (
+    "tables are in use all the time, so that the schema cannot be changed: pg_stat_activity (xact_start) shows what "
+    "holds them; end that, and start again"
+)
+
+_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+_SINCE = re.compile(r"-- compatible since: (\d+)\n")
+_TABLES = """SELECT relname::text FROM pg_class
+    WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') ORDER BY relname LIMIT 1"""
+_COLUMNS = """SELECT attname::text FROM pg_attribute
+    WHERE attrelid = to_regclass('migrations') AND attnum > 0 AND NOT attisdropped"""
+_OWN_COLUMNS = {"number", "name", "applied_at", "compatible_since"}
+_FINGERPRINT = "SELECT value FROM installation WHERE name = %s"
+_RECORD_TABLE = """CREATE TABLE IF NOT EXISTS migrations (
+    number BIGINT PRIMARY KEY,
+    name TEXT COLLATE "C" NOT NULL,
+    applied_at BIGINT NOT NULL,
+    compatible_since BIGINT NOT NULL
+)"""
+_RECORD = "INSERT INTO migrations (number, name, applied_at, compatible_since) VALUES (%s, %s, %s, %s)"
+_APPLIED = "SELECT number FROM migrations"
+_STATE = "SELECT coalesce(max(number), 0), coalesce(max(compatible_since), 0) FROM migrations"
+_NODES = "SELECT schema, name, version FROM nodes WHERE adopted_by IS NULL AND home <> %s ORDER BY name"
+_AGAIN = (errors.LockNotAvailable, errors.DeadlockDetected)
+_AT_ONCE = (errors.UniqueViolation, errors.DuplicateTable)  # of two nodes that make the same table one fails
+
+
+class SchemaStep(NamedTuple):
+    number: int
+    name: str
+    sql: str
+    since: int  # the oldest step that a program must know to work after this one
+
+
+class SchemaPlan(NamedTuple):
+    due: list[SchemaStep]
+    waiting: list[SchemaStep]
+    older: list[str]  # the nodes for which the first of these waits
+
+
+@cache
+def migrations() -> list[SchemaStep]:
+    """All that this version knows, read once: while it runs, the files of a newer one may take their place."""
+    found = []
+    for entry in (resources.files("appliance.store.postgresql") / "migrations").iterdir():
+        if match := _NAME.fullmatch(entry.name):
+            sql = entry.read_text(encoding="utf-8")
+            since = _SINCE.match(sql)
+            if since is None:
+                raise ValueError(f"{entry.name} does not begin with the versions that can work after it")
+            found.append(SchemaStep(int(match[1]), match[2], sql, int(since[1])))
+    return sorted(found)
+
+
+def newest_known() -> int:
+    return max(step.number for step in migrations())
+
+
+def migrate(
+    connection: psycopg.Connection[Row],
+    now: int,
+    check_key: Callable[[str | None], None] | None = None,
+    *,
+    home: str = "",
+    copying: bool = False,
+) -> None:
+    """Take the steps that are due, as soon as it is known that this version can work after them.
+
+    `check_key` is told the fingerprint of the installation's key file, None if there is none yet; if it raises, as with
+    everything else that is wrong, nothing is written. `home` is that of the node which starts: its earlier runs are
+    over.
+    """
+    check(connection)
+    if not copying and has_table(connection, UNFINISHED_COPY):
+        raise UnfinishedCopy
+    if is_ours(connection):
+        check_compatible(connection, newest_known())
+    planned = plan(connection, home)
+    _refuse_older_nodes(planned)
+    if check_key is not None:
+        check_key(key_fingerprint(connection))
+    if planned.due:
+        try:
+            advance(connection, now, home, copying=copying)
+        except _AGAIN:
+            raise DatabaseRefused(IN_USE) from None
+
+
+def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:
+    """Which steps the nodes that have joined allow; all of those that are missing where there is no node."""
+    applied = {number for (number,) in run(connection, _APPLIED)} if has_table(connection, "migrations") else set()
+    nodes = run(connection, _NODES, (home,)) if applied else []
+    missing = [step for step in migrations() if step.number not in applied]
+    due = list(takewhile(lambda step: all(schema >= step.since for schema, _, _ in nodes), missing))
+    waiting = missing[len(due) :]
+    older = [f"{name} ({version})" for schema, name, version in nodes if waiting and schema < waiting[0].since]
+    return SchemaPlan(due, waiting, older)
+
+
+def advance(connection: psycopg.Connection[Row], now: int, home: str = "", *, copying: bool = False) -> int:
+    """Take the steps that are due; how many that were. Raises psycopg.Error, with nothing of the next step done."""
+    taken = 0
+    for number in range(STEP_TRIES):
+        try:
+            timeout = STEP_LOCK_TIMEOUTS[number % len(STEP_LOCK_TIMEOUTS)]
+            while _take_step(connection, now, home, timeout, copying=copying):
+                taken += 1
+            break
+        except (*_AGAIN, *_AT_ONCE) as error:
+            if number == STEP_TRIES - 1:
+                raise
+            if isinstance(error, _AGAIN):
+                time.sleep(random.uniform(0.5, 1.5) * STEP_PAUSE)  # noqa: S311 - nothing secret
+    return taken
+
+
+def state(connection: psycopg.Connection[Row]) -> tuple[int, int]:
+    """The last step that was taken, and the oldest that a program must know."""
+    ((newest, since),) = run(connection, _STATE)
+    return newest, since
+
+
+def check_compatible(connection: psycopg.Connection[Row], schema: int) -> None:
+    """Raise NewerDatabase unless programs that know this schema can work on the database."""
+    newest, since = state(connection)
+    if since > schema:
+        raise NewerDatabase(newest, schema)
+
+
+def keep_schema(connection: psycopg.Connection[Row], schema: int) -> None:
+    """Until the end of the transaction let no step be taken. Raises NewerDatabase, as above."""
+    ((usual,),) = run(connection, "SHOW lock_timeout")
+    connection.execute("SET LOCAL lock_timeout = 0")  # a step that is being taken may take its time
+    connection.execute("LOCK TABLE migrations IN SHARE MODE")
+    run(connection, "SELECT set_config('lock_timeout', %s, true)", (usual,))
+    check_compatible(connection, schema)
+
+
+def _take_step(connection: psycopg.Connection[Row], now: int, home: str, lock_timeout: int, *, copying: bool) -> bool:
+    """Take the first step that is due; whether there was one. The very first makes partitions, too."""
+    with connection.transaction():
+        connection.execute("SET LOCAL lock_timeout = 0")
+        connection.execute(_RECORD_TABLE)
+        connection.execute("LOCK TABLE migrations IN SHARE ROW EXCLUSIVE MODE")
+        due = plan(connection, home).due
+        if not due:
+            return False
+        step = due[0]
+        connection.execute(f"SET LOCAL lock_timeout = {lock_timeout}".encode())
+        connection.execute(step.sql.encode())
+        run(connection, _RECORD, (step.number, step.name, now, step.since))
+        if step == migrations()[0]:
+            make_first(connection, now, past=copying)
+    return True
+
+
+def _refuse_older_nodes(planned: SchemaPlan) -> None:
+    """Raise DatabaseRefused if a step waits that this version cannot do without."""
+    if planned.waiting and planned.waiting[0].number <= _last_expansion():
+        nodes = ", ".join(planned.older)
+        text = f"this version cannot run beside those of {nodes}: upgrade them to one between, or stop them"
+        raise DatabaseRefused(f"{text}; a node that was lost is let go by one of its own version within half a minute")
+
+
+def _last_expansion() -> int:
+    last = since = 1
+    for step in migrations():
+        if step.since <= since:
+            last = step.number
+        since = max(since, step.since)
+    return last
+
+
+def key_fingerprint(connection: psycopg.Connection[Row]) -> str | None:
+    """Of the installation's key file; None if there is none yet."""
+    found = run(connection, _FINGERPRINT, (KEY_FINGERPRINT,)) if has_table(connection, "installation") else []
+    return str(found[0][0]) if found else None
+
+
+def is_ours(connection: psycopg.Connection[Row]) -> bool:
+    """Whether the database is an appliance's; others have a table `migrations`, too."""
+    columns = {name for (name,) in run(connection, _COLUMNS)}
+    if not columns >= _OWN_COLUMNS:
+        return False
+    first = migrations()[0].name
+    return run(connection, "SELECT name FROM migrations WHERE number::text = '1'") == [(first,)]
+
+
+def has_table(connection: psycopg.Connection[Row], name: str) -> bool:
+    return run(connection, "SELECT to_regclass(%s::text)::text", (name,)) != [(None,)]
+
+
+def check(connection: psycopg.Connection[Row]) -> None:
+    """Raise DatabaseRefused if the server or the database cannot be used, or holds what is not an appliance's."""
+    version = connection.info.server_version // 10_000
+    if version < OLDEST:
+        raise DatabaseRefused(f"PostgreSQL {version} is too old: {OLDEST} or later is needed")
+    ((encoding, read_only),) = run(
+        connection, "SELECT current_setting('server_encoding'), current_setting('transaction_read_only')"
+    )
+    if encoding != "UTF8":
+        text = f"the database has the encoding {encoding}, and needs UTF8"
+        raise DatabaseRefused(f"{text}: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0")
+    if read_only != "off":
+        raise DatabaseRefused(READ_ONLY)
+    tables = run(connection, _TABLES)
+    if tables and not is_ours(connection):
+        text = f"the database holds tables that are not the appliance's ({tables[0][0]})"
+        raise DatabaseRefused(f"{text}: give the appliance a database of its own")

@@ -1,0 +1,263 @@
+"""The nodes that share one database: who delivers which rows, and who takes them over when a node is gone.
+
+Each run of a node is an owner. It writes its id into the rows that it accepts, and delivers no others. What it may do
+hangs on a lease, which it renews every BEAT:
+
+- By the node's own clock the lease ends LEASE after the request that renewed it was *sent*, so never later than by the
+  database's. Mail is handed over only while it holds (`Membership.holds`), which is asked again before the final dot.
+- By the database's clock an expired lease lets others take the rows: they mark the run as adopted, then change the
+  owner of its rows a slice at a time. A run that finds itself adopted must not go on: it ends, and starts as a new one.
+- A run whose lease has expired, but that no other has adopted, goes on. After an outage of the database all are in that
+  state, so a node adopts only when its own beats have come in time for STEADY.
+
+A node that starts on the data directory of an earlier run takes its rows at once: it holds the lock of that directory.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+import psycopg
+from psycopg import errors
+
+from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
+from appliance.store.engine import LoginFailure
+from appliance.store.faults import DatabaseRefused, StorageFault
+from appliance.store.postgresql.connection import IntArray, TextArray, run
+from appliance.store.postgresql.migrate import keep_schema
+from appliance.store.sql import Row
+from appliance.times import DAY
+
+LEASE = 10.0  # seconds
+BEAT = 2.0  # seconds
+STEADY = 15.0  # seconds for which beats must have come in time before a node takes over others' rows
+LATE = 2 * BEAT  # seconds between two beats that are not in time
+ADOPTED_TOGETHER = 500  # rows in one transaction
+KEPT = 3_600_000_000  # microseconds for which a run that has ended is still listed
+HOLDS_KEPT = 7 * DAY  # after the last probe that a node without a run could have made
+MOST_SKEW = 30_000_000  # microseconds; with a clock that is further off a node delivers nothing
+WARN_SKEW = 2_000_000
+CHORE_LEASE = 30_000_000  # microseconds
+
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_NAMED = f"""SELECT owner, home, lease_until > {_NOW} FROM nodes WHERE name = %s AND adopted_by IS NULL FOR UPDATE"""  # noqa: S608
+_JOIN = f"""INSERT INTO nodes (owner, name, home, address, version, schema, started_at, beat_at, lease_until)
+    VALUES (%s, %s, %s, %s, %s, %s, {_NOW}, {_NOW}, {_NOW} + %s)"""  # noqa: S608 - our own words
+_BEAT = f"""WITH now AS MATERIALIZED (SELECT {_NOW} AS at)
+    UPDATE nodes SET beat_at = now.at, lease_until = now.at + %s, skew = %s, in_flight = %s, addresses = %s
+    FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""  # noqa: S608
+_LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"  # noqa: S608
+_ADOPT = f"UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW}"  # noqa: S608
+_ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
+_LEAVE = (
+    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"  # noqa: S608
+)
+_FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"  # noqa: S608 - of nodes that are gone
+_FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"  # noqa: S608
+_FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""  # noqa: S608
+# The owners of what waits, from one to the next by the index that begins with them; and of these those without a run.
+_LEFT = """WITH RECURSIVE owners (owner) AS (
+    SELECT min(owner) FROM {table} WHERE next_attempt_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(t.owner) FROM {table} t WHERE t.next_attempt_at IS NOT NULL AND t.owner > owners.owner)
+    FROM owners WHERE owners.owner IS NOT NULL
+)
+SELECT owner FROM owners WHERE owner IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = owners.owner AND n.adopted_by IS NULL)"""
+_SKEW = "SELECT skew FROM nodes WHERE owner = %s"
+_TAKE = """UPDATE {table} SET owner = %s, next_attempt_at = next_attempt_at + %s WHERE ({key}) IN (
+    SELECT {key} FROM {table} WHERE owner = %s AND next_attempt_at IS NOT NULL LIMIT %s FOR UPDATE SKIP LOCKED)"""
+_TABLES = (("recipients", "message_id, id"), ("webhook_deliveries", "webhook_id, id"))
+_CHORE = f"""INSERT INTO chores (name, owner, lease_until) VALUES (%s, %s, {_NOW} + %s)
+    ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until
+    WHERE chores.owner = excluded.owner OR chores.lease_until < {_NOW}
+        OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = chores.owner AND n.adopted_by IS NULL)
+    RETURNING name"""  # noqa: S608
+
+
+_NODES = f"""SELECT n.name, n.address, n.version, n.started_at, n.beat_at, n.lease_until - {_NOW}, n.skew, n.in_flight,
+        (SELECT count(*) FROM recipients r WHERE r.owner = n.owner AND r.next_attempt_at IS NOT NULL),
+        n.draining, n.adopted_by IS NOT NULL
+    FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""  # noqa: S608
+_DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL RETURNING name"
+
+
+def states(connection: psycopg.Connection[Row]) -> list[NodeState]:
+    """All nodes, the live ones first."""
+    return [
+        NodeState(*row[:9], draining=bool(row[9]), ended=bool(row[10]))  # type: ignore[misc] # nine columns
+        for row in run(connection, _NODES)
+    ]
+
+
+def drain(connection: psycopg.Connection[Row], name: str) -> bool:
+    return bool(run(connection, _DRAIN, (name,)))
+
+
+FAILURES_SHARED = 60_000_000  # microseconds for which others can still hear of a failed login
+_TELL = "INSERT INTO login_failures (account, network, at) SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[])"
+_HEAR = """SELECT number, account, network, at FROM login_failures
+    WHERE at > %s AND owner <> current_setting('appliance.owner')"""
+_FORGET_FAILURES = "DELETE FROM login_failures WHERE at < %s"
+
+
+class SharedFailures:
+    """Failed logins on all nodes: told and heard about once a second."""
+
+    def __init__(self) -> None:
+        self._heard: set[int] = set()
+
+    def exchange(
+        self, connection: psycopg.Connection[Row], own: Sequence[LoginFailure], now: int
+    ) -> list[LoginFailure]:
+        """Tell of these; what others have told since the last time."""
+        since = now - FAILURES_SHARED
+        if own:
+            accounts, networks, times = zip(*own, strict=True)  # accounts as they were given, whatever that was
+            run(connection, _TELL, (TextArray(accounts), TextArray(networks), IntArray(times)))
+            run(connection, _FORGET_FAILURES, (since - FAILURES_SHARED,))
+        found = run(connection, _HEAR, (since,))
+        new = [LoginFailure(*row) for number, *row in found if number not in self._heard]
+        self._heard = {number for number, *_ in found}
+        return new
+
+
+class Fenced(StorageFault):
+    """Others have taken this run's rows, because its lease expired: it must not deliver any of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """A node as it joins."""
+
+    owner: str  # of this run
+    name: str
+    home: str
+    address: str
+    version: str
+    schema: int  # that this version knows
+
+
+def _boot_time() -> float:
+    """Seconds that go on while the machine sleeps, and that no one can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Membership:
+    """This run among the nodes. Its methods that take a connection are called on threads, one at a time."""
+
+    def __init__(self, identity: NodeIdentity, clock: Callable[[], float] = _boot_time) -> None:
+        self.identity = identity
+        self.live = 1
+        self.others = NO_OTHERS
+        self.draining = False
+        self.skew = 0  # microseconds
+        self._clock = clock
+        self._deadline = 0.0
+        self._steady_since: float | None = None
+        self._beat_at = 0.0
+
+    def holds(self) -> bool:
+        """Whether no other node can have taken the rows of this run."""
+        return self._clock() < self._deadline and abs(self.skew) < MOST_SKEW
+
+    def is_steady(self) -> bool:
+        return self._steady_since is not None and self._clock() >= self._steady_since + STEADY
+
+    # ---- on a thread
+
+    def join(self, connection: psycopg.Connection[Row]) -> None:
+        """Begin. Raises DatabaseRefused if another node of this name is there, NewerDatabase if the schema is."""
+        asked, me = self._clock(), self.identity
+        try:
+            with connection.transaction():
+                keep_schema(connection, me.schema)
+                earlier = run(connection, _NAMED, (me.name,))
+                for owner, home, is_live in earlier:
+                    if home != me.home and is_live:
+                        raise _name_taken(me.name)
+                    run(connection, _ADOPT_RUN, (me.owner, owner))
+                lease = round(LEASE * 1_000_000)
+                run(connection, _JOIN, (me.owner, me.name, me.home, me.address, me.version, me.schema, lease))
+        except errors.UniqueViolation:
+            raise _name_taken(me.name) from None
+        self._deadline, self._beat_at = asked + LEASE, asked
+        self._hear(connection)
+        for owner, _, _ in earlier:
+            self._take_all(connection, owner)
+
+    def beat(self, connection: psycopg.Connection[Row], in_flight: int, addresses: Sequence[str] = ()) -> None:
+        """Renew the lease, tell where this node is, and hear that of the others.
+
+        Raises Fenced when the rows of this run are others'.
+        """
+        asked, wall = self._clock(), time.time_ns()
+        lease = round(LEASE * 1_000_000)
+        found = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
+        if not found:
+            self._deadline = 0.0
+            raise Fenced("other nodes have taken over the mail of this one, whose lease had expired")
+        ((database_now, draining),) = found
+        self.skew = round((wall + time.time_ns()) / 2_000) - database_now
+        self.draining = bool(draining)
+        if self._steady_since is None or asked > self._beat_at + LATE:
+            self._steady_since = asked
+        self._deadline, self._beat_at = asked + LEASE, asked
+        self._hear(connection)
+
+    def adopt(self, connection: psycopg.Connection[Row]) -> int:
+        """Take over some of what no node owns; how many rows that were. Only a steady node ends others."""
+        if self.is_steady():
+            run(connection, _ADOPT, (self.identity.owner,))
+            run(connection, _FORGET, (KEPT,))
+            run(connection, _FORGET_REQUESTS, (KEPT,))
+            run(connection, _FORGET_HOLDS, (HOLDS_KEPT,))
+        taken = 0
+        for table, _ in _TABLES:
+            for (owner,) in run(connection, _LEFT.format(table=table)):
+                if not self.holds():
+                    return taken
+                taken += self._take(connection, owner, self._ahead_of(connection, owner))
+        return taken
+
+    def leave(self, connection: psycopg.Connection[Row]) -> None:
+        """End: whatever still waits goes to the others at once."""
+        self._deadline = 0.0
+        run(connection, _LEAVE, (self.identity.owner,))
+
+    def has_chore(self, connection: psycopg.Connection[Row], name: str) -> bool:
+        return self.holds() and bool(run(connection, _CHORE, (name, self.identity.owner, CHORE_LEASE)))
+
+    def _hear(self, connection: psycopg.Connection[Row]) -> None:
+        """Which other nodes live, and where."""
+        live = [where for owner, *where in run(connection, _LIVE) if owner != self.identity.owner]
+        self.live = 1 + len(live)
+        self.others = OtherNodes(
+            frozenset(name for name, _ in live),
+            frozenset(ip_address(each) for _, addresses in live for each in addresses.split()),
+        )
+
+    def _take_all(self, connection: psycopg.Connection[Row], owner: str) -> None:
+        while self._take(connection, owner):
+            pass
+
+    def _ahead_of(self, connection: psycopg.Connection[Row], owner: str) -> int:
+        """By how many microseconds this clock is ahead of the one that another run's rows are due by."""
+        ahead = sum(self.skew - skew for (skew,) in run(connection, _SKEW, (owner,)))
+        return ahead if abs(ahead) >= WARN_SKEW else 0
+
+    def _take(self, connection: psycopg.Connection[Row], owner: str, ahead: int = 0) -> int:
+        taken = 0
+        for table, key in _TABLES:
+            statement, values = (
+                _TAKE.format(table=table, key=key),
+                (self.identity.owner, ahead, owner, ADOPTED_TOGETHER),
+            )
+            taken += connection.execute(statement.encode(), values).rowcount
+        return taken
+
+
+def _name_taken(name: str) -> DatabaseRefused:
+    return DatabaseRefused(f"another node is named {name!r}: give each node a name of its own in server.node")

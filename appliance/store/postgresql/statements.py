@@ -1,0 +1,49 @@
+"""Turns the common text of a statement into PostgreSQL's, once: parameters, rows of many values, hints, functions.
+
+What SQLite needs to be told, and PostgreSQL does not understand, is taken out: `CROSS JOIN … ON` (the order of a join)
+and `INDEXED BY`. SQLite's JSON functions have other names here. `/* own TABLE */` marks where only the rows of this
+node count; the embedded engine has no other node's.
+"""
+
+import re
+from functools import cache
+
+from appliance.store.sql import VALUE, Many
+
+ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Many`
+
+_WORDS = (
+    (re.compile(r"\bCROSS JOIN\b"), "JOIN"),
+    (re.compile(r"\bINDEXED BY \w+"), ""),
+    (re.compile(r"\bjson_group_array\("), "json_agg("),
+    (re.compile(r"\bjson_object\("), "json_build_object("),
+    (re.compile(r"\bjson_each\((:\w+)\) (\w+)"), r"json_array_elements_text(CAST(\1 AS json)) AS \2 (value)"),
+    (re.compile(r"\bx''"), "''::bytea"),
+    (re.compile(r"/\* own (\w+) \*/"), r"AND \1.owner = current_setting('appliance.owner')"),
+)
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
+
+
+@cache
+def statement(text: str) -> str:
+    """A statement with named parameters, as psycopg takes it."""
+    return _PARAMETER.sub(r"%(\1)s", _plain(text))
+
+
+@cache
+def statement_over_many(many: Many) -> str:
+    """A statement over rows, which takes one array for each of their columns."""
+    names = [f"v{number}" for number in range(len(many.kinds))]
+    unused = iter(names)
+    row = VALUE.sub(lambda _: next(unused), many.row).strip()
+    columns = row[1:-1] if row.startswith("(") else row
+    arrays = ", ".join(f"%s::{ARRAYS[kind]}" for kind in many.kinds)
+    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"  # noqa: S608 - our own words
+    return _plain(re.sub(r"VALUES\s*$", "", many.before)) + values + _plain(many.after)
+
+
+def _plain(text: str) -> str:
+    text = text.replace("%", "%%")
+    for pattern, instead in _WORDS:
+        text = pattern.sub(instead, text)
+    return text

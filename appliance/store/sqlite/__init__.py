@@ -1,0 +1,1 @@
+"""The embedded engine: one SQLite file in WAL mode, written by one process, with the care the file needs."""

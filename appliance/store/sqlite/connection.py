@@ -1,0 +1,178 @@
+"""Opens the database file with its settings and permissions, and reserves space for the index of the log.
+
+SQLite grows that index (`-shm`) as the log grows, and only after a commit is in the log and synced. Without disk space
+for it then, it is unknown whether the commit counts, and the process would have to end where "no" was the right answer.
+So the space is taken beforehand.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+import apsw
+import msgspec
+
+import appliance.store.sqlite.faults  # noqa: F401 - it has to listen before anything is opened
+from appliance.store.sql import VALUE, Bindings, Many, Row
+
+BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
+JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
+CHECKPOINT_PAGES = 8_000  # 32 MiB of log before its pages are copied home: rarer, larger, cheaper than the default
+STATEMENTS = 512  # kept prepared by the writer, APSW's most: those for several rows are one for each number of rows
+CACHE_KIB = 16 * 1024  # per connection; keeps the inner pages of every index at a million messages
+
+_SETTINGS = (
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT}",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA cell_size_check = ON",
+    f"PRAGMA cache_size = -{CACHE_KIB}",
+    # Savepoints journal every page they touch; in a temporary file that doubled the writes of a message.
+    "PRAGMA temp_store = MEMORY",
+)
+# Lets retention give space back, a few pages at a time. It counts only before anything is in the file.
+SHRINKABLE = "PRAGMA auto_vacuum = INCREMENTAL"
+_WRITER_SETTINGS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",  # NORMAL would sync nothing at commit under WAL
+    f"PRAGMA journal_size_limit = {JOURNAL_SIZE_LIMIT}",
+    f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}",
+)
+
+# SQLite's allocator for what is small and short-lived, per connection: a piece size in bytes, and how many. Prepared
+# statements keep some thousands of pieces, and the default is for a hundred: whatever a write binds then comes from the
+# system's allocator, value by value (a tenth of all that storing a message takes).
+LOOKASIDE = (1_200, 3_000)
+
+# For the whole process, and only possible while SQLite is at rest. Counting every byte SQLite allocates takes a lock.
+apsw.shutdown()
+apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)
+apsw.config(apsw.SQLITE_CONFIG_LOOKASIDE, *LOOKASIDE)
+apsw.initialize()
+
+
+# ---- a connection
+
+MOST_ROWS = 16  # of one statement; more of them gain nothing
+# Few different lengths, because each is a statement of its own to be kept prepared; but the short ones all.
+_LENGTHS = (*range(1, 9), MOST_ROWS)
+_LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
+
+_gathered = msgspec.json.Decoder(list[Row])
+_texts: dict[Many, dict[int, str]] = {}  # by the number of rows
+
+
+class Connection(apsw.Connection):
+    """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
+
+    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]:
+        found: list[Row] = []
+        texts, done = _texts.get(statement) or _texts_of(statement), 0
+        while left := len(values) - done:
+            length = _LONGEST[min(left, MOST_ROWS)]
+            flat = tuple(chain.from_iterable(values[done : done + length]))
+            found += self.execute(texts[length], flat).fetchall()
+            done += length
+        return found
+
+    def count_many(self, statement: Many, values: Sequence[Row], /) -> int:
+        before = self.total_changes()
+        self.many(statement, values)
+        return self.total_changes() - before
+
+    def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
+        """In one step, as JSON: a thread takes the interpreter lock at every row."""
+        query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"  # noqa: S608 - our own words
+        ((found,),) = self.execute(query, bindings).fetchall()
+        return _gathered.decode(str(found))
+
+    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+        """Nothing to do: a transaction that writes is alone."""
+
+
+def _texts_of(statement: Many) -> dict[int, str]:
+    row = VALUE.sub("?", statement.row)
+    texts = {length: statement.before + ", ".join([row] * length) + statement.after for length in _LENGTHS}
+    return _texts.setdefault(statement, texts)
+
+
+def open_writer(path: Path) -> Connection:
+    """Open (or create) the database for writing, readable by its owner only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # SQLite gives the log and its index the permissions of the main file, so creating that one 0600 settles all three.
+    # Only when it is missing: closing a descriptor of a file drops every lock this process has on it (POSIX).
+    if not path.exists():
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, statementcachesize=STATEMENTS)
+    new = (SHRINKABLE,) if path.stat().st_size == 0 else ()
+    for setting in _SETTINGS + new + _WRITER_SETTINGS:
+        _apply(connection, setting)
+    return connection
+
+
+def open_reader(path: Path) -> Connection:
+    """Open an existing database for reading only; under WAL it never waits for the writer."""
+    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    for setting in _SETTINGS:
+        _apply(connection, setting)
+    return connection
+
+
+def open_fixed(path: Path) -> Connection:
+    """Open an existing database for reading one state of it, and keep every other process from writing meanwhile.
+
+    The file itself stays as it is, byte for byte.
+    """
+    connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        for setting in (*_SETTINGS, "BEGIN IMMEDIATE", "PRAGMA query_only = ON"):
+            _apply(connection, setting)
+    except apsw.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _apply(connection: apsw.Connection, setting: str) -> None:
+    """SQLite itself does not wait for another process that turns a new file to WAL at the same moment."""
+    deadline = time.monotonic() + BUSY_TIMEOUT / 1_000
+    while True:
+        try:
+            connection.execute(setting).fetchall()
+            return
+        except apsw.BusyError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+# ---- space for the index of the write-ahead log
+
+# 32 KiB for every 4,096 pages of the log: enough for 64 MiB of it, twice of what is there before a checkpoint.
+INDEX_BYTES = 4 * 32 * 1024
+
+
+class ReservedIndex:
+    """The space of an open database. On a disk that is full already there may be less.
+
+    To be closed after every connection to the database, because closing any descriptor of a file drops all locks that
+    this process has on it (POSIX).
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(f"{database}-shm", os.O_RDWR | os.O_CLOEXEC)
+            size = os.fstat(self._descriptor).st_size
+            # Only what lies beyond the end: what is before it, others may be writing.
+            if size < INDEX_BYTES and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, size, INDEX_BYTES - size)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

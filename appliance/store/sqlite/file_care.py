@@ -1,0 +1,261 @@
+"""Cares for the files of the open database: copies them while others write, and notices when they are taken away.
+
+- A copy of a database is made page by page out of one read transaction, so later commits are not in it and cannot make
+  it begin anew. While it lasts the log only grows; afterwards it is copied into the database here, and not by the
+  server's writer, whose senders would have to wait for it.
+- `Checkpoints` copies the log on a thread and a connection of its own. A commit that finds the log long would otherwise
+  copy all of it, with two syncs, while every writer waits: 32 MiB took 50 to 150 ms. Here the writer copies only at
+  `LONGEST_LOG_PAGES`, and finds most of them copied. It has to do it then, since only a copy without a writer beside it
+  lets the log begin anew from its start.
+- SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process.
+  So the server checks before it acknowledges, unless it has just done so, and every second: the directory, whose time
+  changes with any name in it, and after a change, or a second, each file. Once a file is not in its place nothing more
+  is acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a
+  kill or a power cut between the change and the next check can lose anything.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from appliance.store.faults import StorageFault
+from appliance.store.sqlite.connection import BUSY_TIMEOUT, CHECKPOINT_PAGES, Connection, open_reader, open_writer
+from appliance.store.sqlite.embedded_db import new_inside
+
+# ---- copies
+
+COPY_STEP = 256  # pages, a MiB, between two words about progress
+
+_HOLD_THE_MOMENT = "SELECT count(*) FROM sqlite_master"
+_CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # no writer and no reader waits for it
+
+Progress = Callable[[int, int], None]  # pages done, of so many
+
+
+def copy_inside(path: Path, target: Path, begin: int, on_progress: Progress) -> None:
+    """Copy the database of `path` into `target`, from its byte `begin` on; not synced."""
+    with new_inside(target, begin) as copy, closing(open_reader(path)) as source:
+        source.execute("BEGIN")
+        source.execute(_HOLD_THE_MOMENT).fetchall()
+        with copy.backup("main", source, "main") as backup:
+            while not backup.done:
+                backup.step(COPY_STEP)
+                on_progress(backup.page_count - backup.remaining, backup.page_count)
+        source.execute("COMMIT")
+
+
+def copy_beside(path: Path, target: Path) -> None:
+    os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    copy_inside(path, target, 0, lambda _done, _all: None)
+    sync(target)
+
+
+def checkpoint_beside(path: Path) -> None:
+    """Copy the pages in the log into the database, beside its writer."""
+    with closing(open_writer(path)) as connection:
+        checkpoint(connection)
+
+
+def checkpoint(connection: apsw.Connection) -> None:
+    """The same on an open connection, not the writer's own."""
+    connection.execute(_CHECKPOINT).fetchall()
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- checkpoints beside the writer
+
+COPIED_AFTER_PAGES = 1_000  # pages that have come into the log since the last copy until the next: 4 MiB
+LONGEST_LOG_PAGES = CHECKPOINT_PAGES
+
+
+class Checkpoints:
+    """The copying, for one writer; `committed` is its hook."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._at = 0  # pages in the log when copying was last asked for
+        self._copying = False
+        self._thread: threading.Thread | None = None  # begun when first needed
+
+    def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
+        """After a commit, on the thread that made it: so many pages are in the log."""
+        if pages >= LONGEST_LOG_PAGES:
+            with suppress(apsw.Error):  # as in Space.settle: it all stays in the log
+                checkpoint(connection)
+            self._at = 0
+        elif pages < self._at:  # it began anew
+            self._at = 0
+        if pages - self._at >= COPIED_AFTER_PAGES and not self._copying:
+            self._at, self._copying = pages, True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="store-checkpoints")
+                self._thread.start()
+            self._asked.put(True)
+        return apsw.SQLITE_OK
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._asked.put(False)
+            self._thread.join()
+
+    def _serve(self) -> None:
+        connection = None
+        while self._asked.get():
+            with suppress(apsw.Error):
+                connection = connection or open_writer(self._path)
+                checkpoint(connection)
+            self._copying = False
+        if connection is not None:
+            connection.close()
+
+
+# ---- files that lose their place
+
+CHECK_FILES_EVERY = 1.0  # seconds; the directory's time has a granularity of its own
+CHECK_DIRECTORY_EVERY = 0.02  # seconds; one check before every commit took 3 % of accepting
+RESCUED = ".rescued"  # what is behind a database's name when a copy of it had to be saved
+
+Identity = tuple[int, ...]  # device and inode
+
+
+class FilesMoved(StorageFault):
+    """Files of the database are not where they were opened; the text says which, and what to do."""
+
+
+class CopyWaits(Exception):
+    """A saved copy of the database has not been put back; the text says how."""
+
+
+class _Names(NamedTuple):
+    """What the names of a database lead to; None where there is nothing."""
+
+    directory: Identity | None
+    database: Identity | None
+    log: Identity | None
+    shared: Identity | None
+
+
+class FileWatch:
+    """The files of a database from the moment it was opened; those that SQLite makes later from when they are seen."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._directory = path, str(path.parent)
+        self._opened = self._names()
+        self._changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
+        self._next_check = 0.0  # at the directory, by the monotonic clock
+        self._checked_at = time.monotonic()  # at the files
+
+    def in_place(self) -> bool:
+        """Whether every name still leads to the file that is open."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return True
+        self._next_check = now + CHECK_DIRECTORY_EVERY
+        changed_at = _facts(self._directory, "st_ino", "st_mtime_ns")
+        if changed_at == self._changed_at and now < self._checked_at + CHECK_FILES_EVERY:
+            return True
+        self._changed_at, self._checked_at = changed_at, now
+        names = self._names()
+        self._opened = _Names(*(before or after for before, after in zip(self._opened, names, strict=True)))
+        return names == self._opened
+
+    def rescue(self, connection: Connection) -> FilesMoved:
+        """Bring what is open to where a restart finds it, and say what became of it. The connection is the writer's."""
+        now = self._names()
+        if now.directory != self._opened.directory:
+            _leave_alone(connection)  # all files are together, under another name
+            what = f"{self._path.parent} was moved or replaced"
+            return FilesMoved(f"{what} while the server ran: put it back, then start")
+        what = self._missing(now)
+        if now.database == self._opened.database and now.log == self._opened.log:
+            _leave_alone(connection)  # the log is in its place, and a restart makes a new index from it
+            return FilesMoved(f"{what} while the server ran; nothing is lost: start it again")
+        if self._can_checkpoint(now) and _checkpointed(connection):
+            return FilesMoved(f"{what} while the server ran; what it held was saved: start it again")
+        _leave_alone(connection)
+        return FilesMoved(f"{what} while the server ran; {self._save_copy(connection)}")
+
+    def _missing(self, now: _Names) -> str:
+        found = zip(("", "-wal", "-shm"), self._opened[1:], now[1:], strict=True)
+        names = [f"{self._path}{end}" for end, before, after in found if before != after]
+        return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
+
+    def _can_checkpoint(self, now: _Names) -> bool:
+        """Whether the log can be copied into the database: no other process may have begun a log or an index anew."""
+        index_is_ours = now.shared in (self._opened.shared, None)
+        return now.database == self._opened.database and index_is_ours and _size(Path(f"{self._path}-wal")) == 0
+
+    def _save_copy(self, connection: Connection) -> str:
+        rescued = Path(f"{self._path}{RESCUED}")
+        try:
+            rescued.unlink(missing_ok=True)
+            os.close(os.open(rescued, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with new_inside(rescued, 0) as copy, copy.backup("main", connection, "main") as backup:
+                backup.step()
+            sync(rescued)
+            sync(rescued.parent)
+        except (OSError, apsw.Error) as error:
+            return f"no copy of it could be saved ({error}): restore the last backup"
+        return f"a copy of everything was saved: {_advice(self._path)}"
+
+    def _names(self) -> _Names:
+        files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")
+        return _Names(*(_facts(file, "st_dev", "st_ino") for file in files))
+
+
+def refuse_waiting_copy(path: Path) -> None:
+    """Raise CopyWaits if a saved copy of the database waits to be put back: nothing may begin anew in its place."""
+    if Path(f"{path}{RESCUED}").exists():
+        raise CopyWaits(
+            f"its files were deleted or replaced under a running server, which saved a copy: {_advice(path)}; "
+            "or delete the copy to go on with what is there"
+        )
+
+
+def _advice(path: Path) -> str:
+    return f"`rm -f {path}-wal {path}-shm && mv {path}{RESCUED} {path}` puts it back"
+
+
+def _facts(path: str | Path, *names: str) -> tuple[int, ...] | None:
+    """These facts about a file, by their names in `os.stat`; None without such a file."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return tuple(getattr(facts, name) for name in names)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _leave_alone(connection: Connection) -> None:
+    """Keep SQLite from copying the log home, and from deleting it by its name, when the connection is closed."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def _checkpointed(connection: Connection) -> bool:
+    connection.set_busy_timeout(BUSY_TIMEOUT)  # for readers of an earlier state
+    try:
+        busy, logged, copied = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()[0]
+    except apsw.Error:
+        return False
+    return not busy and logged == copied

@@ -1,0 +1,157 @@
+"""Examines a database file, for `doctor`, backup and start: is it whole, is it ours, which schema, what is in it."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+
+from appliance.store.faults import NewerDatabase
+from appliance.store.sql import first, rows
+from appliance.store.sqlite.connection import Connection, open_reader
+from appliance.store.sqlite.embedded_db import open_inside
+from appliance.store.sqlite.faults import Damaged
+from appliance.store.sqlite.migrate import has_table, newest_known
+
+CHECK_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
+FAULTS = 5  # told of those that are found; one is enough to refuse
+
+_INTEGRITY = f"PRAGMA integrity_check({FAULTS})"
+_QUICK = f"PRAGMA quick_check({FAULTS})"
+_FOREIGN_KEYS = "PRAGMA foreign_key_check"
+_SCHEMA = "SELECT max(number) FROM migrations"
+_COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM messages)"
+# Those that sign. Others may be sealed under a key file that was lost since, and are never opened again.
+_DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
+    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
+_SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
+_INCOMPLETE = """SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
+        (SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p WHERE p.message_id = b.message_id)
+    AND NOT EXISTS (SELECT 1 FROM loose_parts l WHERE l.message_id = b.message_id) LIMIT 1"""
+KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE = 2, 3, 9  # the steps that brought them
+
+
+@dataclass(frozen=True, slots=True)
+class SealedKey:
+    account_id: str
+    domain: str
+    selector: str
+    private_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSecret:
+    webhook_id: str
+    account: str  # its name
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    schema: int
+    accounts: int
+    messages: int
+    dkim_keys: tuple[SealedKey, ...]  # that are in use
+    webhook_secrets: tuple[StoredSecret, ...] = ()
+
+
+def examine_inside(path: Path, begin: int, size: int) -> Contents:
+    """The contents of the database in these bytes of a file; raises Damaged, or NewerDatabase."""
+    with _as_damaged(), open_inside(path, begin, size) as connection:
+        check(connection)
+        schema = schema_of(connection)
+        if schema == 0:
+            raise Damaged("this is no database of the appliance")
+        if schema > newest_known():
+            raise NewerDatabase(schema, newest_known())
+        if schema >= PARTS_SINCE and (lacking := first(connection, _INCOMPLETE, {})):
+            raise Damaged(f"the database is damaged: parts of the message {lacking[0]} are missing")
+        ((accounts, messages),) = rows(connection, _COUNTS, {})
+        return Contents(schema, accounts, messages, *_sealed(connection, schema))
+
+
+def has_secrets(path: Path) -> bool:
+    """Whether a database, which may be in use, holds anything that only its key file opens."""
+    with closing(open_reader(path)) as connection, _as_damaged():
+        return any(_sealed(connection, schema_of(connection)))
+
+
+def schema_inside(path: Path, begin: int, size: int) -> int:
+    """Only the schema of such a database, 0 for one without any."""
+    with _as_damaged(), open_inside(path, begin, size) as connection:
+        return schema_of(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class QuickCheck:
+    schema: int
+    damage: str  # empty: none was found
+    finished: bool  # whether all of it was checked
+
+
+def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCheck:
+    """Check a database that may be in use, for this long at most."""
+    schema, damage, finished = 0, "", True
+    try:
+        with closing(open_reader(path)) as connection:
+            schema = schema_of(connection)
+            damage, finished = _find_damage(connection, seconds, steps)
+    except apsw.Error as error:
+        damage = f"cannot be read: {error}"
+    return QuickCheck(schema, damage, finished)
+
+
+def refuse_damaged(connection: Connection, seconds: float, steps: int = CHECK_STEPS) -> None:
+    """Raise Damaged if a check of limited time finds any: an operator told at once has the younger backup."""
+    damage, _ = _find_damage(connection, seconds, steps)
+    if damage:
+        raise Damaged(f"the database {damage}")
+
+
+def _find_damage(connection: Connection, seconds: float, steps: int) -> tuple[str, bool]:
+    """The damage found within this time, and whether all was checked."""
+    deadline = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
+    try:
+        found = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
+    except apsw.InterruptError:
+        return "", False
+    except apsw.CorruptError as error:  # some damage keeps even this check from its end
+        return f"is damaged: {error}", True
+    finally:
+        connection.set_progress_handler(None)
+    return "" if found == ["ok"] else f"is damaged: {'; '.join(found)}", True
+
+
+def check(connection: Connection) -> None:
+    """Raise Damaged unless every page, index and reference is as it should be."""
+    with _as_damaged():
+        found = [" ".join(str(text).split()) for (text,) in connection.execute(_INTEGRITY)]
+        if found != ["ok"]:
+            raise Damaged(f"the database is damaged: {'; '.join(found)}")
+        if lost := first(connection, _FOREIGN_KEYS, {}):
+            raise Damaged(f"the database is damaged: a row of {lost[0]} refers to one of {lost[2]} that is not there")
+
+
+def schema_of(connection: Connection) -> int:
+    """The number of the last step that a database has taken; 0 for a new one."""
+    if not has_table(connection, "migrations"):
+        return 0
+    return int(rows(connection, _SCHEMA, {})[0][0] or 0)
+
+
+def _sealed(connection: Connection, schema: int) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...]]:
+    keys = [SealedKey(*row) for row in rows(connection, _DKIM_KEYS, {})] if schema >= KEYS_SINCE else []
+    secrets = [StoredSecret(*row) for row in rows(connection, _SECRETS, {})] if schema >= WEBHOOKS_SINCE else []
+    return tuple(keys), tuple(secrets)
+
+
+@contextmanager
+def _as_damaged() -> Iterator[None]:
+    """SQLite's own complaints about a file become Damaged."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise Damaged(f"the database is damaged: {error}") from error

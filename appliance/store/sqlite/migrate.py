@@ -1,0 +1,71 @@
+"""Brings a database file to this version's schema, one numbered step at a time, each with its record."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+
+from appliance.store.faults import NewerDatabase
+from appliance.store.sqlite.connection import Connection
+
+_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
+_RECORD_TABLE = """
+CREATE TABLE IF NOT EXISTS migrations (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT
+"""
+_RECORD = "INSERT INTO migrations (number, name, applied_at) VALUES (:number, :name, :applied_at)"
+
+
+_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name"
+
+
+def has_table(connection: Connection, name: str) -> bool:
+    return bool(connection.execute(_TABLE, {"name": name}).fetchall())
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One step, as a file `NNNN_name.sql` in `migrations/`."""
+
+    number: int
+    name: str
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    found = []
+    for entry in (resources.files("appliance.store.sqlite") / "migrations").iterdir():
+        if match := _NAME.fullmatch(entry.name):
+            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    return sorted(found, key=lambda migration: migration.number)
+
+
+def newest_known() -> int:
+    return max((step.number for step in migrations()), default=0)
+
+
+def migrate(connection: Connection, now: int, before: Callable[[int], None] | None = None) -> None:
+    """Apply what is missing. Each step and its record commit together, under the write lock of one process.
+
+    `before` is told the schema of a database that was in use and has steps to take; if it raises, none is taken.
+    """
+    known, newest = migrations(), newest_known()
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(_RECORD_TABLE)
+        applied = {number for (number,) in connection.execute("SELECT number FROM migrations")}
+        if applied and max(applied) > newest:
+            raise NewerDatabase(max(applied), newest)
+        missing = [step for step in known if step.number not in applied]
+        if before is not None and applied and missing:
+            before(max(applied))
+        for step in missing:
+            connection.execute(step.sql)
+            connection.execute(_RECORD, {"number": step.number, "name": step.name, "applied_at": now})
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")

@@ -1,0 +1,376 @@
+-- The schema as all migrations together leave it; tests hold the two against each other.
+-- Times are whole microseconds since 1970 (UTC), ids are our own text, and what is optional is NULL.
+
+CREATE TABLE migrations (
+    number INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    applied_at INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE accounts (
+    id TEXT PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE,
+    credits INTEGER CHECK (credits >= 0),       -- NULL: unlimited
+    daily_cap INTEGER CHECK (daily_cap >= 0),   -- NULL: no warm-up cap; recipients a day (UTC)
+    suspended INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    stored_bytes INTEGER NOT NULL DEFAULT 0     -- of messages, templates and suppressions, see store/stored.py
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE users (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    email TEXT NOT NULL UNIQUE,                 -- lower case
+    password_hash TEXT NOT NULL,
+    role TEXT NOT NULL CHECK (role IN ('customer', 'admin')),
+    token_epoch INTEGER NOT NULL DEFAULT 0,     -- a token of an older epoch is revoked
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX users_by_account ON users (account_id);
+
+-- A login, for as long as it is renewed. Each renewal counts the generation up; the cookie of an older one ends it all.
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    user_id TEXT NOT NULL REFERENCES users (id),
+    generation INTEGER NOT NULL,
+    address TEXT NOT NULL,                      -- where it was used last, and with what
+    user_agent TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    renewed_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_by_user ON sessions (user_id, renewed_at);
+CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+CREATE TABLE domains (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    name TEXT NOT NULL,                         -- A-labels, lower case
+    usable INTEGER NOT NULL,                    -- added by the operator, or proven by DNS
+    created_at INTEGER NOT NULL,
+    verified_at INTEGER,                        -- NULL: not proven by DNS
+    removed_at INTEGER,                         -- the row stays, for the keys that sign what is still queued
+    PRIMARY KEY (account_id, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE smtp_credentials (
+    username TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    password_sha256 BLOB NOT NULL,
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER,
+    name TEXT NOT NULL DEFAULT '',              -- what its owner calls it
+    last_used_at INTEGER                        -- to the minute
+) STRICT, WITHOUT ROWID;
+CREATE INDEX smtp_credentials_by_account ON smtp_credentials (account_id);
+
+CREATE TABLE api_keys (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    key_sha256 BLOB NOT NULL UNIQUE,
+    hint TEXT NOT NULL,                         -- the last four characters, to tell keys apart
+    scope TEXT NOT NULL CHECK (scope IN ('send', 'full')),
+    test INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    revoked_at INTEGER,
+    name TEXT NOT NULL DEFAULT '',
+    last_used_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE INDEX api_keys_by_account ON api_keys (account_id);
+
+CREATE TABLE templates (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    alias TEXT NOT NULL,
+    version INTEGER NOT NULL,                   -- the newest; numbers go on after a delete
+    deleted INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, alias)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE template_versions (
+    account_id TEXT NOT NULL,
+    alias TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    subject TEXT,
+    text_body TEXT,
+    html_body TEXT,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, alias, version),
+    FOREIGN KEY (account_id, alias) REFERENCES templates (account_id, alias)
+) STRICT;
+
+-- A message's rows are written by the hundred in one commit, so each table here has as few indexes as its readers
+-- need, and refers to its parents without the engine checking again what the same transaction has just written.
+CREATE TABLE messages (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    id TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    source TEXT NOT NULL CHECK (source IN ('api', 'smtp', 'test')),
+    status TEXT NOT NULL CHECK (status IN ('queued', 'delivered', 'partial', 'failed')),
+    billing_status TEXT NOT NULL CHECK (billing_status IN ('reserved', 'settled', 'released')),
+    sender TEXT NOT NULL,                       -- as the caller wrote it
+    envelope_from TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    tags TEXT NOT NULL,                         -- a JSON array
+    template_alias TEXT,
+    template_version INTEGER,
+    recipient_count INTEGER NOT NULL,
+    credits_reserved INTEGER NOT NULL,
+    size INTEGER NOT NULL,                      -- bytes of the MIME message
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, id)
+) STRICT, WITHOUT ROWID;
+-- Rare among messages, so that finding them must not mean reading all.
+CREATE INDEX messages_failed ON messages (account_id, id) WHERE status = 'failed';
+CREATE INDEX messages_partial ON messages (account_id, id) WHERE status = 'partial';
+CREATE INDEX messages_test ON messages (account_id, id) WHERE source = 'test';
+
+-- The bytes stand apart so that they can go while the record stays.
+CREATE TABLE message_bodies (
+    message_id TEXT PRIMARY KEY,
+    mime BLOB NOT NULL,                         -- empty: no longer kept, though the receipt is
+    receipt BLOB,                               -- the 202's fields as JSON, told again when the request is repeated
+    signature BLOB,                             -- the DKIM-Signature fields, once made
+    parts_size INTEGER NOT NULL DEFAULT 0       -- bytes that follow `mime`, in message_body_parts
+) STRICT;
+
+-- A large message's bytes, written in a commit each before the message itself: see store/body_parts.py.
+CREATE TABLE message_body_parts (
+    message_id TEXT NOT NULL,
+    number INTEGER NOT NULL,                    -- from 1
+    content BLOB NOT NULL,
+    PRIMARY KEY (message_id, number)
+) STRICT;
+
+-- Messages of which there are parts, but to which no row of message_bodies refers: not accepted yet, left behind by a
+-- crash, or past their retention. Every part is referred to by one or the other.
+CREATE TABLE loose_parts (
+    message_id TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE recipients (
+    message_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    account_id TEXT NOT NULL,
+    address TEXT NOT NULL,                      -- as the caller spelled it
+    domain TEXT NOT NULL,                       -- A-labels, lower case
+    simulated INTEGER NOT NULL,                 -- never leaves the machine: a test key's, or sandbox delivery
+    charged INTEGER NOT NULL,                   -- a credit was taken for it, so a bounce gives one back
+    status TEXT NOT NULL CHECK (status IN ('queued', 'deferred', 'delivered', 'bounced', 'failed')),
+    billing_status TEXT NOT NULL CHECK (billing_status IN ('reserved', 'settled', 'released')),
+    attempt_count INTEGER NOT NULL DEFAULT 0,
+    last_smtp_code INTEGER,
+    last_smtp_response TEXT,
+    delivered_at INTEGER,
+    bounced_at INTEGER,
+    next_attempt_at INTEGER,                    -- NULL: final
+    failed_at INTEGER,
+    PRIMARY KEY (message_id, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
+-- A lane is one account's mail for one domain.
+CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
+    WHERE next_attempt_at IS NOT NULL;
+
+CREATE TABLE attempts (
+    recipient_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    finished_at INTEGER NOT NULL,
+    smtp_code INTEGER,
+    smtp_response TEXT,
+    pool TEXT,
+    mx_host TEXT,
+    mx_address TEXT,
+    tls TEXT,                                   -- version and how far it was verified; NULL: plaintext
+    decision TEXT,                              -- in words
+    dialogue TEXT,                              -- what was said, a JSON array of lines, bounded
+    PRIMARY KEY (recipient_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+    id TEXT PRIMARY KEY,
+    account_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    recipient_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    body BLOB NOT NULL,                         -- the envelope's bytes, fixed here so that every post of it is the same
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Keys come in any order, so each lands on a page of its own somewhere: the rows are small, to share their pages.
+CREATE TABLE idempotency_keys (
+    scope TEXT NOT NULL,                        -- the SMTP credential, the API key, or the account of a token
+    key TEXT NOT NULL,
+    fingerprint BLOB NOT NULL,                  -- of the body as JSON
+    message_id TEXT NOT NULL,
+    expires_at INTEGER NOT NULL,
+    PRIMARY KEY (scope, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX idempotency_keys_by_expiry ON idempotency_keys (expires_at);
+
+CREATE TABLE credit_ledger (
+    account_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('grant', 'reserve', 'release')),
+    amount INTEGER NOT NULL,                    -- signed: what it did to the balance
+    balance INTEGER NOT NULL,                   -- after it
+    message_id TEXT,
+    recipient_id TEXT,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, id)
+) STRICT, WITHOUT ROWID;
+
+-- Counted only for accounts with a daily cap.
+CREATE TABLE daily_volume (
+    account_id TEXT NOT NULL,
+    day INTEGER NOT NULL,                       -- days since 1970, UTC
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, day)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE suppressions (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    address TEXT NOT NULL,                      -- the key form: lower case, A-labels
+    reason TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, address)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dkim_keys (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    selector TEXT NOT NULL,
+    algorithm TEXT NOT NULL CHECK (algorithm IN ('rsa', 'ed25519')),
+    private_key BLOB NOT NULL,                  -- sealed under the key file
+    record TEXT NOT NULL,                       -- the TXT record to publish
+    created_at INTEGER NOT NULL,
+    retired_at INTEGER,                         -- signs no more; its record stays published for mail on its way
+    PRIMARY KEY (account_id, domain, selector),
+    FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
+) STRICT, WITHOUT ROWID;
+
+-- Pools whose mail is held, by the operator or because servers there refuse us as a sender.
+CREATE TABLE pool_holds (
+    pool TEXT PRIMARY KEY,
+    reason TEXT NOT NULL,
+    held_at INTEGER NOT NULL,
+    probe_at INTEGER,                           -- when one message goes as a probe; none: it is the operator's
+    probes INTEGER NOT NULL DEFAULT 0           -- that were refused
+) STRICT, WITHOUT ROWID;
+
+-- What the running server last said of its pools: for `appliance queue` and `appliance explain` in another process.
+CREATE TABLE pool_states (
+    pool TEXT PRIMARY KEY,
+    in_use INTEGER NOT NULL,
+    allowed INTEGER NOT NULL,
+    slowed_until INTEGER,
+    slowed_by TEXT,
+    updated_at INTEGER NOT NULL,
+    slowed_accounts TEXT,                       -- whose mail alone waits, as JSON: [[account, until, reason, slots], …]
+    rate INTEGER                                -- messages a minute, as long as that is what its mail waits for
+) STRICT, WITHOUT ROWID;
+
+-- The recipients in SMTP sessions that have taken a while, as the running server last said: for `appliance explain`.
+CREATE TABLE smtp_sessions (
+    recipient_id TEXT PRIMARY KEY,
+    host TEXT NOT NULL,                         -- the server that is being tried
+    address TEXT NOT NULL,
+    started_at INTEGER NOT NULL,                -- of the attempt, which may have tried other servers before
+    awaits TEXT NOT NULL,                       -- what the server is to do next: `connection`, `greeting`, `mail`, …
+    since INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Which pool a domain's mail goes through, as its MX records were when last looked up.
+CREATE TABLE destinations (
+    domain TEXT PRIMARY KEY,
+    pool TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX destinations_by_pool ON destinations (pool);
+
+-- How far the warm-up of this machine's addresses has come at each pool. Kept when it is over, or it would begin again.
+CREATE TABLE warmups (
+    pool TEXT NOT NULL,
+    source TEXT NOT NULL,                       -- the address mail leaves from, as the system knows it
+    day INTEGER NOT NULL,                       -- of the warm-up, from 0; days on which nothing went do not count
+    day_at INTEGER NOT NULL,                    -- when that day began
+    sent INTEGER NOT NULL,                      -- recipients on that day
+    hour_at INTEGER NOT NULL,                   -- when the hour began that is counted
+    used INTEGER NOT NULL,                      -- recipients in that hour
+    rested_at INTEGER NOT NULL,                 -- when a burst may go again, if nothing goes until then
+    PRIMARY KEY (pool, source)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX warmups_by_hour ON warmups (hour_at);
+
+CREATE TABLE webhooks (
+    id TEXT PRIMARY KEY,
+    account_id TEXT UNIQUE REFERENCES accounts (id),    -- NULL: deleted; the row goes when its log has gone
+    url TEXT NOT NULL,
+    events TEXT NOT NULL,                       -- the types it wants, with a space between them
+    enabled INTEGER NOT NULL,
+    secret BLOB NOT NULL,                       -- sealed under the key file
+    secret_hint TEXT NOT NULL,                  -- its last four characters, to tell secrets apart
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    last_success_at INTEGER,
+    last_failure_at INTEGER
+) STRICT, WITHOUT ROWID;
+
+-- When an account last pinged its webhook; it outlives the webhook, or deleting that would end the cooldown.
+CREATE TABLE webhook_pings (
+    account_id TEXT PRIMARY KEY REFERENCES accounts (id),
+    pinged_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One post of one event, updated by each attempt. It keeps a body of its own, so that it can be repeated byte for byte
+-- for as long as it is shown.
+CREATE TABLE webhook_deliveries (
+    webhook_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    message_id TEXT,                            -- NULL: a ping
+    recipient_id TEXT,
+    url TEXT NOT NULL,                          -- of the last attempt
+    cause TEXT NOT NULL CHECK (cause IN ('event', 'ping', 'replay')),
+    status TEXT NOT NULL CHECK (status IN ('pending', 'success', 'failed')),
+    attempt INTEGER NOT NULL DEFAULT 0,         -- how many there were
+    request_body BLOB NOT NULL,                 -- as it is posted
+    response_status INTEGER,
+    response_body TEXT,                         -- the beginning of it
+    error TEXT,                                 -- in words; NULL: an answer came
+    duration_ms INTEGER,
+    created_at INTEGER NOT NULL,
+    attempted_at INTEGER,
+    next_attempt_at INTEGER,                    -- NULL: final
+    PRIMARY KEY (webhook_id, id)
+) STRICT, WITHOUT ROWID;
+-- A lane is one webhook's posts of one cause: a ping does not wait behind a backlog of events.
+CREATE INDEX webhook_deliveries_lanes ON webhook_deliveries (cause, webhook_id, next_attempt_at)
+    WHERE next_attempt_at IS NOT NULL;
+CREATE INDEX webhook_deliveries_by_message ON webhook_deliveries (webhook_id, message_id, id);
+CREATE INDEX webhook_deliveries_done ON webhook_deliveries (created_at) WHERE next_attempt_at IS NULL;
+
+-- Recipients by the hour (UTC): accepted, and what became of them; test mail is not counted. Added up from messages and
+-- events some seconds after they were written, so that sending does not pay for it.
+CREATE TABLE hourly_counts (
+    account_id TEXT NOT NULL,
+    hour INTEGER NOT NULL,                      -- hours since 1970
+    kind TEXT NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
+    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; 0 for all others
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, hour, kind, bucket)
+) STRICT, WITHOUT ROWID;
+
+-- How far that has come.
+CREATE TABLE counted_until (
+    kind TEXT PRIMARY KEY,
+    id TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Facts of the installation itself, by name: the fingerprint of the key file that seals its secrets.
+CREATE TABLE installation (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,155 @@
+"""Upgrades a database in use: it is kept as it was, and takes its new steps on a copy first.
+
+All of it happens under the write lock, so nothing can be accepted in between and be missing afterwards. A failure
+leaves the database as it was.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import apsw
+
+from appliance.store.faults import UNFINISHED_COPY, UnfinishedCopy
+from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_writer
+from appliance.store.sqlite.faults import Damaged
+from appliance.store.sqlite.file_care import copy_beside
+from appliance.store.sqlite.integrity import check, refuse_damaged
+from appliance.store.sqlite.migrate import has_table, migrate
+from appliance.store.sqlite.space import usage
+from appliance.system.instance_lock import AlreadyRunning, only_server
+from appliance.telemetry.log import get_logger
+
+START_CHECK = 1.0  # seconds a start may search for damage; a large database is not checked to its end
+# The new form may be larger than memory, and than where temporary files are.
+_BESIDE_IT = ("PRAGMA temp_store = FILE", "PRAGMA temp_store_directory = '{directory}'")
+_SCHEMA = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+_SIDE_FILES = ("", "-wal", "-shm")
+
+log = get_logger("store")
+
+
+class UpgradeRefused(Exception):
+    """The database cannot be brought to this version's schema; it is as it was, and the text says why."""
+
+
+def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
+    """Open the database and give it every step it misses; who is not the server does so only while none runs."""
+    with ExitStack() as until_done:
+        upgraded = False
+
+        def before(schema: int) -> None:
+            nonlocal upgraded
+            if not is_server:
+                try:
+                    until_done.enter_context(only_server(path.parent))
+                except AlreadyRunning:
+                    why = "it is of an earlier version, and a server of that version runs on it"
+                    raise UpgradeRefused(f"{why}: stop it, then start this one") from None
+            rehearse(path, schema, now)
+            upgraded = True
+
+        connection = open_writer(path)
+        until_done.callback(connection.close)
+        if is_server:
+            refuse_damaged(connection, START_CHECK)
+        if has_table(connection, UNFINISHED_COPY):
+            raise UnfinishedCopy
+        migrate(connection, now, before)
+        if upgraded:
+            _make_shrinkable(connection, path)
+
+
+def _make_shrinkable(connection: Connection, path: Path) -> None:
+    """Write a database anew that is from before a file could give space back; what stops that does no harm."""
+    if usage(connection).can_shrink:
+        return
+    log.info("the database is written anew, so that it can give space back")
+    try:
+        for setting in (*_BESIDE_IT, SHRINKABLE):
+            connection.execute(setting.format(directory=str(path.parent).replace("'", "''"))).fetchall()
+        connection.execute("VACUUM").fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except apsw.Error as error:
+        log.warning("the database stays one that cannot give space back", reason=str(error))
+    finally:
+        connection.execute(_BESIDE_IT[1].format(directory="")).fetchall()  # it holds for the whole process
+
+
+def rehearse(path: Path, schema: int, now: int) -> None:
+    """Keep a copy of the database beside it, and let another one take the steps; raises UpgradeRefused."""
+    kept = kept_file(path, schema)
+    _check_space(path)
+    log.info("the database is upgraded; its old form is kept", schema=schema, kept=str(kept))
+    with _gone_afterwards(path.with_name(f"{path.name}.unfinished")) as unfinished:
+        copy_beside(path, unfinished)
+        with closing(open_writer(unfinished)) as connection:
+            _examine(connection, "before the upgrade")
+        unfinished.replace(kept)
+    with _gone_afterwards(path.with_name(f"{path.name}.rehearsal")) as rehearsal:
+        copy_beside(path, rehearsal)
+        with closing(open_writer(rehearsal)) as connection:
+            try:
+                migrate(connection, now)
+            except apsw.Error as error:
+                raise UpgradeRefused(f"a copy of the database could not be upgraded: {error}") from error
+            _examine(connection, "after the upgrade of a copy")
+            _compare_schema(connection)
+
+
+def kept_file(path: Path, schema: int) -> Path:
+    return path.with_name(f"{path.name}.schema-{schema}")
+
+
+def _check_space(path: Path) -> None:
+    needed = 2 * path.stat().st_size
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise UpgradeRefused(
+            f"the upgrade keeps the old database and tries the new one on a copy: that takes {needed >> 20} MiB, "
+            f"and {path.parent} has {free >> 20} MiB free"
+        )
+
+
+def _examine(connection: Connection, when: str) -> None:
+    try:
+        check(connection)
+    except Damaged as error:
+        raise UpgradeRefused(f"{when}: {error}") from error
+
+
+def _compare_schema(connection: Connection) -> None:
+    """Raise UpgradeRefused unless the copy has what a new database would have; what it has besides does no harm."""
+    with closing(Connection(":memory:")) as new:
+        migrate(new, 0)
+        found, wanted = _definitions(connection), _definitions(new)
+    if wrong := sorted(name for name, sql in wanted.items() if found.get(name) != sql):
+        raise UpgradeRefused(
+            f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made "
+            "it, whose steps were changed later. It is as it was. Run the version that made it, or move it away to "
+            "begin anew"
+        )
+
+
+def _definitions(connection: Connection) -> dict[str, str]:
+    """Tables and indexes by name, as they were defined, comments and white space aside."""
+    bare = {}
+    for name, sql in connection.execute(_SCHEMA):
+        lines = " ".join(line.partition("--")[0] for line in str(sql).splitlines())
+        bare[str(name)] = " ".join(re.sub(r"([(),])", r" \1 ", lines).split())
+    return bare
+
+
+@contextmanager
+def _gone_afterwards(path: Path) -> Iterator[Path]:
+    """A name for a file that is not there, neither before nor after."""
+    files = [path.with_name(path.name + end) for end in _SIDE_FILES]
+    for file in files:
+        file.unlink(missing_ok=True)
+    try:
+        yield path
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,388 @@
+"""Nodes on one database have one certificate: one at a time requests it, and any of them answers the authority."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography.hazmat.primitives.asymmetric import ec
+from trio.testing import MockClock
+
+from appliance.acme import shared
+from appliance.acme.files import ACCOUNT_KEY, STATE, AcmeFiles
+from appliance.acme.issuance import Issuance
+from appliance.acme.problems import NotIssued
+from appliance.acme.renewal import Renewer
+from appliance.acme.shared import CHALLENGE_READ_PAUSE, SharedChallenges, SharedRecords, announced, wanted_by_all
+from appliance.config.settings import AcmeSettings
+from appliance.errors import Code, Refused
+from appliance.outside import Outside
+from appliance.store import Store
+from appliance.store.postgresql.engine import PostgresEngine, prepare
+from appliance.store.postgresql.nodes import NodeIdentity
+from appliance.store.shared_certificates import ACME_CHORE
+from appliance.tls.certificate_files import ACME_FILE
+from tests.acme.authority import DIRECTORY, Authority
+from tests.postgresql_server import PostgresServer, empty, postgresql
+from tests.programs import needs, require
+
+KEY = b"k" * 32
+SITE = "mail.example.com"
+
+
+def settings(*names: str, directory: str = DIRECTORY, email: str = "") -> AcmeSettings:
+    """Those of a node."""
+    return AcmeSettings(enabled=True, names=names, directory=directory, email=email)
+
+
+# ---- what is wanted
+
+
+def test_the_names_of_all_nodes_are_wanted() -> None:
+    """Each once, and in an order that does not depend on who asks; the node's other settings stay its own."""
+    first, second = settings("mail1.example.com", SITE), settings("mail2.example.com", SITE)
+    for own in (first, second):
+        for both in ([first, second], [second, first]):
+            found = wanted_by_all([announced(each) for each in both], own)
+            assert found == replace(own, names=(SITE, "mail1.example.com", "mail2.example.com"))
+
+
+@pytest.mark.parametrize("more", [{"directory": "https://ca.test/staging"}, {"email": "postmaster@example.com"}])
+def test_the_node_that_started_last_decides(more: dict[str, str]) -> None:
+    """Two nodes with different authorities would replace each other's certificate again and again."""
+    old, new = settings("mail1.example.com"), settings("mail2.example.com", **more)
+    wanted = [announced(new), announced(old)]
+    assert wanted_by_all(wanted, old) is None
+    assert wanted_by_all(wanted, new) == replace(new, names=("mail1.example.com", "mail2.example.com"))
+    assert wanted_by_all([], old) is None
+
+
+# ---- challenges
+
+
+@dataclass
+class Table:
+    """The challenges of the database, and when they were read; a read takes its time."""
+
+    rows: dict[str, str] = field(default_factory=dict)
+    reads: list[float] = field(default_factory=list)
+    away: bool = False
+
+    async def read(self) -> dict[str, str]:
+        """All rows, as they are when it begins."""
+        self.reads.append(trio.current_time())
+        found = dict(self.rows)
+        await trio.sleep(0.1)
+        if self.away:
+            raise Refused(Code.TEMPORARY_FAILURE, "away")
+        return found
+
+
+async def test_a_challenge_is_found_at_once(autojump_clock: MockClock) -> None:
+    """Also when it was published during a read for another request, and again without a read."""
+    table = Table({"a": "a.text"})
+    challenges, found = SharedChallenges(table.read), list[str | None]()
+
+    async def ask(token: str) -> None:
+        found.append(await challenges.text_of(token))
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "a")
+        await trio.sleep(0.05)
+        table.rows["b"] = "b.text"  # not seen by the read that is under way
+        nursery.start_soon(ask, "b")
+    assert found == ["a.text", "b.text"]
+    assert trio.current_time() - began == pytest.approx(CHALLENGE_READ_PAUSE + 0.1)
+    assert await challenges.text_of("a") == "a.text"
+    assert len(table.reads) == 2
+
+
+async def test_unknown_tokens_cost_a_few_reads_a_second(autojump_clock: MockClock) -> None:
+    """However many ask; and meanwhile a challenge is found as fast as ever."""
+    table = Table()
+    challenges, waits = SharedChallenges(table.read), list[float]()
+
+    async def ask(token: str) -> None:
+        began = trio.current_time()
+        assert await challenges.text_of(token) == table.rows.get(token)
+        waits.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(1000):
+            nursery.start_soon(ask, f"unknown{number}")
+            await trio.sleep(0.01)
+            if number == 500:
+                table.rows["a"] = "a.text"
+                nursery.start_soon(ask, "a")
+    assert len(table.reads) <= 10 / CHALLENGE_READ_PAUSE + 2
+    assert max(waits) <= 2 * CHALLENGE_READ_PAUSE + 0.1
+
+
+async def test_a_database_that_is_away_knows_no_new_token(autojump_clock: MockClock) -> None:
+    """What was read before is still answered; and a client that has left keeps no other from an answer."""
+    table = Table({"a": "a.text"})
+    challenges = SharedChallenges(table.read)
+    assert await challenges.text_of("a") == "a.text"
+    table.away = True
+    assert await challenges.text_of("b") is None
+    assert await challenges.text_of("a") == "a.text"
+    table.away = False
+    table.rows["b"] = "b.text"
+    with trio.move_on_after(0.05):
+        await challenges.text_of("b")
+    assert await challenges.text_of("b") == "b.text"
+
+
+# ---- nodes
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """A running cluster."""
+    require("postgresql")
+    with postgresql() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def _prepared(server: PostgresServer) -> str:
+    url = server.new_database()
+    trio.run(prepare, url, 0)
+    return url
+
+
+@pytest.fixture
+def url(_prepared: str) -> str:
+    """A database with this version's schema and no rows."""
+    empty(_prepared)
+    return _prepared
+
+
+Issue = Callable[[Issuance, ec.EllipticCurvePrivateKey], Awaitable[bytes]]
+
+
+@dataclass
+class Node:
+    """One that renews in the background until it is stopped."""
+
+    store: Store
+    files: AcmeFiles
+    records: SharedRecords
+    renewer: Renewer
+    running: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    async def run(self) -> None:
+        """Renew."""
+        with self.running:
+            await self.renewer.run()
+
+    @property
+    def certificate(self) -> bytes:
+        """What its listeners show."""
+        return self.files.certificate.read_bytes() if self.files.certificate.exists() else b""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in it."""
+        held = self.files.held()
+        return frozenset() if held is None else held.names
+
+
+@dataclass
+class Nodes:
+    """Nodes on one database, and an authority that all of them ask."""
+
+    directory: Path
+    url: str
+    nursery: trio.Nursery
+    authority: Authority = field(default_factory=Authority)
+    requests: list[tuple[str, tuple[str, ...], str]] = field(default_factory=list)  # node, names, account
+    failure: Exception | None = None
+    made: list[Node] = field(default_factory=list)
+
+    async def join(self, name: str, given: AcmeSettings, hang: trio.Event | None = None) -> Node:
+        """Start a node; `hang`: its orders never end, and the event is set when one has begun."""
+        identity = NodeIdentity(name, name, f"home of {name}", "", "", 1)
+        outside = Outside()
+        store = Store(PostgresEngine(self.url, await prepare(self.url, 0, None, lambda: identity)), outside)
+
+        async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
+            self.requests.append((name, tuple(issuance.names), issuance.account))
+            await records.publish("token", f"of {name}")
+            if hang is not None:
+                hang.set()
+                await trio.sleep_forever()
+            if self.failure is not None:
+                raise self.failure
+            made = Authority(life=self.authority.life, signer=issuance.key.public_key())
+            return made.play(issuance.certificate(key))
+
+        files = AcmeFiles(self.directory / name)
+        records = SharedRecords(given, store, KEY, files, patience=0.05, settled=0.3)
+        node = Node(store, files, records, Renewer(records, issue, outside))
+        self.made.append(node)
+        self.nursery.start_soon(node.run)
+        return node
+
+    async def until(self, condition: Callable[[], bool], within: float = 8.0) -> None:
+        """Wait for it."""
+        with trio.fail_after(within):
+            for _ in iter(condition, True):
+                await trio.sleep(0.02)
+
+    async def lost(self, node: Node) -> None:
+        """A node dies, with all it was about to do, and long ago as far as the database knows."""
+        node.running.cancel()
+        sql = "UPDATE nodes SET lease_until = 0, adopted_by = '' WHERE owner = :owner"
+        await self.made[-1].store.engine.change(sql, {"owner": node.store.engine._membership.identity.owner})  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def _nodes(directory: Path, url: str) -> AsyncIterator[Nodes]:
+    async with trio.open_nursery() as nursery:
+        nodes = Nodes(directory, url, nursery)
+        try:
+            yield nodes
+        finally:
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                for node in nodes.made:
+                    await node.store.engine.close()
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, url: str) -> AsyncIterator[Nodes]:
+    """None yet."""
+    async with _nodes(tmp_path, url) as made:
+        yield made
+
+
+FIRST, SECOND = settings("mail1.example.com", SITE), settings("mail2.example.com", SITE)
+BOTH = frozenset({"mail1.example.com", "mail2.example.com", SITE})
+
+
+@needs("postgresql")
+async def test_nodes_have_one_certificate(nodes: Nodes) -> None:
+    """For the names of both, requested once, sealed in the database, and as a private file on each node."""
+    first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
+    await nodes.until(lambda: first.names == second.names == BOTH)
+    await trio.sleep(0.5)
+    assert len(nodes.requests) == 1
+    assert first.certificate == second.certificate
+    assert {file.name for file in second.files.directory.iterdir()} == {ACME_FILE, STATE}
+    assert {file.stat().st_mode & 0o077 for file in (first.files.directory, *first.files.directory.iterdir())} == {0}
+    records = (await first.store.shared_certificates.look()).records
+    assert set(records) == {ACME_FILE, STATE, ACCOUNT_KEY}
+    assert not any(b"PRIVATE" in sealed or b"issued" in sealed for sealed in records.values())
+
+
+@needs("postgresql")
+async def test_a_node_that_joins_gets_the_certificate_and_one_with_its_name(nodes: Nodes) -> None:
+    """At once the one that is there; then another is requested, by the same account. None is when a node leaves."""
+    first = await nodes.join("first", FIRST)
+    await nodes.until(lambda: first.certificate != b"")
+    before = first.certificate
+    second = await nodes.join("second", SECOND)
+    await nodes.until(lambda: second.certificate == before)
+    await nodes.until(lambda: first.names == second.names == BOTH)
+    await nodes.lost(first)
+    await trio.sleep(0.5)
+    assert [names for _, names, _ in nodes.requests] == [tuple(sorted(FIRST.names)), tuple(sorted(BOTH))]
+    assert nodes.requests[1][2] == f"{DIRECTORY.removesuffix('/directory')}/account/1"
+
+
+@needs("postgresql")
+async def test_a_renewal_leaves_out_the_name_of_a_node_that_is_away(nodes: Nodes) -> None:
+    """The authority could not reach it; what each node shows is replaced meanwhile."""
+    nodes.authority.life = timedelta(seconds=4)
+    first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
+    await nodes.until(lambda: first.names == second.names == BOTH)
+    await nodes.lost(first)
+    await nodes.until(lambda: second.names == set(SECOND.names))
+    assert nodes.requests[-1][0] == "second"
+
+
+@needs("postgresql")
+async def test_a_node_that_is_lost_during_an_order_is_followed_by_another(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it has its turn; then at once, and what it would still write is refused."""
+    monkeypatch.setattr(shared, "TURN_RENEWED", 0.2)
+    begun = trio.Event()
+    first, second = await nodes.join("first", FIRST, begun), await nodes.join("second", FIRST)
+    second.running.cancel()
+    with trio.fail_after(8):
+        await begun.wait()
+    second.running = trio.CancelScope()
+    nodes.nursery.start_soon(second.run)
+    await trio.sleep(0.5)
+    assert [node for node, _, _ in nodes.requests] == ["first"]
+    await second.store.engine.change("UPDATE chores SET lease_until = 0", {})
+    await second.store.engine.change("UPDATE nodes SET adopted_by = 'second' WHERE owner = 'first'", {})
+    await nodes.until(lambda: second.certificate != b"")
+    assert [node for node, _, _ in nodes.requests] == ["first", "second"]
+    await nodes.until(lambda: first.certificate == second.certificate)
+    with pytest.raises(NotIssued, match="another node requests"):
+        await first.records.publish("late", "late.text")
+    assert await first.store.shared_certificates.challenges() == {"token": "of second"}
+
+
+@needs("postgresql")
+async def test_a_failure_counts_for_all_nodes(nodes: Nodes) -> None:
+    """No other node asks again before its time, and all of them can tell why; a reload on any of them asks at once."""
+    nodes.failure = NotIssued("port 80 is closed", "Open it.")
+    first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
+    await nodes.until(lambda: all(node.files.state().failures == 1 for node in nodes.made))
+    await trio.sleep(0.5)
+    assert len(nodes.requests) == 1
+    nodes.failure = None
+    other = second if nodes.requests[0][0] == "first" else first
+    other.renewer.try_now()
+    await trio.sleep(0.2)  # as long as the chore is the first one's
+    await first.store.engine.change("UPDATE chores SET lease_until = 0", {})
+    await nodes.until(lambda: first.names == second.names == BOTH)
+    assert len(nodes.requests) == 2
+    assert first.files.state().failures == 0
+
+
+@needs("postgresql")
+async def test_records_that_cannot_be_opened_are_made_anew(nodes: Nodes) -> None:
+    """Altered ones, or moved ones: nothing in them is worth more than a new account and a new certificate."""
+    first = await nodes.join("first", FIRST)
+    await nodes.until(lambda: first.certificate != b"")
+    before = first.certificate
+    sql = "UPDATE acme_records SET sealed = (SELECT sealed FROM acme_records WHERE name = :name)"
+    await first.store.engine.change(sql, {"name": ACCOUNT_KEY})
+    await nodes.until(lambda: first.certificate != before)
+    assert [account for _, _, account in nodes.requests] == ["", ""]
+
+
+@needs("postgresql")
+async def test_a_node_whose_disk_is_full_goes_on(nodes: Nodes, caplog: pytest.LogCaptureFixture) -> None:
+    """That is told once, and the copy is made when there is room again."""
+    blocked = nodes.directory / "first"
+    blocked.write_text("in the place of the directory")
+    first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
+    await nodes.until(lambda: second.certificate != b"")
+    await trio.sleep(0.3)
+    told = [record for record in caplog.records if "cannot be copied" in record.getMessage()]
+    assert len(told) == 1
+    blocked.unlink()
+    await nodes.until(lambda: first.certificate == second.certificate)
+
+
+@needs("postgresql")
+async def test_nothing_is_requested_without_the_chore(nodes: Nodes) -> None:
+    """Whatever is due."""
+    first = await nodes.join("first", FIRST)
+    first.running.cancel()
+    second = await nodes.join("second", SECOND)
+    assert await first.store.engine.has_chore(ACME_CHORE)
+    await trio.sleep(0.8)
+    assert nodes.requests == []
+    await first.store.engine.leave()  # type: ignore[attr-defined]
+    await nodes.until(lambda: second.certificate != b"")

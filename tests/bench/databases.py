@@ -1,0 +1,171 @@
+"""What PostgreSQL costs: one node on it against the embedded database, three nodes against one, and a takeover.
+
+    .venv/bin/python -m tests.bench.databases
+
+Every message is about 2 KB to one recipient, sent over HTTP on 20 kept connections to each node, and goes on to
+Debian's smtp-sink on loopback. All nodes and the database, which syncs its commits, share this machine. The rounds of
+the sides alternate. What a node costs is the processor time of its process, from the first request until it rests.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from appliance.keys.keyfile import KEY_FILE, load_or_create
+from appliance.outside import Outside
+from appliance.store import open_store
+from tests.bench.deliver import CREDITS, SESSIONS, Sink, began_at, names, sink, start_sending, started
+from tests.bench.submit import settle
+from tests.postgresql_server import postgresql
+from tests.programs import find
+from tests.running_appliance import Provisioned, Running, provision
+
+NODES = ("a", "b", "c")
+
+
+class Measured(NamedTuple):
+    rate: float  # messages a second, from the first request to the last arrival
+    cpu: float  # microseconds of the nodes' processor time for a message
+
+
+class Figure(NamedTuple):
+    name: str
+    found: float
+    wanted: float
+    at_least: bool = False
+
+    def reached(self) -> bool:
+        """Whether it is as good as wanted."""
+        return self.found >= self.wanted if self.at_least else self.found <= self.wanted
+
+
+@dataclass
+class Side:
+    """Some nodes on one database, and where their mail goes."""
+
+    name: str
+    nodes: list[Running]
+    there: Sink
+
+    def measure(self, messages: int) -> Measured:
+        """Send so many through all nodes at once, and wait until they have arrived."""
+        settle()
+        before, cpu = self.there.arrived, self._cpu()
+        each = messages // len(self.nodes) // SESSIONS * SESSIONS
+        sending = [start_sending(node, each) for node in self.nodes]
+        began = min(began_at(process) for process in sending)
+        sent = each * len(self.nodes)
+        taken = self.there.wait_until(before + sent) - began
+        settle()
+        return Measured(sent / taken, (self._cpu() - cpu) / sent * 1e6)
+
+    def _cpu(self) -> float:
+        return sum(cpu_seconds(node) for node in self.nodes)
+
+    def takeover(self, messages: int) -> float:
+        """Seconds from the death of a node with a queue until the others have delivered the last of it."""
+        settle()
+        before, victim = self.there.arrived, self.nodes[0]
+        began_at(start_sending(victim, messages))
+        died, left = time.perf_counter(), before + messages - self.there.arrived
+        victim.kill()
+        assert left > 0, "all had been delivered before the node was killed"
+        return self.there.wait_until(before + messages) - died
+
+
+def cpu_seconds(node: Running) -> float:
+    """The processor time that a node has had so far."""
+    assert node.process is not None
+    fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def side(name: str, directory: Path, dns_port: int, url: str = "", nodes: Sequence[str] = ("a",)) -> Iterator[Side]:
+    """Running nodes of these names on one database; without a URL it is the embedded one."""
+    with ExitStack() as stack:
+        there = stack.enter_context(sink())
+        homes = [directory / node for node in nodes]
+        for home in homes:
+            (home / "data").mkdir(parents=True, mode=0o700)
+        load_or_create(homes[0] / "data")
+        account = trio.run(_account, homes[0] / "data", url)
+        for home in homes[1:]:
+            shutil.copy(homes[0] / "data" / KEY_FILE, home / "data")
+        made = []
+        for node, home in zip(nodes, homes, strict=True):
+            lines = {"server": f'node = "{node}"', "more": f'[store]\nurl = "{url}"'} if url else {}
+            made.append(stack.enter_context(started(home, account, dns_port, there.port, **lines)))
+        yield Side(name, made, there)
+
+
+async def _account(data_dir: Path, url: str) -> Provisioned:
+    async with open_store(data_dir, Outside(), url=url) as store:
+        return await provision(store, "demo", credit=CREDITS)
+
+
+def figures(rounds: int, messages: int) -> list[Figure]:
+    """Measure the sides in turns, then a takeover."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        dns_port = stack.enter_context(names())
+        server = stack.enter_context(postgresql(fsync="on", autovacuum="on"))
+        one, three = server.new_database(), server.new_database()
+        sides = [
+            stack.enter_context(side("embedded", directory / "embedded", dns_port)),
+            stack.enter_context(side("one node", directory / "one", dns_port, one)),
+            stack.enter_context(side("three nodes", directory / "three", dns_port, three, NODES)),
+        ]
+        seen: dict[str, list[Measured]] = {each.name: [] for each in sides}
+        for each in sides:
+            each.measure(SESSIONS * len(NODES) * 5)
+        for number in range(rounds):
+            for each in sides:
+                print(f"\rround {number + 1} of {rounds}: {each.name:12}", end="", flush=True)
+                seen[each.name].append(each.measure(messages))
+        print("\rtakeover" + " " * 30, end="", flush=True)
+        takeover = sides[-1].takeover(messages)
+    print("\r", end="")
+    rate, cpu = {}, {}
+    for name, results in seen.items():
+        rate[name] = statistics.median(each.rate for each in results)
+        cpu[name] = statistics.median(each.cpu for each in results)
+        print(f"{name:<14}{rate[name]:>8,.0f} messages/s   {cpu[name]:>6,.0f} us of a node's processor for each")
+    return [
+        Figure(
+            "rate of one node, to the embedded database's", rate["one node"] / rate["embedded"], 0.65, at_least=True
+        ),
+        Figure("processor time of one node, to the embedded's", cpu["one node"] / cpu["embedded"], 1.15),
+        Figure("processor time of three nodes, to one's", cpu["three nodes"] / cpu["one node"], 1.15),
+        Figure("seconds from a node's death to its last delivery", takeover, 20.0),
+    ]
+
+
+def main() -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 60")
+    options = parser.parse_args()
+    if find("postgresql") is None or shutil.which("smtp-sink") is None:
+        sys.exit("needs Debian's postgresql and postfix: sh packaging/install-test-programs")
+    found = figures(options.rounds, options.messages)
+    for figure in found:
+        limit = "at least" if figure.at_least else "at most"
+        print(f"{figure.name:<50}{figure.found:>6.2f} (wanted: {limit} {figure.wanted})")
+    return 0 if all(figure.reached() for figure in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

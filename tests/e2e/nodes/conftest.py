@@ -1,0 +1,16 @@
+"""A PostgreSQL for the nodes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgresql_server import postgresql
+from tests.programs import require
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """An empty database of a cluster of its own."""
+    require("postgresql")
+    with postgresql() as server:
+        yield server.new_database()

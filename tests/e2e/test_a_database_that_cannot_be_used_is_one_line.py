@@ -1,0 +1,316 @@
+"""Whatever is wrong with `store.url`, its database or the key file is one line at the start; nothing is written.
+
+Each case is tried with the server and with a command, against a real PostgreSQL.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from urllib.parse import quote
+
+import psycopg
+import pytest
+import trio
+
+from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
+from appliance.outside import Outside
+from appliance.store import open_store
+from appliance.store.postgresql.migrate import newest_known
+from appliance.system.instance_lock import LOCK_FILE
+from tests.fork_client import fork
+from tests.ports import free_port
+from tests.postgresql_server import USER, PostgresServer, postgresql
+from tests.programs import needs
+
+pytestmark = needs("postgresql")
+
+PASSWORD = "geheim wörd/4711"
+SETTINGS = """
+[server]
+data_dir = "data"
+[store]
+url = "{url}"
+[http]
+bind = ["127.0.0.1:0"]
+[smtp]
+bind = []
+bind_tls = []
+[delivery]
+mode = "sandbox"
+"""
+COMMANDS = (("serve",), ("account", "list"), ("domain", "rotate", "demo", "example.com"))
+
+
+@dataclass(frozen=True)
+class Server:
+    """A PostgreSQL that is also reached by TCP, where it asks for a password."""
+
+    cluster: PostgresServer
+    port: int
+
+    def tcp(self, name: str, *, user: str = "appliance", password: str = PASSWORD, port: int = 0) -> str:
+        """The URL of a database."""
+        return f"postgresql://{user}:{quote(password, safe='')}@127.0.0.1:{port or self.port}/{name}"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """The PostgreSQL, with a user that has a password."""
+    port = free_port()
+    with postgresql(listen_addresses="127.0.0.1", port=str(port)) as cluster:
+        rules = cluster.directory / "data" / "pg_hba.conf"
+        rules.write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+        with psycopg.connect(by_socket(cluster, port), autocommit=True) as connection:
+            connection.execute("SELECT pg_reload_conf()")
+            connection.execute(f"CREATE ROLE appliance LOGIN PASSWORD '{PASSWORD}'".encode())
+        yield Server(cluster, port)
+
+
+def by_socket(cluster: PostgresServer, port: int, name: str = USER) -> str:
+    """A URL that needs no password."""
+    return f"{cluster.url(name)}&port={port}"
+
+
+def sql(server: Server, name: str, *statements: str) -> None:
+    """Run statements as the superuser."""
+    with psycopg.connect(by_socket(server.cluster, server.port, name), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def new_database(server: Server, name: str, more: str = "") -> str:
+    """The TCP URL of a new database, which belongs to the user."""
+    sql(server, USER, f"CREATE DATABASE {name} OWNER appliance {more}")
+    return server.tcp(name)
+
+
+def contents(server: Server, name: str) -> dict[str, int]:
+    """The tables of a database, and how many rows each has."""
+    with psycopg.connect(by_socket(server.cluster, server.port, name)) as connection:
+        tables = [table for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname='public'")]
+        return {
+            table: row[0]
+            for table in tables
+            if (row := connection.execute(f"SELECT count(*) FROM {table}".encode()).fetchone()) is not None
+        }
+
+
+def make_ours(url: str, data_dir: Path) -> None:
+    """What the first start makes of a database; its key file is in this directory."""
+
+    async def fill() -> None:
+        async with open_store(data_dir, Outside(), url=url, inline=True) as store:
+            await store.accounts.create("demo", "demo@example.org", "hash")
+            await store.installation.claim_key(fingerprint(load_or_create(data_dir)))
+
+    trio.run(fill)
+
+
+def ran(directory: Path, *words: str) -> tuple[int, str]:
+    """The exit code of a command, and what it wrote to stderr."""
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        process = fork(
+            *(*words, "--config", str(directory / "config.toml")),
+            directory=directory,
+            environment=os.environ,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        try:
+            code = process.wait(30)
+        finally:
+            process.kill()
+        stderr.seek(0)
+        return code, stderr.read().decode()
+
+
+def check_refused(directory: Path, url: str, expected: str) -> None:
+    """Server and commands end with 1 and this one line; no password is in it, and no key file is made."""
+    (directory / "config.toml").write_text(SETTINGS.format(url=url))
+    before = sorted((directory / "data").glob("*"))
+    for words in COMMANDS:
+        code, errors = ran(directory, *words)
+        assert (code, errors.count("\n")) == (1, 1), (words, errors)
+        if words == ("serve",):  # its stderr is a log
+            errors = f"Error: {json.loads(errors)['reason']}\n"
+        assert errors.startswith("Error: ")
+        assert re.search(expected, errors), errors
+        for part in ("geheim", "4711"):
+            assert part not in errors
+    after = sorted((directory / "data").glob("*"))
+    assert [each for each in after if each.name != LOCK_FILE] == [each for each in before if each.name != LOCK_FILE]
+
+
+# ---- the URL and the server
+
+
+def test_a_wrong_url(server: Server, tmp_path: Path) -> None:
+    """Syntax, host, port, user, password, database."""
+    port = server.port
+    name = USER
+    check_refused(
+        tmp_path, f"postgresql://appliance:geheim%zz4711@127.0.0.1:{port}/{name}", "store.url: this is no URL"
+    )
+    check_refused(tmp_path, f"postgresql://appliance:geheim@4711@127.0.0.1:{port}/{name}", r"written as %40, %2F")
+    check_refused(tmp_path, f"postgresql://appliance:geheim/4711@127.0.0.1:{port}/{name}", "store.url: this is no URL")
+    check_refused(tmp_path, f"postgresql://127.0.0.1:{port}/{name}?sslmod=disable", "store.url: this is no URL")
+    check_refused(tmp_path, f"mysql://appliance:geheim4711@127.0.0.1/{name}", r"config.toml: store.url: must be empty")
+    check_refused(
+        tmp_path, f"postgresql://appliance:geheim4711@nowhere.invalid/{name}", "resolve host 'nowhere.invalid'"
+    )
+    check_refused(tmp_path, server.tcp(name, port=free_port()), "store.url: the database cannot be used: .*refused")
+    check_refused(tmp_path, server.tcp(name, password="geheim 4711"), 'password authentication failed for user "app')
+    check_refused(tmp_path, server.tcp("nothing_here"), 'database "nothing_here" does not exist')
+
+
+def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
+    """Packets that go nowhere: the start ends by itself, within seconds."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(1)  # accepts, and says nothing
+        url = f"postgresql://appliance:geheim4711@127.0.0.1:{silent.getsockname()[1]}/appliance"
+        check_refused(tmp_path, url, "store.url: the database cannot be used: .*timeout")
+
+
+def test_a_standby(tmp_path: Path) -> None:
+    """A server in recovery takes no writes."""
+    with postgresql() as cluster:
+        cluster.stop()
+        (cluster.directory / "data" / "standby.signal").touch()
+        cluster.start()
+        check_refused(tmp_path, cluster.url(), "store.url: the database takes no writes: name the primary")
+
+
+@contextmanager
+def as_version(port: int, said: bytes, instead: bytes) -> Iterator[int]:
+    """A proxy for one port, which replaces some bytes of what the server says."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends = ExitStack()
+
+    def pump(source: socket.socket, target: socket.socket, change: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data.replace(said, instead) if change else data)
+            target.shutdown(socket.SHUT_WR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client = ends.enter_context(listener.accept()[0])
+                upstream = ends.enter_context(socket.create_connection(("127.0.0.1", port)))
+                for way in ((client, upstream, False), (upstream, client, True)):
+                    threading.Thread(target=pump, args=way, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        ends.close()
+
+
+def test_a_server_that_is_too_old(server: Server, tmp_path: Path) -> None:
+    """A real one that says it is PostgreSQL 12."""
+    new_database(server, "old")
+    with psycopg.connect(by_socket(server.cluster, server.port, "old")) as connection:
+        version = str(connection.info.server_version // 10_000).encode()
+    with as_version(server.port, b"server_version\0" + version, b"server_version\0" + b"12") as port:
+        url = server.tcp("old", port=port)
+        check_refused(tmp_path, url, "store.url: PostgreSQL 12 is too old: 13 or later is needed")
+    assert contents(server, "old") == {}
+
+
+# ---- the database
+
+
+def test_another_encoding(server: Server, tmp_path: Path) -> None:
+    """Only UTF-8 holds every message."""
+    more = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    url = new_database(server, "latin", more)
+    check_refused(tmp_path, url, "store.url: the database has the encoding LATIN1, and needs UTF8")
+    assert contents(server, "latin") == {}
+
+
+def test_the_database_of_another_program(server: Server, tmp_path: Path) -> None:
+    """Tables that are not ours, even one of the same name as ours."""
+    told = "store.url: the database holds tables that are not the appliance's"
+    for number, table in enumerate(
+        (
+            "shop (id int)",
+            "migrations (id serial, migration text, batch int)",
+            "migrations (number text, name text, applied_at date, compatible_since date)",
+        )
+    ):
+        name = f"foreign{number}"
+        url = new_database(server, name)
+        sql(server, name, "SET ROLE appliance", f"CREATE TABLE {table}")
+        check_refused(tmp_path, url, told)
+        assert list(contents(server, name).values()) == [0]
+
+
+def test_a_database_where_no_table_may_be_made(server: Server, tmp_path: Path) -> None:
+    """As PostgreSQL 15 has it for every user but the owner."""
+    sql(server, USER, "CREATE DATABASE closed")
+    sql(server, "closed", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    check_refused(tmp_path, server.tcp("closed"), "permission denied .* let the user of the URL own the database")
+
+
+def test_a_newer_schema(server: Server, tmp_path: Path) -> None:
+    """What a later version has written is left alone."""
+    url = new_database(server, "newer")
+    make_ours(url, tmp_path / "data")
+    sql(server, "newer", f"INSERT INTO migrations VALUES ({newest_known() + 1}, 'later', 0, {newest_known() + 1})")
+    before = contents(server, "newer")
+    check_refused(
+        tmp_path, url, f"store.url: the database is at schema {newest_known() + 1}, .* run the newer appliance"
+    )
+    assert contents(server, "newer") == before
+
+
+# ---- the key file
+
+
+def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
+    """A node without the installation's key file is refused, and makes none; with a copy of it, it may."""
+    url = new_database(server, "keyed")
+    make_ours(url, tmp_path / "first")
+    before = contents(server, "keyed")
+    node = tmp_path / "node"
+    node.mkdir()
+    check_refused(node, url, r"data/appliance.key: is missing, .* copy the key file of another node, or that kept with")
+    load_or_create(node / "data")
+    check_refused(node, url, r"data/appliance.key: is not the key file of this database: copy that of another node")
+    (node / "data" / KEY_FILE).unlink()
+    (node / "data" / KEY_FILE).write_bytes(b"half a key")
+    check_refused(node, url, r"data/appliance.key: must hold 32 bytes, holds 10")
+    assert contents(server, "keyed") == before
+    shutil.copy(tmp_path / "first" / KEY_FILE, node / "data" / KEY_FILE)
+    assert ran(node, "account", "list") == (0, "")
+
+
+# ---- the driver
+
+
+def test_without_psycopg(tmp_path: Path) -> None:
+    """It is an extra: where it was not installed, the line says how to."""
+    (tmp_path / "config.toml").write_text(SETTINGS.format(url="postgresql://appliance:geheim4711@127.0.0.1/appliance"))
+    (tmp_path / "psycopg.py").write_text("raise ImportError('not here')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    for words in COMMANDS:
+        command = [sys.executable, "-m", "appliance", *words, "--config", str(tmp_path / "config.toml")]
+        ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
+        assert "store.url: psycopg is not installed: pip install 'mail-appliance[postgresql]'" in ended.stderr
+    assert not (tmp_path / "data" / KEY_FILE).exists()

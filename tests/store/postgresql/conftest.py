@@ -1,0 +1,34 @@
+"""A PostgreSQL that is also reached by TCP, and a new database of it for each test."""
+
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from appliance.store.postgresql.engine import prepare
+from tests.ports import free_port
+from tests.postgresql_server import PostgresServer, empty, postgresql
+from tests.programs import require
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """A running cluster."""
+    require("postgresql")
+    with postgresql(listen_addresses="'127.0.0.1'", port=str(free_port())) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def prepared(server: PostgresServer) -> str:
+    """One database for all tests; they empty it."""
+    url = server.new_database()
+    trio.run(prepare, url, 0)
+    return url
+
+
+@pytest.fixture
+def url(prepared: str) -> str:
+    """A database with this version's schema and no rows."""
+    empty(prepared)
+    return prepared

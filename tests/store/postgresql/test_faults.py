@@ -1,0 +1,438 @@
+"""A database that is lost, hangs, restarts or refuses: callers get 503, nothing is stored twice, the engine goes on."""
+
+from collections.abc import AsyncIterator, Iterator
+from time import monotonic
+from typing import NoReturn
+
+import psycopg
+import pytest
+import trio
+import trio.testing
+from psycopg import errors
+
+from appliance.errors import Code, Refused
+from appliance.model.mail import Account
+from appliance.outside import Outside
+from appliance.store import KeyTaken, Store
+from appliance.store.postgresql import connection as connection_module
+from appliance.store.postgresql.engine import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING, PostgresEngine
+from appliance.store.sql import Tx, rows, run
+from tests.postgresql_server import USER, PostgresServer
+from tests.store.postgresql.proxy import Cut, Proxy, proxy
+from tests.store.postgresql.stepping import check_books
+from tests.store.samples import CREDITS, HASH, Clock, Messages
+
+TIMEOUT = 1  # seconds for a statement
+CONNECTING = 3  # seconds, at most
+
+
+@pytest.fixture
+def between(server: PostgresServer) -> Iterator[Proxy]:
+    """A proxy before the server."""
+    with proxy(int(server.settings["port"])) as running:
+        yield running
+
+
+@pytest.fixture
+def far_url(url: str, between: Proxy) -> str:
+    """The database, as it is reached through the proxy."""
+    database = url.partition("?")[0].rpartition("/")[2]
+    return f"postgresql://{USER}@127.0.0.1:{between.port}/{database}?sslmode=disable&gssencmode=disable&application_name=far"
+
+
+@pytest.fixture
+async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
+    """A store on it."""
+    opened = Store(PostgresEngine(far_url, statement_timeout=TIMEOUT), Outside(now=clock))
+    yield opened
+    with trio.CancelScope(shield=True):
+        await opened.engine.close()
+
+
+@pytest.fixture
+async def account(store: Store) -> Account:
+    """An account with a hundred credits."""
+    return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
+
+
+@pytest.fixture
+def messages(account: Account, clock: Clock) -> Messages:
+    """Messages of that account."""
+    return Messages(Outside(now=clock), account.id)
+
+
+async def refused(store: Store, work: object = None) -> Refused:
+    """Write, and be refused with 503."""
+    with pytest.raises(Refused) as caught:
+        await store.engine.write(work or (lambda tx: rows(tx, "SELECT count(*) FROM accounts", {})))  # type: ignore[arg-type]
+    assert caught.value.code is Code.TEMPORARY_FAILURE
+    return caught.value
+
+
+async def until_it_writes(store: Store) -> None:
+    """Wait until a write succeeds again."""
+    with trio.fail_after(15):
+        while True:
+            try:
+                await store.check_writable()
+                return
+            except Refused:
+                await trio.sleep(0.1)
+
+
+# ---- lost during COMMIT
+
+
+@pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.SWALLOW])
+async def test_a_connection_that_is_lost_during_commit(
+    store: Store, between: Proxy, messages: Messages, cut: Cut
+) -> None:
+    """The caller is told that it is unknown; the same key then gives the same message, stored once."""
+    await store.messages.accept(messages.new())
+    ours = messages.new(key="k")
+    between.cut = cut
+    with pytest.raises(Refused, match="may be stored or not") as caught:
+        await store.messages.accept(ours)
+    assert caught.value.code is Code.TEMPORARY_FAILURE
+    assert between.cuts == 1
+    again = messages.new(key="k")
+    if cut is Cut.BEFORE:
+        assert await store.messages.accept(again) == 1
+    else:
+        with pytest.raises(KeyTaken):
+            await store.messages.accept(again)
+    found = await store.messages.remembered(messages.account_id, "key:1", "k")
+    assert found is not None
+    assert found.message_id == (again.id if cut is Cut.BEFORE else ours.id)
+    assert await store.engine.rows("SELECT count(*) FROM messages", {}) == [(2,)]
+    await check_books(store)
+
+
+async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, messages: Messages) -> None:
+    """Each of its callers is told; repeating all of them stores each once."""
+    news = [messages.new(key=f"k{number}") for number in range(40)]
+    results: list[str] = []
+
+    async def send(number: int) -> None:
+        try:
+            await store.messages.accept(news[number])
+        except Refused as error:
+            results.append(error.text)
+
+    between.cut = Cut.AFTER
+    async with trio.open_nursery() as nursery:
+        for number in range(len(news)):
+            nursery.start_soon(send, number)
+    assert results
+    assert all("Retry with the same key" in text for text in results)
+    for number in range(len(news)):
+        with pytest.raises(KeyTaken):
+            await store.messages.accept(messages.new(key=f"k{number}"))
+    assert await store.engine.rows("SELECT count(*) FROM messages", {}) == [(len(news),)]
+    await check_books(store)
+
+
+# ---- lost at other times
+
+
+async def test_a_connection_that_was_lost_while_idle(store: Store, between: Proxy, messages: Messages) -> None:
+    """No caller notices: what had not come to its commit is run again, and a read is repeated."""
+    await store.messages.accept(messages.new())
+    before = between.accepted
+    between.reset()
+    await store.messages.accept(messages.new())
+    assert (await store.accounts.find(messages.account_id)).credits == CREDITS - 2
+    between.reset()
+    assert (await store.engine.snapshot(lambda tx: rows(tx, "SELECT count(*) FROM messages", {}))) == [(2,)]
+    assert between.accepted >= before + 3
+
+
+async def test_a_connection_that_is_lost_within_a_transaction(store: Store, between: Proxy) -> None:
+    """It is run once more on a new connection; a second loss is refused, and a third is not tried."""
+    runs = 0
+
+    def losing(tx: Tx, times: int) -> int:
+        nonlocal runs
+        runs += 1
+        run(tx, "SELECT 1", {})
+        if runs <= times:
+            between.reset()
+            run(tx, "SELECT 1", {})
+        return runs
+
+    assert await store.engine.write(lambda tx: losing(tx, 1)) == 2
+    runs = 0
+    assert "cannot be reached" in (await refused(store, lambda tx: losing(tx, 5))).text
+    assert runs == 2
+    runs = 0
+    assert await store.engine.read(lambda tx: losing(tx, 1)) == 2
+    runs = 0
+    with pytest.raises(Refused, match="cannot be reached"):
+        await store.engine.read(lambda tx: losing(tx, 5))
+    assert runs == 2
+    await until_it_writes(store)
+
+
+async def test_a_connection_through_which_nothing_comes_any_more(
+    store: Store, between: Proxy, messages: Messages
+) -> None:
+    """Its TCP lives on, but no answer comes: writers and readers give it up in time, and go on when it is back."""
+    await store.messages.accept(messages.new())
+    await store.accounts.find(messages.account_id)
+    between.blackhole = True
+    within = TIMEOUT + connection_module.ANSWER_GRACE + CONNECTING + 1
+    began = monotonic()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused, store)
+
+        async def read() -> None:
+            with pytest.raises(Refused, match="cannot be reached"):
+                await store.accounts.find(messages.account_id)
+
+        nursery.start_soon(read)
+    assert TIMEOUT < monotonic() - began < within
+    between.blackhole = False
+    await until_it_writes(store)
+    await store.messages.accept(messages.new())
+
+
+async def test_a_slow_connection(store: Store, between: Proxy, messages: Messages) -> None:
+    """It takes longer, and nothing else."""
+    between.delay = 0.05
+    assert await store.messages.accept(messages.new(key="k")) == 1
+    await check_books(store)
+
+
+# ---- what the server refuses
+
+
+async def test_a_lock_that_does_not_come_in_time(
+    url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
+) -> None:
+    """503, for all of the batch at once, and it goes on afterwards."""
+    options = connection_module._OPTIONS.replace(f"lock_timeout={connection_module.LOCK_TIMEOUT}", "lock_timeout=300")
+    assert options != connection_module._OPTIONS
+    monkeypatch.setattr(connection_module, "_OPTIONS", options)
+    outside = Outside(now=clock)
+    messages, store = Messages(outside, account.id), Store(PostgresEngine(url), outside)
+    results: list[Refused] = []
+
+    async def send() -> None:
+        with pytest.raises(Refused) as caught:
+            await store.messages.accept(messages.new())
+        results.append(caught.value)
+
+    with psycopg.connect(url) as other:
+        other.execute("SELECT 1 FROM accounts FOR UPDATE")
+        began = monotonic()
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(send)
+        assert monotonic() - began < 3
+    assert {error.code for error in results} == {Code.TEMPORARY_FAILURE}
+    assert await store.messages.accept(messages.new()) == 1
+    await store.engine.close()
+
+
+async def test_a_statement_that_takes_too_long(store: Store) -> None:
+    """503, for a write and for a read, on a connection that stays."""
+    ((before,),) = await store.engine.rows("SELECT pg_backend_pid()", {})
+    sleep = "SELECT pg_sleep(30)"
+    assert "cannot take writes" in (await refused(store, lambda tx: run(tx, sleep, {}))).text
+    for _ in range(2):
+        with pytest.raises(Refused):
+            await store.engine.read(lambda tx: run(tx, sleep, {}))
+    pids = {(await store.engine.rows("SELECT pg_backend_pid()", {}))[0][0] for _ in range(4)}
+    assert before in pids
+    await store.check_writable()
+
+
+async def test_a_server_that_turns_read_only(url: str, store: Store, account: Account) -> None:
+    """Its connections are left, those that read as well; 503 until there is one that takes writes."""
+    await store.accounts.find(account.id)
+    try:
+        _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
+        await trio.sleep(1)  # for it to reach the sessions
+        assert "cannot be reached" in (await _refused_change(store, account)).text
+        with pytest.raises(Refused):
+            await store.accounts.find(account.id)
+        assert await _connections(url) == 0
+        assert "cannot be reached" in (await _refused_change(store, account)).text
+    finally:
+        _configure(url, "ALTER SYSTEM RESET default_transaction_read_only")
+    await until_it_writes(store)
+    await store.accounts.set_suspended(account.id, False)
+
+
+async def test_a_server_that_turns_read_only_is_told_before_anything_is_written(url: str, store: Store) -> None:
+    """So that a load balancer leaves the node; nothing but its question is asked."""
+    await store.check_writable()
+    try:
+        _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
+        await trio.sleep(1)  # for it to reach the sessions
+        with pytest.raises(Refused, match="cannot be reached"):
+            await store.check_writable()
+    finally:
+        _configure(url, "ALTER SYSTEM RESET default_transaction_read_only")
+    await until_it_writes(store)
+
+
+async def _refused_change(store: Store, account: Account) -> Refused:
+    with pytest.raises(Refused) as caught:
+        await store.accounts.set_suspended(account.id, True)
+    assert caught.value.code is Code.TEMPORARY_FAILURE
+    return caught.value
+
+
+def _configure(url: str, command: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute(command.encode())
+        connection.execute("SELECT pg_reload_conf()")
+
+
+async def _connections(url: str) -> int:
+    with psycopg.connect(url, autocommit=True) as connection:
+        wanted = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'far' AND state = 'idle'"
+        row = connection.execute(wanted).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# ---- transactions that meet others
+
+
+async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -> None:
+    """After so many runs, not never."""
+    runs = 0
+
+    def meeting(_: Tx) -> NoReturn:
+        nonlocal runs
+        runs += 1
+        raise errors.SerializationFailure("a test")
+
+    await refused(store, meeting)
+    assert runs == RERUNS
+
+
+async def test_a_transaction_that_meets_others_twice(store: Store) -> None:
+    """It is run again, and nothing of the runs before stays."""
+    runs = 0
+
+    def meeting(tx: Tx) -> int:
+        nonlocal runs
+        runs += 1
+        run(tx, "INSERT INTO counted_until (kind, id) VALUES (:kind, '')", {"kind": str(runs)})
+        if runs < 3:
+            raise errors.DeadlockDetected("a test")
+        return runs
+
+    assert await store.engine.write(meeting) == 3
+    assert await store.engine.rows("SELECT kind FROM counted_until", {}) == [("3",)]
+
+
+@pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, MemoryError, psycopg.InterfaceError])
+async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault: type[BaseException]) -> None:
+    """And nothing of what it did before is stored with the next."""
+
+    def failing(tx: Tx) -> None:
+        run(tx, "INSERT INTO counted_until (kind, id) VALUES ('x', '')", {})
+        raise fault
+
+    with pytest.raises((Refused, fault)):
+        await store.engine.write(failing)
+    await store.check_writable()
+    assert await store.engine.rows("SELECT kind FROM counted_until", {}) == []
+
+
+# ---- away
+
+
+async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Proxy, clock: Clock) -> None:
+    """All that waits is refused, within seconds."""
+    store = Store(PostgresEngine(far_url), Outside(now=clock))  # with the time-outs of a server
+    await store.check_writable()
+    between.blackhole = True
+    count = 0
+
+    async def write(*, urgent: bool, large: bool) -> None:
+        nonlocal count
+        with pytest.raises(Refused):
+            await store.engine.write(lambda tx: run(tx, "SELECT 1", {}), urgent=urgent, large=large)
+        count += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(100):
+            for urgent, large in ((True, False), (False, True), (False, False)):
+                nursery.start_soon(lambda u=urgent, g=large: write(urgent=u, large=g))  # type: ignore[misc]
+        await trio.testing.wait_all_tasks_blocked()
+        began = monotonic()
+        await store.engine.close()
+    assert monotonic() - began < WRITER_CLOSING + CONNECTING + 1
+    assert count == 300
+    with pytest.raises(Refused):
+        await store.check_writable()
+
+
+async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url: str, clock: Clock) -> None:
+    """503 at once while it is away, without waiting for each; then it goes on by itself."""
+    store = Store(PostgresEngine(url), Outside(now=clock))
+    await store.check_writable()
+    await trio.to_thread.run_sync(server.stop)
+    try:
+        began = monotonic()
+        for _ in range(50):
+            await refused(store)
+            with pytest.raises(Refused):
+                await store.engine.rows("SELECT 1", {})
+        assert monotonic() - began < 3
+    finally:
+        await trio.to_thread.run_sync(server.start)
+    await trio.sleep(RECONNECT_PAUSE)
+    await until_it_writes(store)
+    await store.engine.close()
+
+
+@pytest.mark.slow
+async def test_ten_crashes_of_the_server_while_mail_is_accepted(server: PostgresServer, url: str, clock: Clock) -> None:
+    """Every message that was acknowledged is stored, once for its key."""
+    outside = Outside(now=clock)
+    stores = [Store(PostgresEngine(url), outside) for _ in range(2)]
+    account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)
+    messages, acknowledged, done = Messages(outside, account.id), dict[str, str](), trio.Event()
+    codes = set[Code]()
+
+    async def send(number: int) -> None:
+        for count in range(100_000):
+            if done.is_set():
+                return
+            key, store = f"{number}-{count}", stores[number % 2]
+            while True:  # as a client does: the same key until there is an answer
+                new = messages.new(key=key)
+                try:
+                    await store.messages.accept(new)
+                    acknowledged[key] = new.id
+                    break
+                except KeyTaken:
+                    break  # the first was stored after all
+                except Refused as error:
+                    codes.add(error.code)
+                    await trio.sleep(0.05)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(16):
+            nursery.start_soon(send, number)
+        for _ in range(10):
+            await trio.sleep(0.4)
+            await trio.to_thread.run_sync(server.stop, "immediate")
+            await trio.to_thread.run_sync(server.start)
+        await until_it_writes(stores[0])
+        await trio.sleep(1.5)
+        done.set()
+    assert codes == {Code.TEMPORARY_FAILURE}
+    stored: dict[str, str] = dict(await stores[0].engine.rows("SELECT key, message_id FROM idempotency_keys", {}))
+    assert {key: stored.get(key) for key in acknowledged} == acknowledged
+    assert await stores[0].engine.rows("SELECT count(*) FROM messages", {}) == [(len(stored),)]
+    await check_books(stores[0])
+    for store in stores:
+        await store.engine.close()

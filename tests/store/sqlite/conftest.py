@@ -1,0 +1,23 @@
+"""SQLite's database, whichever engines the verbs are tested on, and a disk that tests can break."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.outside import Outside
+from tests.store.samples import Clock, Database, FailingDisk, Faults
+
+
+@pytest.fixture
+def database(tmp_path: Path, clock: Clock) -> Database:
+    """A new file, not yet open."""
+    return Database(tmp_path / "data", Outside(now=clock))
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    """What the disk under every database opened from now on does wrong: nothing, until a test says so."""
+    disk = FailingDisk()
+    yield disk.faults
+    disk.unregister()

@@ -1,0 +1,201 @@
+"""Copies of a database: one moment of it while it is being written to, and no writer waits."""
+
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from appliance.store.sql import Tx, rows, run
+from appliance.store.sqlite.connection import Connection, open_reader, open_writer
+from appliance.store.sqlite.embedded_db import open_inside
+from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
+from appliance.store.sqlite.faults import Damaged
+from appliance.store.sqlite.file_care import (
+    COPIED_AFTER_PAGES,
+    COPY_STEP,
+    LONGEST_LOG_PAGES,
+    checkpoint_beside,
+    copy_beside,
+    copy_inside,
+)
+from appliance.store.sqlite.integrity import examine_inside
+
+ROW = 2_000  # bytes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A database of some MiB, in which each row has a partner in the other table."""
+    file = tmp_path / "a.db"
+    connection = open_writer(file)
+    connection.execute("CREATE TABLE one (a INTEGER PRIMARY KEY, b BLOB); CREATE TABLE two (a INTEGER PRIMARY KEY)")
+    connection.execute("BEGIN")
+    for number in range(4 * COPY_STEP):
+        add(connection, number)
+    connection.execute("COMMIT")
+    connection.close()
+    return file
+
+
+def add(connection: Connection, number: int) -> None:
+    """A pair of rows."""
+    connection.execute("INSERT INTO one VALUES (?, ?)", (number, bytes(ROW)))
+    connection.execute("INSERT INTO two VALUES (?)", (number,))
+
+
+def pairs(connection: Connection) -> tuple[int, int]:
+    """How many rows there are in both tables."""
+    ((one, two),) = rows(connection, "SELECT (SELECT count(*) FROM one), (SELECT count(*) FROM two)", {})
+    return one, two
+
+
+def test_a_copy_is_one_moment_while_others_write(path: Path, tmp_path: Path) -> None:
+    """Commits between its steps are neither in it nor make it begin anew, and none of them has to wait."""
+    writer = open_writer(path)
+    begun = pairs(writer)[0]
+    slowest, told = 0.0, []
+
+    def write(done: int, pages: int) -> None:
+        nonlocal slowest
+        told.append(done / pages)
+        before = time.monotonic()
+        writer.execute("BEGIN IMMEDIATE")
+        add(writer, begun + len(told))
+        writer.execute("COMMIT")
+        slowest = max(slowest, time.monotonic() - before)
+
+    target = tmp_path / "copy"
+    target.write_bytes(b"x" * 100)
+    copy_inside(path, target, 100, write)
+    assert pairs(writer) == (begun + len(told),) * 2
+    assert len(told) > 2
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert slowest < 1
+    assert target.read_bytes()[:100] == b"x" * 100
+    with open_inside(target, 100, target.stat().st_size - 100) as copy:
+        assert pairs(copy) == (begun, begun)
+        assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    writer.close()
+
+
+def test_a_copy_beside_another_thread_that_writes(path: Path, tmp_path: Path) -> None:
+    """A writer that never rests does not tear the copy."""
+    stop = threading.Event()
+
+    def write() -> None:
+        connection = open_writer(path)
+        connection.execute("PRAGMA synchronous = OFF").fetchall()
+        number = pairs(connection)[0]
+        while not stop.is_set():
+            connection.execute("BEGIN IMMEDIATE")
+            add(connection, number)
+            connection.execute("COMMIT")
+            number += 1
+        connection.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        copy_beside(path, tmp_path / "copy.db")
+    finally:
+        stop.set()
+        thread.join()
+    copy = open_reader(tmp_path / "copy.db")
+    one, two = pairs(copy)
+    assert one == two
+    assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    copy.close()
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_copy_never_replaces_a_file(path: Path, tmp_path: Path) -> None:
+    """What is there stays."""
+    (tmp_path / "copy.db").write_text("mine")
+    with pytest.raises(FileExistsError):
+        copy_beside(path, tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "mine"
+
+
+def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
+    """Afterwards the pages of the log are in the database itself, while the writer is still there."""
+    writer = open_writer(path)
+    writer.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    for number in range(10_000, 10_100):
+        add(writer, number)
+    checkpoint_beside(path)
+    ((busy, in_log, brought_home),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    assert (busy, in_log) == (0, brought_home)
+    writer.close()
+
+
+def test_something_else_is_no_database_of_ours(path: Path) -> None:
+    """A whole database of another program is refused, and so is what is none at all."""
+    with pytest.raises(Damaged, match="no database of the appliance"):
+        examine_inside(path, 0, path.stat().st_size)
+    with pytest.raises(Damaged, match="not a database"):
+        examine_inside(path, 10, path.stat().st_size - 10)
+
+
+PAGE = 4_096
+WITHIN = 10.0  # seconds
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Path:
+    """A database with one table."""
+    file = tmp_path / "data" / "blobs.db"
+    connection = open_writer(file)
+    connection.execute("CREATE TABLE blobs (content BLOB NOT NULL) STRICT")
+    connection.close()
+    return file
+
+
+@pytest.fixture
+async def file_engine(blobs: Path) -> AsyncIterator[SqliteEngine]:
+    """The engine of the real server."""
+    opened = SqliteEngine(blobs, GroupCommit(blobs, lambda fault: pytest.fail(str(fault))))
+    yield opened
+    await opened.close()
+
+
+def size(file: Path) -> int:
+    """Bytes of a file."""
+    return file.stat().st_size
+
+
+async def fill(file_engine: SqliteEngine, pages: int) -> None:
+    """Write about so many pages, in one commit for each hundred."""
+    for _ in range(pages // 100):
+        await file_engine.write(_add, bulk=True)
+
+
+def _add(tx: Tx) -> None:
+    run(tx, "INSERT INTO blobs (content) VALUES (zeroblob(:size))", {"size": 100 * PAGE - 100})
+
+
+async def test_a_short_log_is_left_alone(file_engine: SqliteEngine, blobs: Path) -> None:
+    """Few pages are not worth a sync of the database."""
+    before = size(blobs)
+    await fill(file_engine, COPIED_AFTER_PAGES // 2)
+    await trio.sleep(0.2)
+    assert size(blobs) == before
+
+
+async def test_a_long_one_is_copied_before_the_writer_has_to(file_engine: SqliteEngine, blobs: Path) -> None:
+    """Though it is not as long as would make the writer copy it, its pages come into the database."""
+    await fill(file_engine, COPIED_AFTER_PAGES + 200)
+    with trio.fail_after(WITHIN):
+        while size(blobs) < COPIED_AFTER_PAGES * PAGE:  # noqa: ASYNC110 - a file does not report that it grows
+            await trio.sleep(0.01)
+
+
+async def test_the_log_begins_anew(file_engine: SqliteEngine, blobs: Path) -> None:
+    """However much is written without a pause, the log takes little more than is allowed."""
+    await fill(file_engine, 3 * LONGEST_LOG_PAGES)
+    log = blobs.with_name(f"{blobs.name}-wal")
+    assert size(log) < 1.5 * LONGEST_LOG_PAGES * PAGE
+    assert size(blobs) > 1.5 * LONGEST_LOG_PAGES * PAGE

@@ -1,0 +1,79 @@
+"""What single migrations make of the rows that are there."""
+
+from pathlib import Path
+
+import apsw
+
+from appliance.outside import Outside
+from appliance.store import FILE_NAME, open_store
+from appliance.store.body_parts import INLINE
+from appliance.store.sqlite.migrate import migrations
+from tests.store.samples import HASH, Clock, Messages
+from tests.store.test_body_parts import large
+from tests.store.test_body_parts_stored_bytes import counted, recounted
+
+PROBES = next(step for step in migrations() if step.name == "probes")
+
+
+def test_holds_from_before_there_were_probes() -> None:
+    """One that the program made is probed a quarter of an hour after it began; one of the operator's never."""
+    connection = apsw.Connection(":memory:")
+    for step in migrations():
+        if step.number < PROBES.number:
+            connection.execute(step.sql)
+    ours = "10 refusals of us as a sender in a row, the last: 550 5.7.1 no"
+    held = [("google", ours, 1_000_000), ("example.net", "they move", 1_000_000)]
+    connection.executemany("INSERT INTO pool_holds (pool, reason, held_at) VALUES (?, ?, ?)", held)
+    connection.execute(PROBES.sql)
+    found = connection.execute("SELECT pool, probe_at, probes FROM pool_holds ORDER BY pool").fetchall()
+    assert found == [("example.net", None, 0), ("google", 901_000_000, 0)]
+
+
+async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
+    """A database from before the count has the right one after the upgrade, for every account."""
+    outside, data_dir = Outside(now=clock), tmp_path / "data"
+    async with open_store(data_dir, outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
+        await store.accounts.create("empty", "empty@example.org", HASH)
+        maker = Messages(outside, account.id)
+        for size in (0, 100, 200_000):
+            await store.messages.accept(maker.new("a@example.net", "b@example.net", size=size))
+        await store.templates.save(account.id, "welcome", "ä", None, "<p>html</p>")
+        await store.suppressions.add(account.id, "a@example.net", "manual")
+        expected = await counted(store)
+    old = apsw.Connection(str(data_dir / FILE_NAME))
+    for statement in (
+        "ALTER TABLE accounts DROP COLUMN stored_bytes",
+        "DELETE FROM migrations WHERE name = 'stored_bytes'",
+    ):
+        old.execute(statement)
+    old.close()
+    async with open_store(data_dir, outside, inline=True) as store:
+        assert await counted(store) == expected
+    assert sorted(expected.values())[0] == 0
+    assert max(expected.values()) > 200_000
+
+
+async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Clock) -> None:
+    """A database from before the parts keeps its messages, and takes new ones."""
+    outside, path = Outside(now=clock), tmp_path / "data" / FILE_NAME
+    async with open_store(path.parent, outside, inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
+        messages = Messages(outside, account.id)
+        old = large(messages, INLINE)
+        await store.messages.accept(old)
+        expected = await counted(store)
+    before = apsw.Connection(str(path))
+    for statement in (
+        "ALTER TABLE message_bodies DROP COLUMN parts_size",
+        "DROP TABLE message_body_parts",
+        "DROP TABLE loose_parts",
+        "DELETE FROM migrations WHERE name = 'body_parts'",
+    ):
+        before.execute(statement)
+    before.close()
+    async with open_store(path.parent, outside, inline=True) as store:
+        new = large(messages)
+        await store.messages.accept(new)
+        assert [await store.messages.mime(each.id) for each in (old, new)] == [old.mime, new.mime]
+        assert await counted(store) == await recounted(store) != expected

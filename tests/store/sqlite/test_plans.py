@@ -1,0 +1,132 @@
+"""How SQLite finds what the verbs look for: by an index, without a walk through a table or a sort."""
+
+from uuid import uuid4
+
+import pytest
+
+from appliance.model.mail import Account
+from appliance.store import Store, mail_log, queue_control, webhooks
+from appliance.store.accounts import _LEDGER
+from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
+from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL
+from appliance.store.sql import Bindings, Tx, run
+from appliance.store.sqlite.connection import Connection
+from appliance.store.webhooks import _OF_MESSAGE, _PAGE
+
+
+async def plan(store: Store, query: str, wanted: Bindings) -> list[str]:
+    """The steps that SQLite would take."""
+    return [str(step) for *_, step in await store.engine.rows(f"EXPLAIN QUERY PLAN {query}", wanted)]
+
+
+# ---- accounts and their keys
+
+
+async def test_an_old_page_of_the_ledger_is_found_by_its_id(store: Store, account: Account) -> None:
+    """Nothing newer is read through on the way: a long ledger would hold the event loop."""
+    wanted = {"account_id": account.id, "before": "led_", "most": 1}
+    assert await plan(store, _LEDGER, wanted) == ["SEARCH credit_ledger USING PRIMARY KEY (account_id=? AND id<?)"]
+
+
+INSERT_KEY = "INSERT INTO api_keys VALUES (:id, :account_id, :hash, 'abcd', 'send', 0, 1, 2, '', NULL)"
+
+
+async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, account: Account) -> None:
+    """A page reads what it shows, not all that is kept: counted in steps of SQLite."""
+    steps = []
+
+    def add(tx: Tx) -> None:
+        for _ in range(200):
+            key = uuid4().hex
+            run(tx, INSERT_KEY, {"id": f"key_{key}", "account_id": account.id, "hash": key.encode()})
+
+    for _ in range(2):
+        await store.engine.write(add)
+        steps.append(await _steps_of_a_page(store, account))
+    assert steps[0] == steps[1] > 0
+
+
+async def _steps_of_a_page(store: Store, account: Account) -> int:
+    """How often the virtual machine was at work for a page of keys, in tens of its instructions."""
+    count = 0
+
+    def step() -> bool:
+        nonlocal count
+        count += 1
+        return False
+
+    reader = await store.engine.read(lambda tx: tx)
+    assert isinstance(reader, Connection)
+    reader.set_progress_handler(step, 10)
+    await store.access.newest_keys(account.id, None, 10)
+    reader.set_progress_handler(None)
+    return count
+
+
+# ---- what is old
+
+
+@pytest.mark.parametrize("query", [FIND_LINES, ANY_OLD])
+async def test_old_lines_of_the_ledger_are_found_by_index(store: Store, query: str) -> None:
+    """No step reads a whole table: only what is one account's."""
+    wanted = {"account_id": "a", "after": "", "limit": "z", "most": 1, "day": 1, "hour": 1, "before": 1}
+    steps = await plan(store, query, {name: value for name, value in wanted.items() if f":{name}" in query})
+    assert any(step.startswith("SEARCH") for step in steps)
+    assert not [step for step in steps if "TEMP B-TREE" in step or (step.startswith("SCAN") and "CONSTANT" not in step)]
+
+
+@pytest.mark.parametrize("query", [FIND_BODIES, FIND_MAIL, FIND_EVENTS])
+async def test_what_is_old_is_found_by_index(store: Store, query: str) -> None:
+    """No step reads a table from its beginning, and none has to sort."""
+    steps = await plan(store, query, {"after": "", "limit": "z", "most": 1})
+    assert any(step.startswith("SEARCH") for step in steps)
+    assert not [step for step in steps if "SCAN" in step or "TEMP B-TREE" in step]
+
+
+# ---- messages and the queue
+
+
+async def test_rare_ones_have_an_index(store: Store) -> None:
+    """Searching what failed, or was a test, does not go through all messages."""
+    rare = {status.value: among for status, among in mail_log._RARE.items() if status is not None}
+    assert rare.keys() == {"failed", "partial"}
+    for index, among in {**rare, "test": mail_log._TESTS}.items():
+        query = mail_log._BLOCK_END.format(among=among)
+        steps = await plan(store, query, {"account_id": "a", "before": "~", "block": 1})
+        assert [f"messages_{index} (account_id=? AND id<?)" in step for step in steps] == [True]
+
+
+async def test_the_summary_of_the_queue_reads_only_the_index(store: Store) -> None:
+    """With a million recipients no row may be touched: the index of lanes holds all that is summed up."""
+    steps = await plan(store, queue_control._SUMMARY, {"now": 0, "pools": 1, "domains": 1})
+    assert [step for step in steps if " recipients " in step] == [
+        "SEARCH recipients USING COVERING INDEX recipients_lanes (simulated=?)"
+    ]
+
+
+# ---- webhooks
+
+
+async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None:
+    """No look at what waits, or at a page of the history, reads a table from end to end."""
+    looks = [
+        webhooks._LANES,
+        webhooks._DUE,
+        webhooks._NEXT_DUE,
+        webhooks._GIVE_UP,
+        webhooks._BRING_FORWARD,
+    ]
+    bindings = dict.fromkeys(("cause", "webhook_id", "now", "most", "reason", "beyond"), 0)
+    for look in looks:
+        steps = await plan(store, look, bindings)
+        assert steps
+        assert [step for step in steps if step.startswith("SCAN") and "waiting" not in step] == [], steps
+
+
+async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None:
+    """Neither kind of page reads or sorts what it does not show."""
+    names = dict.fromkeys(("account_id", "message_id", "before", "most"), "x")
+    for condition, index in (("", "PRIMARY KEY"), (_OF_MESSAGE, "by_message")):
+        steps = await plan(store, _PAGE.format(condition=condition), names)
+        assert any(index in step for step in steps), steps
+        assert not any(step.startswith(("SCAN", "USE TEMP")) for step in steps), steps
