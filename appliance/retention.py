@@ -18,8 +18,8 @@ from appliance.errors import Refused
 from appliance.intake.limits import FreeSpace
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.store.engine import START, Slice
 from appliance.store.retention import NO_END, RECEIPT
-from appliance.store.sql import START, Slice
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
 from appliance.times import SECOND

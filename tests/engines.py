@@ -16,9 +16,9 @@ import apsw
 
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
+from appliance.store.engine import Row
 from appliance.store.postgresql.connection import connect, run
 from appliance.store.postgresql.migrate import migrate
-from appliance.store.sql import Row
 from tests.postgresql_server import PostgresServer, postgresql
 
 BUSY_TIMEOUT = 5_000  # milliseconds

@@ -27,7 +27,7 @@ from appliance.retention import (
 )
 from appliance.store import Store, open_store
 from appliance.store.body_parts import PART
-from appliance.store.sql import Slice
+from appliance.store.engine import Slice
 from appliance.telemetry.metrics import CLEARED
 from tests.postgresql_server import postgresql
 from tests.programs import needs

@@ -13,8 +13,7 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
 from appliance.outside import Outside
-from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Bindings, Tx, rows, run
+from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 

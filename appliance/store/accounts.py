@@ -10,8 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
-from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, Tx, first, one, rows, run
+from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later

@@ -25,8 +25,7 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.model.mail import NewMessage
 from appliance.outside import identifier_from
-from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, Row, Slice, Tx, changed, rows, run, timed
+from appliance.store.engine import NEWEST, Many, Row, Slice, StorePart, Tx, changed, rows, run, timed
 from appliance.times import HOUR
 
 # ---- bytes that are kept

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from appliance.store.engine import Bindings, Many, Row, Tx, run
 from appliance.store.faults import UNFINISHED_COPY, NewerDatabase
-from appliance.store.sql import Bindings, Many, Row, Tx, run
 
 BATCH_ROWS = 1_000  # in one transaction, at most
 BATCH_BYTES = 4 * 1024 * 1024  # after which it ends; no row has more than the longest text that is accepted

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from appliance.errors import Code, Refused
 from appliance.model.mail import Domain, StoredDkimKey
 from appliance.store.access import add_domain
-from appliance.store.engine import StorePart
-from appliance.store.sql import Row, Tx, rows, run
+from appliance.store.engine import Row, StorePart, Tx, rows, run
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 

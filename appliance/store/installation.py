@@ -1,7 +1,6 @@
 """What is kept of the installation itself: which key file seals its secrets."""
 
-from appliance.store.engine import StorePart
-from appliance.store.sql import Tx, first, one, run
+from appliance.store.engine import StorePart, Tx, first, one, run
 
 KEY_FINGERPRINT = "key_fingerprint"
 

@@ -12,8 +12,7 @@ from typing import Any
 from appliance.model.mail import LedgerKind
 from appliance.outside import identifier_from
 from appliance.store.body_parts import add, of_template
-from appliance.store.engine import StorePart
-from appliance.store.sql import Row, Slice, Tx, changed, first, gathered, rows, run, timed
+from appliance.store.engine import Row, Slice, StorePart, Tx, changed, first, gathered, rows, run, timed
 from appliance.times import DAY, HOUR
 
 STATISTICS_KEPT = 91 * DAY  # microseconds; the statistics of 90 days can be asked for

@@ -16,9 +16,8 @@ import msgspec
 
 from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, Source
-from appliance.store.engine import StorePart
+from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
 from appliance.store.messages import read_mime
-from appliance.store.sql import NEWEST, Tx, first, gathered, rows
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page

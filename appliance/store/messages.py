@@ -35,10 +35,9 @@ from appliance.model.mail import (
 from appliance.outside import Outside, identifier_time
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import INLINE, BodyParts, are_there, head_of, of_message, over_quota, refer, whole
-from appliance.store.engine import StorePart
+from appliance.store.engine import Many, Row, StorePart, Tx, first, one, rows
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
-from appliance.store.sql import Many, Row, Tx, first, one, rows
 from appliance.store.suppressions import suppressed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND

@@ -14,8 +14,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
-from appliance.store.engine import StorePart
-from appliance.store.sql import Bindings, Many, Tx, first, rows, run
+from appliance.store.engine import Bindings, Many, StorePart, Tx, first, rows, run
 from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name

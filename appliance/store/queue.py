@@ -26,8 +26,7 @@ from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatu
 from appliance.model.webhooks import EVENT_TYPES, envelope
 from appliance.outside import Outside
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.engine import StorePart
-from appliance.store.sql import Many, Row, Tx, first, rows, run
+from appliance.store.engine import Many, Row, StorePart, Tx, first, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 

@@ -12,9 +12,21 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.outside import identifier_from, identifier_time
-from appliance.store.engine import CancelAnswer, CancelRequest, RecordAnswer, StorePart, Work
+from appliance.store.engine import (
+    START,
+    CancelAnswer,
+    CancelRequest,
+    RecordAnswer,
+    Row,
+    StorePart,
+    Tx,
+    Work,
+    changed,
+    one,
+    rows,
+    run,
+)
 from appliance.store.queue import SELECT_DUE, UnderDelivery, record
-from appliance.store.sql import START, Row, Tx, changed, one, rows, run
 from appliance.store.webhooks import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds

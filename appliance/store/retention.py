@@ -17,8 +17,7 @@ from typing import Any
 
 from appliance.outside import identifier_from
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
-from appliance.store.engine import StorePart
-from appliance.store.sql import Many, Row, Slice, Tx, changed, gathered, rows, timed
+from appliance.store.engine import Many, Row, Slice, StorePart, Tx, changed, gathered, rows, timed
 from appliance.store.statistics import counted_all_before
 from appliance.times import HOUR, MINUTE
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import User
-from appliance.store.engine import StorePart
-from appliance.store.sql import Tx, first, one, run
+from appliance.store.engine import StorePart, Tx, first, one, run
 from appliance.times import DAY
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed

@@ -7,8 +7,7 @@ write is refused, so that a node that was suspended during an order does not rep
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from appliance.store.engine import StorePart
-from appliance.store.sql import Tx, first, rows, run
+from appliance.store.engine import StorePart, Tx, first, rows, run
 
 ACME_CHORE = "acme"
 CHALLENGES_READ = 200  # at once; a certificate of Let's Encrypt has 100 names at most

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from appliance.model.dashboard import AccountStatistics, WaitingInPool
 from appliance.outside import identifier_from
-from appliance.store.engine import StorePart
-from appliance.store.sql import Tx, one, rows, run
+from appliance.store.engine import StorePart, Tx, one, rows, run
 from appliance.times import HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within

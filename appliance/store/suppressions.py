@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from appliance.errors import Code, Refused
 from appliance.model.mail import Suppression
 from appliance.store.body_parts import SUPPRESSION, add, check_room
-from appliance.store.engine import StorePart
-from appliance.store.sql import Bindings, Many, Row, Tx, first, rows
+from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
 
 _FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
 _ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)

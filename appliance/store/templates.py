@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import StorePart
-from appliance.store.sql import Found, Tx, rows, run
+from appliance.store.engine import Found, StorePart, Tx, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 

@@ -27,8 +27,7 @@ from appliance.model.webhooks import (
     ping_envelope,
 )
 from appliance.outside import Outside
-from appliance.store.engine import StorePart
-from appliance.store.sql import NEWEST, Many, Row, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, one, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""

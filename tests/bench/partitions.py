@@ -26,9 +26,9 @@ from appliance.intake.limits import FreeSpace
 from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store
+from appliance.store.engine import Slice
 from appliance.store.postgresql.connection import connect, run
 from appliance.store.postgresql.partitions import KEPT_BY_DEFAULT, make_ahead
-from appliance.store.sql import Slice
 from appliance.times import DAY
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.store.samples import HASH, Messages

@@ -12,8 +12,8 @@ from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, PAGE_BYTES, PART, PartsMissing
+from appliance.store.engine import Row
 from appliance.store.messages import READ_ON_LOOP, accept
-from appliance.store.sql import Row
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, record
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail

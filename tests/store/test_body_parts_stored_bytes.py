@@ -19,8 +19,8 @@ from appliance.store.body_parts import (
     TEMPLATE_VERSION,
     of_message,
 )
+from appliance.store.engine import START, Tx
 from appliance.store.messages import accept
-from appliance.store.sql import START, Tx
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail

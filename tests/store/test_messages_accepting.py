@@ -15,9 +15,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
+from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
 from appliance.store.queue import SELECT_DUE, record
-from appliance.store.sql import Row, Tx, rows, run
 from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, outcome
 
 

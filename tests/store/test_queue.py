@@ -18,8 +18,8 @@ from appliance.model.mail import (
     Suppression,
 )
 from appliance.store import Store
+from appliance.store.engine import Row
 from appliance.store.queue import message_result
-from appliance.store.sql import Row
 from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED

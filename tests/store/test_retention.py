@@ -7,9 +7,9 @@ import pytest
 
 from appliance.model.mail import Account, Outcome, RecipientStatus
 from appliance.store import Store
+from appliance.store.engine import START, Row, Slice
 from appliance.store.retention import within
 from appliance.store.sessions import SESSION_LIFETIME
-from appliance.store.sql import START, Row, Slice
 from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, expire, outcome, record
 
 HOUR = 3600 * SECOND

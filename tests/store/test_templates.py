@@ -5,7 +5,7 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
 from appliance.store import Store
-from appliance.store.sql import Row
+from appliance.store.engine import Row
 from appliance.store.templates import PAGE_CHARACTERS
 from tests.store.samples import HASH
 

@@ -9,7 +9,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, RecipientStatus
 from appliance.model.webhooks import PING_SUBJECT, EventType, Lane, PostStatus, Trigger
 from appliance.store import Store
-from appliance.store.sql import Row
+from appliance.store.engine import Row
 from appliance.store.webhooks import PING_COOLDOWN
 from tests.store.hooks import URL, attempt, events, results, save
 from tests.store.samples import DAY, HASH, SECOND, WEBHOOK_LOG, Clock, Messages, expire

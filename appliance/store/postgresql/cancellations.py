@@ -7,9 +7,8 @@ before that cancels nothing.
 import psycopg
 
 from appliance.errors import Code, Refused
-from appliance.store.engine import CancelAnswer, CancelRequest
+from appliance.store.engine import CancelAnswer, CancelRequest, Row, Tx, changed
 from appliance.store.postgresql.connection import run
-from appliance.store.sql import Row, Tx, changed
 
 _OWNERS = """SELECT DISTINCT r.owner FROM recipients r JOIN nodes n ON n.owner = r.owner AND n.adopted_by IS NULL
     WHERE r.message_id = %s AND r.next_attempt_at IS NOT NULL AND r.owner <> current_setting('appliance.owner')

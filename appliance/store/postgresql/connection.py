@@ -18,8 +18,8 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
+from appliance.store.engine import Bindings, Many, Row
 from appliance.store.postgresql.statements import statement, statement_over_many
-from appliance.store.sql import Bindings, Many, Row
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer

@@ -41,8 +41,11 @@ from appliance.store.engine import (
     JointWork,
     LoginFailure,
     RecordAnswer,
+    Row,
     T,
+    Tx,
     Work,
+    rows,
     run_jobs,
     together,
 )
@@ -60,7 +63,6 @@ from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migra
 from appliance.store.postgresql.nodes import BEAT, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first
 from appliance.store.postgresql.refusals import refusals
-from appliance.store.sql import Row, Tx, rows
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import (
     COMMIT_BATCH,

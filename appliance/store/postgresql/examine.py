@@ -8,10 +8,10 @@ from time import perf_counter
 import psycopg
 
 from appliance.model.database_server import ServerFacts, TableRows
+from appliance.store.engine import Row
 from appliance.store.postgresql.connection import connect, run
 from appliance.store.postgresql.migrate import check, is_ours, key_fingerprint, newest_known, plan, state
 from appliance.store.postgresql.refusals import place, refusals
-from appliance.store.sql import Row
 from appliance.times import SECOND
 
 _PROGRAM = "mail-appliance doctor"

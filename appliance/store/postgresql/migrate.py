@@ -23,11 +23,11 @@ from typing import NamedTuple
 import psycopg
 from psycopg import errors
 
+from appliance.store.engine import Row
 from appliance.store.faults import UNFINISHED_COPY, DatabaseRefused, NewerDatabase, UnfinishedCopy
 from appliance.store.installation import KEY_FINGERPRINT
 from appliance.store.postgresql.connection import run
 from appliance.store.postgresql.partitions import make_first
-from appliance.store.sql import Row
 
 OLDEST = 13  # version of PostgreSQL
 MIGRATION_TIMEOUT = 3_600  # seconds for one statement of a migration, or until another node has ended it

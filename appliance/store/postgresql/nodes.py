@@ -22,11 +22,10 @@ import psycopg
 from psycopg import errors
 
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import LoginFailure
+from appliance.store.engine import LoginFailure, Row
 from appliance.store.faults import DatabaseRefused, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
-from appliance.store.sql import Row
 from appliance.times import DAY
 
 LEASE = 10.0  # seconds

@@ -26,9 +26,9 @@ from psycopg import errors
 
 from appliance.outside import identifier_from, identifier_time
 from appliance.store.body_parts import MESSAGE, RECIPIENT, bodies, give_back, loosen
+from appliance.store.engine import Row, Slice
 from appliance.store.postgresql.connection import PostgresTx, TextArray, command, run
 from appliance.store.retention import DELETE_BODIES, FINAL_AT, NO_END
-from appliance.store.sql import Row, Slice
 from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 

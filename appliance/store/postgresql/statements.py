@@ -8,7 +8,7 @@ node count; the embedded engine has no other node's.
 import re
 from functools import cache
 
-from appliance.store.sql import VALUE, Many
+from appliance.store.engine import VALUE, Many
 
 ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Many`
 

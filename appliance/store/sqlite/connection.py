@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 import appliance.store.sqlite.faults  # noqa: F401 - it has to listen before anything is opened
-from appliance.store.sql import VALUE, Bindings, Many, Row
+from appliance.store.engine import VALUE, Bindings, Many, Row
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint

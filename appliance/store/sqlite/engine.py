@@ -25,9 +25,20 @@ import outcome
 import trio
 
 from appliance.concurrency.workers import SERVER_WORK
-from appliance.store.engine import ALONE, JOBS_PER_COMMIT, Engine, Item, Job, JointWork, T, Work, run_jobs, together
+from appliance.store.engine import (
+    ALONE,
+    JOBS_PER_COMMIT,
+    Engine,
+    Item,
+    Job,
+    JointWork,
+    T,
+    Work,
+    rows,
+    run_jobs,
+    together,
+)
 from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy
-from appliance.store.sql import rows
 from appliance.store.sqlite.background_reader import Scanner
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, Connection, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.faults import found_no_room, heard_by, translated

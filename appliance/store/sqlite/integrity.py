@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
+from appliance.store.engine import first, rows
 from appliance.store.faults import NewerDatabase
-from appliance.store.sql import first, rows
 from appliance.store.sqlite.connection import Connection, open_reader
 from appliance.store.sqlite.embedded_db import open_inside
 from appliance.store.sqlite.faults import Damaged

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from appliance.store.engine import Engine
-from appliance.store.sql import Slice, Tx, rows, timed
+from appliance.store.engine import Engine, Slice, Tx, rows, timed
 from appliance.store.sqlite.connection import Connection, open_writer
 from appliance.store.sqlite.file_care import checkpoint
 

@@ -15,7 +15,7 @@ import trio
 
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.sql import Row
+from appliance.store.engine import Row
 from appliance.times import HOUR
 from tests import engines
 from tests.running_appliance import PASSWORD, Provisioned, Running

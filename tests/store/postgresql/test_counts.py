@@ -8,8 +8,8 @@ import pytest
 from appliance.errors import Refused
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.store.engine import Tx, first, run
 from appliance.store.postgresql.engine import PostgresEngine
-from appliance.store.sql import Tx, first, run
 from appliance.telemetry.metrics import (
     COMMIT_BATCH,
     COMMIT_SECONDS,

@@ -20,12 +20,12 @@ from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store
 from appliance.store.body_parts import INLINE
+from appliance.store.engine import Bindings
 from appliance.store.postgresql.connection import connect
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.examine import examine
 from appliance.store.postgresql.partitions import KEPT_BY_DEFAULT, Span, TimePartitions, length, make_ahead, spans
 from appliance.store.queue import _DUE, _NEXT_DUE
-from appliance.store.sql import Bindings
 from appliance.times import DAY, HOUR
 from tests.postgresql_server import PostgresServer
 from tests.store.samples import HASH, MORNING, Clock, Messages, outcome, record

@@ -13,8 +13,8 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, RecipientStatus, Suppression
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
+from appliance.store.engine import Tx, rows, run
 from appliance.store.postgresql.engine import LOCKED_FROM, RERUNS
-from appliance.store.sql import Tx, rows, run
 from tests.store.postgresql.stepping import (
     FIRST,
     SECOND,

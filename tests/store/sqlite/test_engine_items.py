@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.store.engine import JOBS_PER_COMMIT
-from appliance.store.sql import Tx, run
+from appliance.store.engine import JOBS_PER_COMMIT, Tx, run
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
 from tests.store.sqlite.test_engine import Broken

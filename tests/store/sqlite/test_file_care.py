@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.store.sql import Tx, rows, run
+from appliance.store.engine import Tx, rows, run
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
 from appliance.store.sqlite.embedded_db import open_inside
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine

@@ -7,9 +7,9 @@ import pytest
 from appliance.model.mail import Account
 from appliance.store import Store, mail_log, queue_control, webhooks
 from appliance.store.accounts import _LEDGER
+from appliance.store.engine import Bindings, Tx, run
 from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
 from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL
-from appliance.store.sql import Bindings, Tx, run
 from appliance.store.sqlite.connection import Connection
 from appliance.store.webhooks import _OF_MESSAGE, _PAGE
 

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.store import Store
-from appliance.store.sql import Many, Row, Tx, changed, gathered
+from appliance.store.engine import Many, Row, Tx, changed, gathered
 
 INSERT = Many("INSERT INTO pool_holds (pool, reason, held_at) VALUES {(?, 'the ' || ?, ?i)} RETURNING held_at")
 DELETE = Many("DELETE FROM pool_holds WHERE held_at IN ({?i})")
