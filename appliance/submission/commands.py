@@ -32,34 +32,31 @@ class InputBuffer:
     """What a client has sent and the protocol has not read yet. An overlong line is dropped while it arrives."""
 
     def __init__(self) -> None:
-        self._data = b""
+        self.data = b""
         self._skipped = 0  # octets of an overlong line that were dropped
 
-    def __len__(self) -> int:
-        return len(self._data)
-
     def feed(self, data: bytes) -> None:
-        self._data = self._data + data if self._data else data
+        self.data = self.data + data if self.data else data
 
     def take(self) -> bytes:
         """All of it, lines or not."""
-        data, self._data = self._data, b""
+        data, self.data = self.data, b""
         return data
 
     def has_line(self, *, auth: bool) -> bool:
         """Whether `next_line` can do anything with what has come."""
-        return b"\n" in self._data or self._skipped > 0 or len(self._data) > self._limit(auth=auth)
+        return b"\n" in self.data or self._skipped > 0 or len(self.data) > self._limit(auth=auth)
 
     def next_line(self, *, auth: bool) -> bytes | None:
         """The next line without its CRLF; None when the input was part of an overlong line."""
-        end = self._data.find(b"\n") + 1
+        end = self.data.find(b"\n") + 1
         if not end:
             self._skipped += len(self.take())
             if self._skipped > limits.SKIPPED_LINE:
                 raise Rejected(replies.LINE_TOO_LONG, final=True)
             return None
-        too_long = self._skipped > 0 or end > self._limit(auth=auth)
-        line, self._data, self._skipped = self._data[:end], self._data[end:], 0
+        too_long = self._skipped > 0 or (end > limits.COMMAND_LINE and end > self._limit(auth=auth))
+        line, self.data, self._skipped = self.data[:end], self.data[end:], 0
         if too_long:
             raise Rejected(replies.LINE_TOO_LONG)
         if line[-2:] != b"\r\n":
@@ -67,7 +64,7 @@ class InputBuffer:
         return line[:-2]
 
     def _limit(self, *, auth: bool) -> int:
-        verb = self._data[:5].upper()
+        verb = self.data[:5].upper()
         if auth or verb == b"AUTH ":
             return limits.AUTH_LINE
         return limits.MAIL_LINE if verb == b"MAIL " else limits.COMMAND_LINE
@@ -77,12 +74,12 @@ def parse(line: bytes) -> tuple[str, str]:
     """The verb in upper case, and what follows the first space."""
     # RFC 5321 4.1.1: trailing white space is not significant; a tab is a control character all the same.
     line = line.rstrip(b" ")
-    if _CONTROLS.search(line):
-        raise Rejected(replies.CONTROL_IN_LINE)
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
-        raise Rejected(replies.NOT_TEXT) from None
+        raise Rejected(replies.CONTROL_IN_LINE if _CONTROLS.search(line) else replies.NOT_TEXT) from None
+    if not text.isprintable() and _CONTROLS.search(line):  # no control character is printable
+        raise Rejected(replies.CONTROL_IN_LINE)
     verb, _, argument = text.partition(" ")
     if not verb.isascii():
         raise Rejected(replies.NOT_TEXT)

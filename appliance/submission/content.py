@@ -18,6 +18,7 @@ from appliance.submission.actions import Backend, ParseRecipient
 from appliance.submission.replies import Rejected
 
 END = b"\r\n.\r\n"
+AT_ONCE = 8 * 1024  # octets of a message that are copied in one step
 
 
 class DataContent:
@@ -53,8 +54,10 @@ class DataContent:
 
     def content(self) -> bytes:
         """The message without dot-stuffing (RFC 5321 4.5.2); to be called once."""
-        pieces = replaced(self._held, b"\r\n.", b"\r\n")
-        self._held = bytearray()
+        held, self._held = self._held, bytearray()
+        if len(held) <= AT_ONCE:
+            return bytes(held).replace(b"\r\n.", b"\r\n")[2:]
+        pieces = replaced(held, b"\r\n.", b"\r\n")
         return joined(chain((next(pieces)[2:],), pieces))
 
 

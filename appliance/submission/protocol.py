@@ -26,6 +26,9 @@ from appliance.submission.commands import AuthExchange, Login
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
 
+# Asking an enum for a member takes ten times as long as asking a module.
+_COMMAND, _CONTENT, _ACTION, _OVER = Phase
+
 Result = bytes | Action | None  # of a command: its reply, or what has to be done first; None: it was answered
 
 
@@ -36,7 +39,7 @@ class SmtpProtocol:
         self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool, plaintext_login: bool
     ) -> None:
         self.out = [replies.reply("220", f"{hostname} ESMTP")]
-        self.phase = Phase.COMMAND
+        self.phase = _COMMAND
         self.stopping = False
         self.quit = False  # the client has said QUIT
         self.content: DataContent | ChunkedContent | None = None  # that is being read
@@ -63,7 +66,7 @@ class SmtpProtocol:
     # ---- called by the driver
 
     def receive(self, data: bytes) -> Action | None:
-        if self.phase is Phase.OVER:
+        if self.phase is _OVER:
             return None
         self.input.feed(data)
         return self.proceed()
@@ -72,7 +75,7 @@ class SmtpProtocol:
         """Read up to a command that needs an action."""
         action = self._read()
         if action is not None:
-            self.phase = Phase.ACTION
+            self.phase = _ACTION
         elif self.stopping:
             self.stop()
         return action
@@ -80,24 +83,24 @@ class SmtpProtocol:
     def stop(self) -> None:
         """The program is stopping: end now, or after the message that has begun to arrive."""
         self.stopping = True
-        if self.phase is Phase.COMMAND and not self._is_between_chunks():
+        if self.phase is _COMMAND and not self._is_between_chunks():
             self.end(replies.CLOSING)
 
     def end(self, last_reply: bytes) -> None:
-        if self.phase is not Phase.OVER:
+        if self.phase is not _OVER:
             self.out.append(last_reply)
             self.close()
 
     def close(self) -> None:
-        self.phase = Phase.OVER
+        self.phase = _OVER
         self.input.take()
         self._end_transaction()
 
     # ---- results of actions
 
     def resume(self) -> None:
-        if self.phase is Phase.ACTION:
-            self.phase = Phase.COMMAND
+        if self.phase is _ACTION:
+            self.phase = _COMMAND
 
     def secured(self) -> None:
         self._reset(secure=True)
@@ -117,7 +120,7 @@ class SmtpProtocol:
         if result is None and action.mail is None:
             return PlainAction.WRONG_LOGIN
         self.resume()
-        if self.phase is Phase.OVER:
+        if self.phase is _OVER:
             return None  # the connection was lost meanwhile
         if isinstance(result, Refused):
             self._counted(replies.refusal(result))
@@ -159,11 +162,10 @@ class SmtpProtocol:
     def _read(self) -> Action | None:
         self._turn = 0
         action: Action | None = None
-        while self.input and action is None:
-            takes_commands = self.phase is Phase.COMMAND and (not self.stopping or self._is_between_chunks())
-            if self.phase is Phase.CONTENT:
+        while self.input.data and action is None:
+            if self.phase is _CONTENT:
                 action = self._read_content()
-            elif not (takes_commands and self.input.has_line(auth=self._exchange is not None)):
+            elif not (self._takes_commands() and self.input.has_line(auth=self._exchange is not None)):
                 break
             elif self._turn >= limits.COMMANDS_PER_TURN:
                 action = PlainAction.YIELD
@@ -171,6 +173,9 @@ class SmtpProtocol:
                 self._turn += 1
                 action = self._read_line()
         return action
+
+    def _takes_commands(self) -> bool:
+        return self.phase is _COMMAND and (not self.stopping or self._is_between_chunks())
 
     def _read_line(self) -> Action | None:
         exchange, self._exchange = self._exchange, None
@@ -314,11 +319,11 @@ class SmtpProtocol:
                 raise Rejected(replies.NOT_AMONG_CHUNKS)
         except Rejected as rejected:
             self._counted(rejected.reply)
-            if self.input:
+            if self.input.data:
                 # A client that did not wait for the reply is sending the message: it must not be read as commands.
                 self.end(replies.TALKED_TOO_EARLY)
             return None
-        self.content, self.phase = DataContent(), Phase.CONTENT
+        self.content, self.phase = DataContent(), _CONTENT
         return replies.GO_AHEAD
 
     def _bdat(self, argument: str) -> Action | None:
@@ -330,7 +335,7 @@ class SmtpProtocol:
             chunks = ChunkedContent()
             chunks.discard(rejected.reply)
         chunks.expect(size, last=last)
-        self.content, self.phase = chunks, Phase.CONTENT
+        self.content, self.phase = chunks, _CONTENT
         return None if size else self._content_received(chunks)
 
     def _read_content(self) -> Action | None:
@@ -347,7 +352,7 @@ class SmtpProtocol:
 
     def _content_received(self, content: DataContent | ChunkedContent) -> Action | None:
         """The end of the message has come, or of a chunk."""
-        self.phase = Phase.COMMAND
+        self.phase = _COMMAND
         transaction = self._transaction
         if content.refusal or transaction is None:
             self._end_transaction()

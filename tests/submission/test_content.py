@@ -106,7 +106,7 @@ def test_nothing_is_smuggled(ending: bytes, chunked: bool) -> None:
     submitted = made.submitted()
     content = submitted.content()
     assert content.endswith(b"\r\nRCPT TO:<x@example.net>\r\nDATA\r\n")
-    assert len(made.protocol.input) == 0
+    assert len(made.protocol.input.data) == 0
     with pytest.raises(Refused) as refused:
         read(submitted.sender, submitted.recipients, content)
     assert refused.value.code is Code.INVALID_REQUEST

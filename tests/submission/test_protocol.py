@@ -263,7 +263,7 @@ def test_an_endless_line_ends_the_session() -> None:
     replies = []
     for _ in range(20):
         replies += made.send(b"x" * 4_096)
-        assert len(made.protocol.input) <= 4_096
+        assert len(made.protocol.input.data) <= 4_096
     assert replies == [b"500 5.5.2 Line too long\r\n"]
     assert made.protocol.phase is Phase.OVER
 
