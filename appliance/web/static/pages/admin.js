@@ -1,5 +1,6 @@
 // The operator's page: all accounts, and the queue by provider pool.
 import { get, post } from "../api.js";
+import { trace } from "../chart.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
@@ -267,11 +268,26 @@ function poolRow(draw, warmups) {
 
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
 
-// A number with a bar beside it, as long as its part of the largest.
-const barred = (value, most) =>
-	fragment(number(value), " ", h("progress", { value, max: Math.max(1, most), "aria-hidden": "true", class: "part" }));
+// What each node had when the page looked, the last ten minutes of it: by name, then by field.
+const SEEN = 120;
 
-function nodeSection(nodes, draw) {
+function remember(past, nodes) {
+	for (const { name, in_flight, waiting } of nodes) {
+		const seen = past.get(name) ?? { in_flight: [], waiting: [] };
+		seen.in_flight = [...seen.in_flight, in_flight].slice(-SEEN);
+		seen.waiting = [...seen.waiting, waiting].slice(-SEEN);
+		past.set(name, seen);
+	}
+}
+
+// The number, and its course since the page was opened, on one scale for all nodes.
+function traced(past, name, field) {
+	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
+	const values = past.get(name)[field];
+	return fragment(number(values.at(-1)), " ", trace(values, most, SEEN));
+}
+
+function nodeSection(nodes, past, draw) {
 	const drain = (name) =>
 		dialog(`Drain ${name}?`, (close) => [
 			h(
@@ -290,8 +306,6 @@ function nodeSection(nodes, draw) {
 				},
 			}),
 		]);
-	const waiting = Math.max(...nodes.map((each) => each.waiting));
-	const flying = Math.max(...nodes.map((each) => each.in_flight));
 	const row = (each) => [
 		each.name,
 		badge(NODE_STATES[each.state], each.state),
@@ -299,8 +313,8 @@ function nodeSection(nodes, draw) {
 		each.version,
 		ago(each.started_at),
 		`${each.lease_seconds} s`,
-		barred(each.in_flight, flying),
-		barred(each.waiting, waiting),
+		traced(past, each.name, "in_flight"),
+		traced(past, each.name, "waiting"),
 		`${each.skew_seconds} s`,
 		each.state === "running" &&
 			button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
@@ -313,12 +327,14 @@ export default async function admin(page) {
 	const queue = h("div"),
 		nodes = h("div"),
 		warm = h("div");
+	const past = new Map();
 	const draw = async () => {
 		const [{ paused, pools, warmups }, shared] = await Promise.all([
 			get("/v1/admin/queue", page.signal),
 			get("/v1/admin/nodes", page.signal),
 		]);
-		nodes.replaceChildren(shared.nodes.length ? nodeSection(shared.nodes, draw) : "");
+		remember(past, shared.nodes);
+		nodes.replaceChildren(shared.nodes.length ? nodeSection(shared.nodes, past, draw) : "");
 		const told =
 			paused &&
 			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
