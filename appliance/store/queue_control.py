@@ -211,7 +211,15 @@ class QueueControl(StorePart):
             for answer in elsewhere:
                 if answer.refusal is not None and refused.code is not Code.NOT_FOUND:
                     raise Refused(Code.CONFLICT, answer.refusal) from None
+            if refused.code is Code.CONFLICT and await self._waits_for_a_node(message_id):
+                text = f"The node that had message {message_id} is gone. Another soon has it: cancel it then."
+                raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=10) from None
             raise
+
+    async def _waits_for_a_node(self, message_id: str) -> bool:
+        """Whether something of it waits, and not because this node hands it to a server just now."""
+        waiting = await self.waiting(message_id) if self.engine.is_shared else frozenset()
+        return bool(waiting) and not any(each in self.under_delivery for each in waiting)
 
     async def answer_others(self) -> None:
         """Cancel what other nodes ask for, until cancelled."""

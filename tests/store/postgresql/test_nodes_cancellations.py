@@ -113,6 +113,22 @@ async def test_what_the_owner_refuses_is_refused(
     await check_books(first)
 
 
+async def test_mail_that_waits_for_a_node(stores: list[Store], messages: Messages) -> None:
+    """Of a node that is gone, before another has it: that is said, and not that nothing waits."""
+    new = messages.new("a@example.net")
+    await stores[0].messages.accept(new)
+    await stores[0].engine.change("UPDATE recipients SET owner = ''", {})
+    with pytest.raises(Refused, match="Another soon has it") as caught:
+        await cancelled(stores[0], new.id)
+    assert (caught.value.code, caught.value.retry_after) == (Code.TEMPORARY_FAILURE, 10)
+    await stores[0].engine.change("UPDATE recipients SET owner = 'first'", {})
+    stores[0].under_delivery.begin([new.recipients[0].id])
+    with pytest.raises(Refused, match="is being handed to a server just now"):
+        await cancelled(stores[0], new.id)
+    stores[0].under_delivery.end([new.recipients[0].id])
+    assert await cancelled(stores[0], new.id) == 1
+
+
 async def test_an_owner_that_does_not_answer(
     stores: list[Store], messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
