@@ -12,10 +12,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand"
 	"net"
 	"net/http"
 	"net/url"
@@ -155,7 +155,7 @@ func New(baseURL string, opts ...Option) (*Client, error) {
 		timeout:       s.timeout,
 		transport:     s.transport,
 		pause:         pause,
-		random:        mathrand.Float64,
+		random:        random,
 	}, nil
 }
 
@@ -295,7 +295,8 @@ func WithWaitTimeout(d time.Duration) WaitOption {
 // Wait reads a message again and again, with growing pauses, until it is final
 // (see [Message.Final]). When the time is over first, the error is a
 // [*WaitTimeoutError] with the message as last seen; when the context ends
-// first, a [*ContextError]. Other errors are those of [Client.Get].
+// first, a [*ContextError]. Other errors are those of [Client.Get]. The time-out
+// limits the pauses; only the context also ends a read that takes long.
 func (c *Client) Wait(ctx context.Context, id string, opts ...WaitOption) (*Message, error) {
 	w := waiting{timeout: defaultWaitTimeout}
 	for _, option := range opts {
@@ -427,12 +428,24 @@ func pause(ctx context.Context, d time.Duration) error {
 // newKey is "auto_" and a UUIDv4 (RFC 4122, 4.4).
 func newKey() string {
 	var b [16]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		panic("mailappliance: the system has no random numbers: " + err.Error())
-	}
+	fillRandom(b[:])
 	b[6] = b[6]&0x0f | 0x40
 	b[8] = b[8]&0x3f | 0x80
 	return fmt.Sprintf("auto_%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// random is uniform in [0, 1). Before Go 1.20, math/rand gives every process
+// the same numbers, and clients cut off together would return together.
+func random() float64 {
+	var b [8]byte
+	fillRandom(b[:])
+	return float64(binary.BigEndian.Uint64(b[:])>>11) / (1 << 53)
+}
+
+func fillRandom(b []byte) {
+	if _, err := rand.Read(b); err != nil {
+		panic("mailappliance: the system has no random numbers: " + err.Error())
+	}
 }
 
 func validKey(key string) bool {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -459,11 +460,11 @@ func trickle(w http.ResponseWriter, r *http.Request) {
 func TestTimeoutOfAnAttempt(t *testing.T) {
 	for name, slow := range map[string]http.HandlerFunc{"hang": hang, "trickle": trickle} {
 		s := serve(t, slow)
-		c, _ := connect(t, s.URL, WithTimeout(100*time.Millisecond), WithRetries(1))
+		c, pauses := connect(t, s.URL, WithTimeout(100*time.Millisecond), WithRetries(1))
 		_, err := c.Send(background, email)
 		var e *ConnectionError
-		if !errors.As(err, &e) || !errors.Is(err, os.ErrDeadlineExceeded) || s.calls() != 2 {
-			t.Errorf("%s: %v after %d calls, want a time-out after 2", name, err, s.calls())
+		if !errors.As(err, &e) || !errors.Is(err, os.ErrDeadlineExceeded) || len(*pauses) != 1 {
+			t.Errorf("%s: %v after %d pauses, want a time-out after 1", name, err, len(*pauses))
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: %v looks like the end of the caller's context", name, err)
@@ -496,12 +497,16 @@ func TestContextEndsPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.CloseIdleConnections)
-	ctx, cancel := context.WithTimeout(background, 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(background)
 	defer cancel()
+	c.pause = func(ctx context.Context, d time.Duration) error {
+		time.AfterFunc(10*time.Millisecond, cancel)
+		return pause(ctx, d)
+	}
 	start := time.Now()
 	_, err = c.Send(ctx, email, WithIdempotencyKey("k"))
 	var e *ContextError
-	if !errors.As(err, &e) || !errors.Is(err, context.DeadlineExceeded) || IdempotencyKey(err) != "k" || s.calls() != 1 {
+	if !errors.As(err, &e) || !errors.Is(err, context.Canceled) || IdempotencyKey(err) != "k" || s.calls() != 1 {
 		t.Fatalf("%v after %d calls", err, s.calls())
 	}
 	if !errors.Is(e.Last, ErrServiceUnavailable) || !strings.Contains(err.Error(), "service_unavailable") {
@@ -545,8 +550,8 @@ func TestWaitTimeout(t *testing.T) {
 	t.Cleanup(c.CloseIdleConnections)
 	_, err = c.Wait(background, "msg_1", WithWaitTimeout(20*time.Millisecond))
 	var e *WaitTimeoutError
-	if !errors.As(err, &e) || e.Message.Status != "queued" || !e.Timeout() || s.calls() != 2 {
-		t.Errorf("%v after %d calls, want a look at the start and one at the end", err, s.calls())
+	if !errors.As(err, &e) || e.Message.Status != "queued" || !e.Timeout() {
+		t.Errorf("%v, want a *WaitTimeoutError with the message", err)
 	}
 }
 
@@ -717,6 +722,17 @@ func TestErrorsAsAndIs(t *testing.T) {
 	}
 	if got, want := value.Error(), "mailappliance: 402 insufficient_credits: no (request req_1)"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestRandom(t *testing.T) {
+	low, high := 1.0, 0.0
+	for i := 0; i < 1000; i++ {
+		n := random()
+		low, high = math.Min(low, n), math.Max(high, n)
+	}
+	if low < 0 || low > 0.1 || high < 0.9 || high >= 1 {
+		t.Errorf("1000 numbers between %v and %v", low, high)
 	}
 }
 

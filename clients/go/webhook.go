@@ -90,7 +90,7 @@ func VerifyAt(now time.Time, tolerance time.Duration, body []byte, header string
 func parseSignature(header string) (t string, signatures [][]byte, err error) {
 	times := 0
 	for _, part := range strings.Split(header, ",") {
-		switch name, value, _ := strings.Cut(part, "="); name {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(part), "="); name {
 		case "t":
 			t = value
 			times++
