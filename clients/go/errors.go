@@ -80,7 +80,7 @@ const (
 	ErrPayloadTooLarge       codeError = "payload_too_large"
 	ErrServiceUnavailable    codeError = "service_unavailable"
 	ErrTemporaryFailure      codeError = "temporary_failure"
-	ErrInternal              codeError = "internal_error"
+	ErrInternalError         codeError = "internal_error"
 	ErrIdempotencyConflict   codeError = "idempotency_conflict"
 	ErrIdempotencyInProgress codeError = "idempotency_in_progress"
 )

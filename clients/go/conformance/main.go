@@ -285,7 +285,7 @@ var codes = map[string]error{
 	"PayloadTooLarge":       mailappliance.ErrPayloadTooLarge,
 	"ServiceUnavailable":    mailappliance.ErrServiceUnavailable,
 	"TemporaryFailure":      mailappliance.ErrTemporaryFailure,
-	"InternalError":         mailappliance.ErrInternal,
+	"InternalError":         mailappliance.ErrInternalError,
 	"IdempotencyConflict":   mailappliance.ErrIdempotencyConflict,
 	"IdempotencyInProgress": mailappliance.ErrIdempotencyInProgress,
 }
