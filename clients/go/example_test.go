@@ -1,0 +1,156 @@
+package mailappliance_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"mailappliance"
+	"mailappliance/mailappliancetest"
+)
+
+var ctx = context.Background()
+
+func ExampleNew() {
+	client, err := mailappliance.New("https://mail.example.com",
+		mailappliance.Basic("username", "password"), // or mailappliance.Token("ma_live_…")
+		mailappliance.WithTimeout(10*time.Second),
+		mailappliance.WithRetries(5),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	// Output:
+}
+
+func ExampleClient_Wait() {
+	client := mailappliancetest.NewRecorder()
+	sent, err := client.Send(ctx, mailappliance.Email{
+		From: "shop@example.com", To: []string{"ada@example.net", "bounce@example.net"}, Subject: "Hello", Text: "Hi",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	message, err := client.Wait(ctx, sent.ID, mailappliance.WithWaitTimeout(30*time.Second))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(message.Status)
+	for _, recipient := range message.Recipients {
+		fmt.Println(recipient.Email, recipient.Status, recipient.LastSMTPCode)
+	}
+	// Output:
+	// partial
+	// ada@example.net delivered 250
+	// bounce@example.net bounced 550
+}
+
+func ExampleError() {
+	client := mailappliancetest.NewRecorder()
+	client.FailNext(http.StatusPaymentRequired, "insufficient_credits")
+	client.FailNext(http.StatusForbidden, "forbidden")
+	client.LoseNext()
+	email := mailappliance.Email{From: "shop@example.com", To: []string{"ada@example.net"}, Subject: "Paid", Text: "Thank you."}
+	for i := 0; i < 4; i++ {
+		sent, err := client.Send(ctx, email, mailappliance.WithIdempotencyKey("order-1234-paid"))
+		var refused *mailappliance.Error
+		switch {
+		case err == nil:
+			fmt.Println("accepted:", sent.ID)
+		case errors.Is(err, mailappliance.ErrInsufficientCredits):
+			fmt.Println("no credits left")
+		case errors.As(err, &refused):
+			fmt.Println("refused:", refused.Status, refused.Code, refused.RequestID)
+		default: // no answer: the message may have been accepted
+			fmt.Println("send again with the same key:", mailappliance.IdempotencyKey(err))
+		}
+	}
+	// Output:
+	// no credits left
+	// refused: 403 forbidden req_recorder
+	// send again with the same key: order-1234-paid
+	// accepted: msg_1
+}
+
+func ExampleAttachment() {
+	client := mailappliancetest.NewRecorder()
+	invoice, stream, picture := "README.md", strings.NewReader("a,b\n1,2\n"), []byte("\x89PNG")
+	_, err := client.Send(ctx, mailappliance.Email{
+		From:    "shop@example.com",
+		To:      []string{"Ada <ada@example.net>"},
+		Subject: "Your invoice",
+		HTML:    `<img src="cid:logo"> Thank you.`,
+		Attachments: []mailappliance.Attachment{
+			{Path: invoice},
+			{Filename: "orders.csv", Reader: stream},
+			{Filename: "logo.png", Content: picture, ContentID: "logo"}, // an inline image
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, attachment := range client.Sent()[0].Email.Attachments {
+		fmt.Println(attachment.Filename, len(attachment.Content) > 0)
+	}
+	// Output:
+	// README.md true
+	// orders.csv true
+	// logo.png true
+}
+
+const secret = "whsec_example"
+
+// The handler of a webhook URL.
+func webhook(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		http.Error(w, "the body cannot be read", http.StatusBadRequest)
+		return
+	}
+	event, err := mailappliance.Verify(body, r.Header.Get(mailappliance.SignatureHeader), secret)
+	if err != nil {
+		http.Error(w, "not signed by the appliance", http.StatusBadRequest)
+		return
+	}
+	if event.Type == "email.bounced" {
+		fmt.Println(event.Data.To, "bounced:", event.Data.SMTPResponse)
+	}
+}
+
+func ExampleVerify() {
+	server := httptest.NewServer(http.HandlerFunc(webhook))
+	defer server.Close()
+
+	// What the appliance does:
+	body := `{"id":"evt_1","type":"email.bounced","created_at":"2026-01-02T12:00:00Z",` +
+		`"data":{"to":"ada@example.net","smtp_response":"550 5.1.1 User unknown"}}`
+	now := time.Now().Unix()
+	mac := hmac.New(sha256.New, []byte(secret))
+	fmt.Fprintf(mac, "%d.%s", now, body)
+	for _, t := range []int64{now, now - 1} { // the second is not what was signed
+		request, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader(body))
+		if err != nil {
+			log.Fatal(err)
+		}
+		request.Header.Set("Service-Signature", fmt.Sprintf("t=%d,v1=%x", t, mac.Sum(nil)))
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			log.Fatal(err)
+		}
+		response.Body.Close()
+		fmt.Println(response.StatusCode)
+	}
+	// Output:
+	// ada@example.net bounced: 550 5.1.1 User unknown
+	// 200
+	// 400
+}

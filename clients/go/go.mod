@@ -1,0 +1,3 @@
+module mailappliance
+
+go 1.19
