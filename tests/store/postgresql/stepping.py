@@ -13,7 +13,7 @@ import trio
 
 from appliance.outside import Outside
 from appliance.store import Store
-from appliance.store.postgresql import engine
+from appliance.store.postgresql import engine, transactions
 from appliance.store.postgresql.connection import PostgresTx
 from tests.store.samples import Clock
 
@@ -62,7 +62,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, barrier: Barrier) -> Iterator[Barr
             barrier.stop(self._node, text, after=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "PostgresTx", SteppedTx)
+        patched.setattr(transactions, "PostgresTx", SteppedTx)
         try:
             yield barrier
         finally:

@@ -16,7 +16,8 @@ from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
 from appliance.store.postgresql import connection as connection_module
-from appliance.store.postgresql.engine import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING, PostgresEngine
+from appliance.store.postgresql.engine import PostgresEngine
+from appliance.store.postgresql.transactions import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING
 from tests.postgresql_server import USER, PostgresServer
 from tests.store.postgresql.proxy import Cut, Proxy, proxy
 from tests.store.postgresql.stepping import check_books

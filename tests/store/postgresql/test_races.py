@@ -14,7 +14,7 @@ from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, 
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run
-from appliance.store.postgresql.engine import LOCKED_FROM, RERUNS
+from appliance.store.postgresql.transactions import LOCKED_FROM, RERUNS
 from tests.store.postgresql.stepping import (
     FIRST,
     SECOND,
