@@ -98,12 +98,15 @@ def _give_ids(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have the id {twice[0]}: all but one would be left out")
 
 
+NOT_WHOLE = 20  # the status that a run ends with
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run that had to be whole and was not; workers of xdist leave that to the process that has all reports."""
     if not _must_be_whole() or hasattr(session.config, "workerinput"):
         return
     if any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = NOT_WHOLE
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
