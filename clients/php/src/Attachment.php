@@ -45,9 +45,12 @@ final class Attachment
         if (!\is_resource($stream) || get_resource_type($stream) !== 'stream') {
             throw new ConfigurationError("the attachment {$filename} is not an open stream");
         }
-        $bytes = @stream_get_contents($stream);
-        if ($bytes === false) {
-            throw new ConfigurationError("the attachment {$filename} cannot be read from its stream");
+        // A stream that cannot be read gives '' and a notice.
+        set_error_handler(static fn (int $level, string $message) => throw new ConfigurationError("the attachment {$filename} cannot be read from its stream: {$message}"));
+        try {
+            $bytes = (string) stream_get_contents($stream);
+        } finally {
+            restore_error_handler();
         }
 
         return new self($filename, $bytes, $contentType, $contentId);

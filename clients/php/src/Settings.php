@@ -50,7 +50,7 @@ final class Settings
         }
         $parts = preg_match('/[\x00-\x20\x7f]/', $url) ? false : parse_url($url);
         // The URL itself is not in the messages: it may have a password in it.
-        if ($parts === false || !\in_array(strtolower($parts['scheme'] ?? ''), ['http', 'https'], true) || ($parts['host'] ?? '') === '') {
+        if ($parts === false || !preg_match('/^https?$/Di', $parts['scheme'] ?? '') || !preg_match('/^(\[[0-9a-f:.]+\]|[^\[\]]+)$/Di', $parts['host'] ?? '')) {
             throw new ConfigurationError('the URL of the appliance (url, MAIL_APPLIANCE_URL) is not http:// or https:// and a host');
         }
         foreach (['user', 'pass', 'query', 'fragment'] as $part) {
