@@ -16,7 +16,7 @@ use MailAppliance\Symfony\MailApplianceTransport;
  * Makes `MAIL_MAILER=mail-appliance` work, with the settings of config/mail-appliance.php, and binds
  * MailAppliance\Mailer to the client. A mailer in config/mail.php may have settings of its own:
  *
- *     'mailers' => ['receipts' => ['transport' => 'mail-appliance', 'url' => '…', 'token' => '…']]
+ *     'mailers' => ['receipts' => ['transport' => 'mail-appliance', 'client' => ['url' => '…', 'token' => '…']]]
  */
 final class MailApplianceServiceProvider extends ServiceProvider
 {
@@ -54,8 +54,7 @@ final class MailApplianceServiceProvider extends ServiceProvider
     /** @param array<string, mixed> $mailer the mailer's own configuration */
     private function transport(array $mailer): MailApplianceTransport|SwiftTransport
     {
-        $own = array_intersect_key($mailer, self::SETTINGS);
-        $client = $own === [] ? $this->app->make(Mailer::class) : self::client($own);
+        $client = isset($mailer['client']) ? self::client($mailer['client']) : $this->app->make(Mailer::class);
 
         // Laravel 8, the last on SwiftMailer, has no createSymfonyTransport().
         return method_exists(MailManager::class, 'createSymfonyTransport') ? new MailApplianceTransport($client) : new SwiftTransport($client);
