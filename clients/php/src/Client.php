@@ -127,7 +127,7 @@ final class Client implements Mailer
     {
         $plan = new WaitPlan($timeout);
         $start = $this->clock->monotonic();
-        for ($polled = 1; ; ++$polled) {
+        for ($polled = 1;; ++$polled) {
             $message = $this->get($id);
             if ($message->isFinal()) {
                 return $message;
@@ -149,13 +149,13 @@ final class Client implements Mailer
     private function call(Request $request, ?string $idempotencyKey = null): Answer
     {
         $plan = new RetryPlan($this->retries, $idempotencyKey);
-        for ($retried = 0; ; ++$retried) {
+        for ($retried = 0;; ++$retried) {
             try {
                 $outcome = $this->transport->send($request);
             } catch (TransportFailure $failure) {
                 $outcome = $failure;
             }
-            $next = $plan->next($retried, $outcome, $this->clock->now(), lcg_value());
+            $next = $plan->next($retried, $outcome, $this->clock->now(), random_int(0, \PHP_INT_MAX) / \PHP_INT_MAX);
             if ($next instanceof Answer) {
                 return $next;
             }

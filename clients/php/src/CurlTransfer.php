@@ -61,7 +61,7 @@ final class CurlTransfer
 
     private static function milliseconds(float $seconds): int
     {
-        return (int) min(max(1, ceil($seconds * 1000)), \PHP_INT_MAX >> 32); // 0 would mean none; libcurl takes 31 bits
+        return (int) min(max(1, ceil($seconds * 1000)), 0x7fffffff); // 0 would mean none; libcurl takes 31 bits
     }
 
     private function takeHeader(\CurlHandle $handle, string $line): int

@@ -82,22 +82,23 @@ final class CurlTransport implements ParallelTransport
     private function advance(float $seconds): void
     {
         $end = hrtime(true) / 1e9 + $seconds;
-        do {
-            curl_multi_exec($this->multi, $active);
+        while (true) {
+            if (curl_multi_exec($this->multi, $active) > \CURLM_OK) { // out of memory, or a fault of libcurl
+                foreach ($this->running as $transfer) {
+                    $this->finish($transfer->handle, \CURLE_FAILED_INIT);
+                }
+            }
             while ($done = curl_multi_info_read($this->multi)) {
                 $this->finish($done['handle'], $done['result']);
             }
             $left = $end - hrtime(true) / 1e9;
-        } while ($this->finished === [] && $this->running !== [] && $left > 0 && $this->select($left));
-    }
-
-    private function select(float $seconds): bool
-    {
-        if (curl_multi_select($this->multi, $seconds) === -1) {
-            usleep(1000); // nothing to wait for yet, as while a name is being resolved
+            if ($this->finished !== [] || $this->running === [] || $left <= 0) {
+                return;
+            }
+            if (curl_multi_select($this->multi, $left) === -1) {
+                usleep(1000); // nothing to wait for yet, as while a name is being resolved
+            }
         }
-
-        return true;
     }
 
     private function finish(\CurlHandle $handle, int $error): void

@@ -94,7 +94,7 @@ final class ParallelSends
     private function take(int $index, Response|TransportFailure $outcome): void
     {
         [$request, $plan, $key, $retried] = $this->open[$index];
-        $next = $plan->next($retried, $outcome, $this->clock->now(), lcg_value());
+        $next = $plan->next($retried, $outcome, $this->clock->now(), random_int(0, \PHP_INT_MAX) / \PHP_INT_MAX);
         if (\is_float($next)) {
             $this->pausing[$index] = $this->clock->monotonic() + $next;
             $this->open[$index] = [$request, $plan, $key, $retried + 1];

@@ -11,7 +11,7 @@ use MailAppliance\Mailer;
 use MailAppliance\MailApplianceError;
 use MailAppliance\MimeEmail;
 
-/** The door of Laravel 8, whose mailer is SwiftMailer; by the same rules as Symfony\MailApplianceTransport. */
+/** The transport of Laravel 8, whose mailer is SwiftMailer; by the same rules as Symfony\MailApplianceTransport. */
 final class SwiftTransport extends Transport
 {
     /** What has a field of its own, and what SwiftMailer adds to every message. */

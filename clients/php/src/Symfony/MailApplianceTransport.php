@@ -29,7 +29,7 @@ use Symfony\Component\Mime\Part\Multipart\RelatedPart;
 use Symfony\Component\Mime\Part\TextPart;
 
 /**
- * Symfony Mailer's door to the appliance. An `Idempotency-Key` header of the message becomes the key of the send;
+ * The transport of Symfony Mailer. An `Idempotency-Key` header of the message becomes the key of the send;
  * what the interface's JSON cannot carry is refused by a TransportException that names it.
  */
 final class MailApplianceTransport extends AbstractTransport
