@@ -35,6 +35,9 @@ final class MimeEmail
     /** @var list<Attachment> */
     private array $attachments = [];
 
+    /** @var array<string, string> the URL by content id to use instead of another */
+    private array $stableIds = [];
+
     /** An address of `from`, `reply_to`, `to`, `cc` or `bcc`. */
     public function address(string $field, string $address, ?string $name): void
     {
@@ -105,9 +108,19 @@ final class MimeEmail
         $this->fields[$field] = preg_match('/^(utf-?8|us-ascii)$/Di', $charset) ? $content : self::utf8($content, $charset);
     }
 
-    public function attach(Attachment $attachment): void
+    /**
+     * An attachment; with a content id an inline image. The random ids of the frameworks become stable ones: an email that
+     * is made again, as by the retry of a queued job, must be the same under the same idempotency key.
+     */
+    public function attach(string $bytes, ?string $filename, string $type, ?string $contentId): void
     {
-        $this->attachments[] = $attachment;
+        if ($contentId !== null && preg_match('/^[0-9a-f]{32}@/', $contentId)) {
+            $stable = 'inline' . (\count($this->stableIds) + 1) . '@mail-appliance';
+            $this->stableIds["cid:{$contentId}"] = "cid:{$stable}";
+            $filename = $filename === $contentId ? $stable : $filename;
+            $contentId = $stable;
+        }
+        $this->attachments[] = Attachment::fromBytes($bytes, $filename ?? $contentId ?? '', $type, $contentId);
     }
 
     /**
@@ -139,7 +152,12 @@ final class MimeEmail
         }
         $this->refuseOtherSender();
 
-        return $this->fields + array_filter([
+        $fields = $this->fields;
+        if (isset($fields['html'])) {
+            $fields['html'] = strtr($fields['html'], $this->stableIds);
+        }
+
+        return $fields + array_filter([
             'headers' => $this->headers,
             'tags' => $this->tags,
             'attachments' => $this->attachments,

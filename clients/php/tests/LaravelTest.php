@@ -131,7 +131,8 @@ final class LaravelTest extends TestCase
         $sent = $this->sent(static fn (Message $message) => $message->to('b@example.net')->subject('s'), 'logo');
         [$logo] = $sent['attachments'];
         self::assertSame(["\x89PNG", 'image/png', 'logo.png'], [$logo->bytes, $logo->contentType, $logo->filename]);
-        self::assertSame("<img src=\"cid:{$logo->contentId}\">", trim($sent['html']));
+        self::assertSame('<img src="cid:inline1@mail-appliance">', trim($sent['html']));
+        self::assertSame('inline1@mail-appliance', $logo->contentId);
     }
 
     /**

@@ -99,6 +99,21 @@ final class SymfonyTest extends TestCase
         ], $sent);
     }
 
+    /** An email that is made again is the same one under its key, also with inline images, whose ids Symfony makes at random. */
+    public function testMadeAgain(): void
+    {
+        foreach ([false, true] as $replayed) {
+            $email = self::email()->html('<img src="cid:a.png"><img src="cid:b">')->embed('A', 'a.png', 'image/png')->embed('B', 'b', 'image/png');
+            $email->getHeaders()->addTextHeader('Idempotency-Key', 'order-17');
+            (new MailApplianceTransport($this->fake))->send($email);
+            $sent = array_slice($this->fake->sent(), -1)[0];
+            self::assertSame($replayed, $sent['result']->replayed);
+            [$a, $b] = $sent['email']['attachments'];
+            self::assertSame("<img src=\"cid:{$a->contentId}\"><img src=\"cid:{$b->contentId}\">", $sent['email']['html']);
+            self::assertNotSame($a->contentId, $b->contentId);
+        }
+    }
+
     /** The sent message has the appliance's id, and a message without a key header gets an automatic key. */
     public function testMessageId(): void
     {

@@ -5,7 +5,6 @@ declare(strict_types=1);
 namespace MailAppliance\Laravel;
 
 use Illuminate\Mail\Transport\Transport;
-use MailAppliance\Attachment;
 use MailAppliance\ConfigurationError;
 use MailAppliance\Mailer;
 use MailAppliance\MailApplianceError;
@@ -81,8 +80,7 @@ final class SwiftTransport extends Transport
             }
         }
         if ($part instanceof \Swift_Mime_Attachment) {
-            $contentId = $part->getDisposition() === 'inline' ? $part->getId() : null;
-            $email->attach(Attachment::fromBytes($part->getBody(), $part->getFilename() ?? $contentId ?? '', $part->getContentType(), $contentId));
+            $email->attach($part->getBody(), $part->getFilename(), $part->getContentType(), $part->getDisposition() === 'inline' ? $part->getId() : null);
         } elseif ($part instanceof \Swift_Mime_MimePart && $part->getChildren() === []) {
             self::takeText($email, $part->getContentType(), $part->getBody(), $part->getCharset());
         } else {

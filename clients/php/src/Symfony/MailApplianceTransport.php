@@ -4,7 +4,6 @@ declare(strict_types=1);
 
 namespace MailAppliance\Symfony;
 
-use MailAppliance\Attachment;
 use MailAppliance\ConfigurationError;
 use MailAppliance\Mailer;
 use MailAppliance\MailApplianceError;
@@ -119,9 +118,8 @@ final class MailApplianceTransport extends AbstractTransport
             }
         } elseif ($part instanceof DataPart) {
             $inline = $part->hasContentId() || $headers->getHeaderBody('Content-Disposition') === 'inline';
-            $contentId = $inline ? $part->getContentId() : null;
             $name = $headers->getHeaderParameter('Content-Disposition', 'filename') ?? $headers->getHeaderParameter('Content-Disposition', 'name');
-            $email->attach(Attachment::fromBytes($part->getBody(), $name ?? $contentId ?? '', $type, $contentId));
+            $email->attach($part->getBody(), $name, $type, $inline ? $part->getContentId() : null);
         } elseif ($part instanceof TextPart && $part->getMediaType() === 'text') {
             $email->body($part->getMediaSubtype(), $part->getBody(), $headers->getHeaderParameter('Content-Type', 'charset') ?? 'utf-8');
         } else {
