@@ -41,13 +41,11 @@ final class CurlTransport implements ParallelTransport
     public function send(Request $request): Response
     {
         $number = $this->start($request);
-        while (!isset($this->finished[$number])) {
-            $this->advance(1.0);
-        }
-        $outcome = $this->finished[$number];
-        unset($this->finished[$number]);
+        do {
+            $finished = $this->poll([$number], 1.0);
+        } while ($finished === []); // the request ends by its own time-out
 
-        return $outcome instanceof Response ? $outcome : throw $outcome;
+        return $finished[$number] instanceof Response ? $finished[$number] : throw $finished[$number];
     }
 
     public function start(Request $request): int
@@ -59,13 +57,18 @@ final class CurlTransport implements ParallelTransport
         return $this->lastNumber;
     }
 
-    public function poll(float $seconds): array
+    public function poll(array $numbers, float $seconds): array
     {
-        if ($this->finished === []) {
-            $this->advance($seconds);
+        $wanted = array_flip($numbers);
+        $end = hrtime(true) / 1e9 + $seconds;
+        $this->work();
+        while (($finished = array_intersect_key($this->finished, $wanted)) === [] && ($left = $end - hrtime(true) / 1e9) > 0) {
+            if (curl_multi_select($this->multi, $left) < 1) {
+                usleep(1000); // libcurl does not wait when it has no socket yet
+            }
+            $this->work();
         }
-        $finished = $this->finished;
-        $this->finished = [];
+        $this->finished = array_diff_key($this->finished, $finished);
 
         return $finished;
     }
@@ -78,26 +81,16 @@ final class CurlTransport implements ParallelTransport
         unset($this->running[$number], $this->finished[$number]);
     }
 
-    /** Lets libcurl work until a request finishes, at most so many seconds. Every request ends by its own time-out. */
-    private function advance(float $seconds): void
+    /** Lets libcurl do what it can without waiting. */
+    private function work(): void
     {
-        $end = hrtime(true) / 1e9 + $seconds;
-        while (true) {
-            if (curl_multi_exec($this->multi, $active) > \CURLM_OK) { // out of memory, or a fault of libcurl
-                foreach ($this->running as $transfer) {
-                    $this->finish($transfer->handle, \CURLE_FAILED_INIT);
-                }
+        if (curl_multi_exec($this->multi, $active) > \CURLM_OK) { // out of memory, or a fault of libcurl
+            foreach ($this->running as $transfer) {
+                $this->finish($transfer->handle, \CURLE_FAILED_INIT);
             }
-            while ($done = curl_multi_info_read($this->multi)) {
-                $this->finish($done['handle'], $done['result']);
-            }
-            $left = $end - hrtime(true) / 1e9;
-            if ($this->finished !== [] || $this->running === [] || $left <= 0) {
-                return;
-            }
-            if (curl_multi_select($this->multi, $left) === -1) {
-                usleep(1000); // nothing to wait for yet, as while a name is being resolved
-            }
+        }
+        while ($done = curl_multi_info_read($this->multi)) {
+            $this->finish($done['handle'], $done['result']);
         }
     }
 

@@ -82,12 +82,10 @@ final class ParallelSends
 
             return;
         }
-        foreach ($this->transport->poll($pause) as $number => $outcome) {
-            $index = $this->running[$number] ?? null;
-            if ($index !== null) {
-                unset($this->running[$number]);
-                $this->take($index, $outcome);
-            }
+        foreach ($this->transport->poll(array_keys($this->running), $pause) as $number => $outcome) {
+            $index = $this->running[$number];
+            unset($this->running[$number]);
+            $this->take($index, $outcome);
         }
     }
 

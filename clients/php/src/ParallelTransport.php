@@ -11,11 +11,13 @@ interface ParallelTransport extends Transport
     public function start(Request $request): int;
 
     /**
-     * What has finished since the last call, by number; waits at most so many seconds for the first.
+     * What of these has finished, by number, once each; waits at most so many seconds for the first.
+     *
+     * @param list<int> $numbers
      *
      * @return array<int, Response|TransportFailure>
      */
-    public function poll(float $seconds): array;
+    public function poll(array $numbers, float $seconds): array;
 
     /** Drops a request that was started. */
     public function cancel(int $number): void;

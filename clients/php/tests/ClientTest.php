@@ -247,6 +247,21 @@ final class ClientTest extends TestCase
         self::assertSame([], $this->client($server)->sendAll([]));
     }
 
+    /** The emails of sendAll() may themselves be made with the help of the same client. */
+    public function testSendAllNested(): void
+    {
+        $server = new LoopbackServer([LoopbackServer::accepted()]);
+        $client = $this->client($server);
+        $results = $client->sendAll((static function () use ($client): \Generator {
+            yield self::EMAIL;
+            $inner = $client->sendAll([self::EMAIL, self::EMAIL]);
+            yield ['subject' => $inner[1]->id . $client->send(self::EMAIL)->id] + self::EMAIL;
+        })());
+        self::assertContainsOnlyInstancesOf(SentEmail::class, $results);
+        self::assertCount(2, $results);
+        self::assertCount(5, $server->seen(5));
+    }
+
     /** An iterable that throws ends sendAll(); what it had started does not disturb the next call. */
     public function testSendAllInterrupted(): void
     {

@@ -80,12 +80,12 @@ final class CurlTransportTest extends TestCase
         $port = substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
         $transport = new CurlTransport();
         $number = $transport->start(new Request('GET', "http://127.0.0.1:{$port}/", [], null, 20.0, 60.0));
-        $transport->poll(0.1);
+        $transport->poll([$number], 0.1);
         $socket = stream_socket_accept($listener, 20);
         stream_set_blocking($socket, false);
         fwrite($socket, "HTTP/1.1 200 OK\r\n\r\n");
         $block = str_repeat('x', 1 << 16);
-        for ($finished = []; $finished === []; $finished = $transport->poll(0.0)) {
+        for ($finished = []; $finished === []; $finished = $transport->poll([$number], 0.01)) {
             @fwrite($socket, $block);
         }
         self::assertInstanceOf(Response::class, $finished[$number]);
@@ -119,10 +119,10 @@ final class CurlTransportTest extends TestCase
         $port = substr(strrchr(stream_socket_get_name($listener, false), ':'), 1);
         $transport = new CurlTransport();
         $number = $transport->start(new Request('GET', "https://127.0.0.1:{$port}/", [], null, 20.0, 20.0));
-        $transport->poll(0.1);
+        $transport->poll([$number], 0.1);
         fclose(stream_socket_accept($listener, 20));
         do {
-            $finished = $transport->poll(1.0);
+            $finished = $transport->poll([$number], 1.0);
         } while ($finished === []);
         self::assertInstanceOf(TransportFailure::class, $finished[$number]);
         self::assertTrue($finished[$number]->retryable);

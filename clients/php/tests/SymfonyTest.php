@@ -103,7 +103,7 @@ final class SymfonyTest extends TestCase
     public function testMadeAgain(): void
     {
         foreach ([false, true] as $replayed) {
-            $email = self::email()->html('<img src="cid:a.png"><img src="cid:b">')->embed('A', 'a.png', 'image/png')->embed('B', 'b', 'image/png');
+            $email = self::email()->html('<img src="cid:one.png"><img src="cid:two.png">')->embed('1', 'one.png', 'image/png')->embed('2', 'two.png', 'image/png');
             $email->getHeaders()->addTextHeader('Idempotency-Key', 'order-17');
             (new MailApplianceTransport($this->fake))->send($email);
             $sent = array_slice($this->fake->sent(), -1)[0];
