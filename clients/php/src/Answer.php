@@ -1,0 +1,37 @@
+<?php
+
+declare(strict_types=1);
+
+namespace MailAppliance;
+
+/**
+ * A successful answer: a 2xx with a JSON object that has an id.
+ *
+ * @internal
+ */
+final class Answer
+{
+    private function __construct(
+        public readonly Response $response,
+        public readonly JsonObject $object,
+        public readonly string $id,
+    ) {
+    }
+
+    /** Null when the response is not a success. */
+    public static function of(Response $response): ?self
+    {
+        if ($response->status < 200 || $response->status > 299) {
+            return null;
+        }
+        $object = JsonObject::parse($response->body);
+        $id = $object?->string('id');
+
+        return $object === null || $id === null ? null : new self($response, $object, $id);
+    }
+
+    public function requestId(): ?string
+    {
+        return $this->object->string('request_id') ?? $this->response->header('X-Request-ID');
+    }
+}

@@ -1,0 +1,1 @@
+<img src="<?= $message->embedData("\x89PNG", 'logo.png', 'image/png') ?>">
