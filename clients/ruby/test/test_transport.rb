@@ -139,8 +139,8 @@ class TestTransport < LibraryTest
       "informational" => LoopbackServer.trickle("", "HTTP/1.1 102 Processing\r\n\r\n")
     }.each do |name, step|
       serving(step) do |server|
-        seconds = elapsed { assert_match(/within 0.5 s/, lost(server, timeout: 0.5).message, name) }
-        assert_includes 0.5..(LONG / 2), seconds, name
+        seconds = elapsed { assert_match(/within 0.25 s/, lost(server, timeout: 0.25).message, name) }
+        assert_includes 0.25..(LONG / 2), seconds, name
       end
     end
   end

@@ -74,7 +74,7 @@ module MailAppliance
       http.max_retries = 0
       http.keep_alive_timeout = LONGEST_IDLE
       http.open_timeout = @connect_timeout
-      http.read_timeout = http.write_timeout = @timeout
+      http.read_timeout = http.write_timeout = nil # by #within
       http
     end
 
