@@ -169,6 +169,13 @@ class TestClient < LibraryTest
     end
   end
 
+  def test_wait_ends_while_no_answer_comes
+    serving(answer(200, { id: "msg_1", status: "queued" }), LoopbackServer::HANG) do |server|
+      failed = assert_raises(WaitTimeout) { Client.new(server.url, token: "t", timeout: 60).wait("msg_1", timeout: 1) }
+      assert_equal "queued", failed.last_message.status
+    end
+  end
+
   def test_credentials_are_not_shown
     mail = Client.new("http://x/", username: "ada", password: "s3cret")
     assert_equal "#<MailAppliance::Client http://x>", mail.inspect
@@ -176,7 +183,9 @@ class TestClient < LibraryTest
 
   def test_another_transport
     transport = Object.new
-    def transport.call(request)
+    def transport.call(request, timeout:)
+      raise timeout.to_s unless timeout == 7
+
       @request = request
       MailAppliance::Answer.new(status: 202, headers: {}, body: '{"id":"msg_1"}')
     end
@@ -184,7 +193,7 @@ class TestClient < LibraryTest
     def transport.close
       @request.uri.to_s
     end
-    mail = Client.new("http://x/", token: "t", transport: transport)
+    mail = Client.new("http://x/", token: "t", timeout: 7, transport: transport)
     assert_equal "msg_1", mail.send_email(**MESSAGE).id
     assert_equal "http://x/emails", mail.close
   end

@@ -9,7 +9,11 @@ class TestPlan < LibraryTest
   NOW = Time.utc(2026, 11, 16, 12, 0, 0)
 
   def step(outcome, retries: 3, failed: 0, random: 0.5, key: "k")
-    Plan::Call.new(retries: retries, idempotency_key: key, failed: failed).after(outcome, random: random, now: NOW)
+    call(retries, idempotency_key: key, failed: failed).after(outcome, random: random, now: NOW, elapsed: 0)
+  end
+
+  def call(retries = 3, **options)
+    Plan::Call.new(retries: retries, timeout: 30, **options)
   end
 
   def answer(status, body, headers = {})
@@ -26,7 +30,8 @@ class TestPlan < LibraryTest
 
   def test_success_with_an_id_is_returned
     [200, 202, 299].each do |status|
-      assert_equal Plan::Return.new({ "id" => "msg_1", "x" => 1 }), step(answer(status, { id: "msg_1", x: 1 }))
+      accepted = answer(status, { id: "msg_1", x: 1 })
+      assert_equal Plan::Return.new({ "id" => "msg_1", "x" => 1 }, accepted), step(accepted)
     end
   end
 
@@ -54,17 +59,17 @@ class TestPlan < LibraryTest
   end
 
   def test_retries_end
-    state = Plan::Call.new(retries: 3)
-    3.times { state = state.after(lost, random: 0, now: NOW).state }
-    assert_instance_of Plan::Raise, state.after(lost, random: 0, now: NOW)
+    state = call(3)
+    3.times { state = state.after(lost, random: 0, now: NOW, elapsed: 0).state }
+    assert_instance_of Plan::Raise, state.after(lost, random: 0, now: NOW, elapsed: 0)
     assert_instance_of Plan::Raise, step(lost, retries: 0)
     assert_instance_of Plan::Raise, step(refusal(503, "temporary_failure"), retries: 0)
     assert_equal "temporary_failure", step(refusal(503, "temporary_failure"), failed: 3).error.code
   end
 
   def test_a_state_is_not_changed
-    state = Plan::Call.new(retries: 1)
-    2.times { assert_instance_of Plan::Retry, state.after(lost, random: 0, now: NOW) }
+    state = call(1)
+    2.times { assert_instance_of Plan::Retry, state.after(lost, random: 0, now: NOW, elapsed: 0) }
   end
 
   def test_a_lost_connection_is_connection_failed_with_its_cause_and_key
@@ -155,20 +160,33 @@ class TestPlan < LibraryTest
   end
 
   def seen(status)
-    Message.new(id: "msg_1", status: status)
+    answer(200, { id: "msg_1", status: status })
+  end
+
+  def wait(limit: 60, retries: 3)
+    Plan::Wait.new(call(retries), limit: limit)
+  end
+
+  def after(state, outcome, elapsed)
+    state.after(outcome, random: 0.5, now: NOW, elapsed: elapsed)
+  end
+
+  def timed_out(step, status)
+    assert_instance_of WaitTimeout, step.error
+    status ? assert_equal(status, step.error.last_message.status) : assert_nil(step.error.last_message)
   end
 
   def test_wait_returns_final_messages
     %w[delivered partial failed].each do |status|
-      assert_equal Plan::Return.new(seen(status)), Plan::Wait.new(timeout: 0).after(seen(status), elapsed: 99)
+      assert_equal({ "id" => "msg_1", "status" => status }, after(wait(limit: 0), seen(status), 99).object)
     end
   end
 
   def test_wait_pauses_grow_and_end_with_the_time
-    state = Plan::Wait.new(timeout: 60)
+    state = wait
     elapsed = 0
     pauses = []
-    while (step = state.after(seen("queued"), elapsed: elapsed)).is_a?(Plan::Retry)
+    while (step = after(state, seen("queued"), elapsed)).is_a?(Plan::Retry)
       pauses << step.seconds
       elapsed += step.seconds
       state = step.state
@@ -176,11 +194,41 @@ class TestPlan < LibraryTest
     assert_equal [0.5, 0.75, 1.125], pauses.first(3)
     assert_equal 10, pauses.max
     assert_in_delta 60, elapsed
-    assert_instance_of WaitTimeout, step.error
-    assert_equal "queued", step.error.last_message.status
+    timed_out(step, "queued")
   end
 
   def test_wait_goes_on_with_an_unknown_status
-    assert_instance_of Plan::Retry, Plan::Wait.new(timeout: 1).after(seen("resting"), elapsed: 0)
+    assert_instance_of Plan::Retry, after(wait, seen("resting"), 0)
+  end
+
+  def test_wait_retries_each_call_by_itself
+    state = wait(retries: 1)
+    3.times do
+      again = after(state, lost, 0)
+      assert_in_delta 0.25, again.seconds
+      state = after(again.state, seen("queued"), 0).state
+    end
+    again = after(state, lost, 0)
+    assert_instance_of ConnectionFailed, after(again.state, lost, 0).error
+    assert_instance_of NotFound, after(state, refusal(404, "not_found"), 0).error
+  end
+
+  def test_wait_does_not_retry_past_its_end
+    timed_out(after(wait, lost, 59.9), nil)
+    state = after(wait, seen("queued"), 0).state
+    timed_out(after(state, refusal(503, "temporary_failure", "retry-after" => "20"), 45), "queued")
+    assert_instance_of Plan::Retry, after(state, refusal(503, "temporary_failure", "retry-after" => "20"), 30)
+  end
+
+  def test_an_attempt_that_the_end_of_the_wait_has_cut_short
+    timed_out(after(wait(retries: 0), lost, 60), nil)
+    assert_instance_of ConnectionFailed, after(wait(retries: 0), lost, 59).error
+    assert_instance_of ConnectionFailed, after(wait, lost(retryable: false), 60).error
+    assert_instance_of NotFound, after(wait, refusal(404, "not_found"), 60).error
+  end
+
+  def test_the_time_of_an_attempt
+    assert_equal 30, call.timeout(elapsed: 99)
+    assert_equal [30, 30, 20, 1, 1], [0, 30, 40, 59.5, 99].map { |elapsed| wait.timeout(elapsed: elapsed) }
   end
 end

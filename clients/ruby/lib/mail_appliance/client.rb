@@ -17,16 +17,15 @@ module MailAppliance
     #             idempotency_in_progress; 0 for never
     # +connect_timeout+:: seconds for a connection with its TLS handshake
     # +timeout+:: seconds for one attempt, until the whole answer is read
-    # +transport+:: replaces Transport; the two time-outs are then its own affair
+    # +transport+:: replaces Transport, and the +connect_timeout+ with it
     def initialize(url = nil, username: nil, password: nil, token: nil, retries: 3, connect_timeout: 5, timeout: 30,
                    transport: nil)
       given = { url: url, username: username, password: password, token: token }
       @requests = RequestBuilder.new(given, ENV)
       @retries = check(:retries, retries, retries.is_a?(Integer) && retries >= 0, "an Integer of 0 or more")
+      @timeout = check_seconds(:timeout, timeout)
       check_seconds(:connect_timeout, connect_timeout)
-      check_seconds(:timeout, timeout)
-      @transport = transport ||
-                   Transport.new(URI(@requests.url), connect_timeout: connect_timeout, timeout: timeout)
+      @transport = transport || Transport.new(URI(@requests.url), connect_timeout: connect_timeout)
     end
 
     # Sends a message and returns a SendResult. +to+, +cc+, +bcc+ and +tags+ are a String or an Array of them;
@@ -37,33 +36,23 @@ module MailAppliance
       key = idempotency_key.nil? ? "auto_#{SecureRandom.uuid}" : idempotency_key
       fields = { from: from, to: to, cc: cc, bcc: bcc, reply_to: reply_to, subject: subject, text: text, html: html,
                  template: template, variables: variables, headers: headers, tags: tags, attachments: attachments }
-      object, answer = perform(@requests.send_email(fields, key), key)
-      replayed = answer.headers["idempotent-replayed"] == "true"
-      SendResult.from_json(object, idempotency_key: key, replayed: replayed)
+      done = run(@requests.send_email(fields, key), call(key))
+      replayed = done.answer.headers["idempotent-replayed"] == "true"
+      SendResult.from_json(done.object, idempotency_key: key, replayed: replayed)
     rescue ConfigurationError => error
       raise ConfigurationError.new(error.message, idempotency_key: key)
     end
 
     # The Message with this id.
     def get(id)
-      Message.from_json(perform(@requests.get(id)).first)
+      Message.from_json(run(@requests.get(id), call).object)
     end
 
     # Asks for the message until it is final, and returns it. Raises WaitTimeout if it is not final after +timeout+
     # seconds.
     def wait(id, timeout: 60)
       check(:timeout, timeout, timeout.is_a?(Numeric) && !timeout.negative?, "a number of seconds")
-      start = monotonic
-      state = Plan::Wait.new(timeout: timeout)
-      loop do # ends with +timeout+, by Plan::Wait
-        case step = state.after(get(id), elapsed: monotonic - start)
-        when Plan::Return then return step.value
-        when Plan::Raise then raise step.error
-        when Plan::Retry
-          pause(step.seconds)
-          state = step.state
-        end
-      end
+      Message.from_json(run(@requests.get(id), Plan::Wait.new(call, limit: timeout)).object)
     end
 
     # Closes the connections that are kept open.
@@ -78,13 +67,17 @@ module MailAppliance
 
     private
 
-    # The JSON object and the answer that it came in.
-    def perform(request, idempotency_key = nil)
-      state = Plan::Call.new(retries: @retries, idempotency_key: idempotency_key)
-      loop do # ends with +retries+, by Plan::Call
-        outcome = @transport.call(request)
-        case step = state.after(outcome, random: Random.rand, now: Time.now)
-        when Plan::Return then return step.value, outcome
+    def call(idempotency_key = nil)
+      Plan::Call.new(retries: @retries, timeout: @timeout, idempotency_key: idempotency_key)
+    end
+
+    # Follows a plan to its Plan::Return. The plan ends the loop.
+    def run(request, state)
+      start = monotonic
+      loop do
+        outcome = @transport.call(request, timeout: state.timeout(elapsed: monotonic - start))
+        case step = state.after(outcome, random: Random.rand, now: Time.now, elapsed: monotonic - start)
+        when Plan::Return then return step
         when Plan::Raise then raise step.error, cause: step.cause
         when Plan::Retry
           pause(step.seconds)

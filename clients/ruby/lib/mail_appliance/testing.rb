@@ -61,7 +61,7 @@ module MailAppliance
         @lock.synchronize { @script << [outcome, accepted] }
       end
 
-      def call(request)
+      def call(request, timeout:)
         @lock.synchronize do
           outcome, accepted = @script.shift
           answer = handle(request) if accepted || outcome.nil?

@@ -20,19 +20,19 @@ module MailAppliance
     class Expired < Timeout::Error; end
     private_constant :Expired
 
-    def initialize(uri, connect_timeout:, timeout:)
+    def initialize(uri, connect_timeout:)
       @uri = uri
       @connect_timeout = connect_timeout
-      @timeout = timeout
       @lock = Mutex.new
       @idle = []
       @process = Process.pid
     end
 
-    # The Answer to a Request, or a Failure. Nothing is repeated and no redirect is followed.
-    def call(request)
+    # The Answer to a Request, or a Failure if it has not been read whole after +timeout+ seconds. Nothing is repeated
+    # and no redirect is followed.
+    def call(request, timeout:)
       connection = take
-      answer = within(@timeout, "no whole answer") { exchange(connection, request) }
+      answer = within(timeout, "no whole answer") { exchange(connection, request) }
     rescue OpenSSL::SSL::SSLError => error
       failure(error, retryable: !error.message.match?(UNTRUSTED))
     rescue SystemCallError, SocketError, IOError, Timeout::Error,
@@ -81,7 +81,7 @@ module MailAppliance
     # Net::HTTP limits each read by itself. Here the sum of all is limited, however slowly the bytes arrive.
     # The exception can arise anywhere in the block: the connection is closed after it, whatever its state.
     def within(seconds, what, &block)
-      Timeout.timeout(seconds, Expired, "#{what} within #{seconds} s", &block)
+      Timeout.timeout(seconds, Expired, "#{what} within #{seconds.round(2)} s", &block)
     end
 
     def exchange(connection, request)
