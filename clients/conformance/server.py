@@ -23,9 +23,7 @@ from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 CREDITS = 1_000_000
 
-_MESSAGES = (
-    """SELECT id, subject, status, source, tags, credits_reserved FROM messages WHERE sender LIKE ? ORDER BY id"""
-)
+_MESSAGES = "SELECT id, subject, status, source, credits_reserved FROM messages WHERE sender LIKE ? ORDER BY id"
 _RECIPIENTS = "SELECT address FROM recipients WHERE message_id = ? ORDER BY id"
 _KEYS = "SELECT key FROM idempotency_keys WHERE message_id = ?"
 _RESERVED = "SELECT COALESCE(SUM(amount), 0) FROM credit_ledger WHERE message_id = ? AND kind = 'reserve'"
