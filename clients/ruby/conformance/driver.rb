@@ -4,11 +4,14 @@
 
 require "mail_appliance"
 
+# Its public methods besides #answer are the commands.
 class Driver
   SEND = %i[
     id status source request_id from to cc bcc subject billing_status recipient_count credits_reserved tags attachments
     idempotency_key replayed
   ].freeze
+
+  ERROR = %i[status code message request_id retry_after idempotency_key].freeze
 
   def answer(command)
     public_send(command.delete("command"), **command.transform_keys(&:to_sym))
@@ -80,8 +83,8 @@ class Driver
   end
 
   def describe(error)
-    fields = %i[status code request_id retry_after idempotency_key].to_h { |name| [name, error.respond_to?(name) ? error.public_send(name) : nil] }
-    { class: error.class.name.split("::").last, message: error.message, **fields }
+    fields = ERROR.to_h { |name| [name, error.respond_to?(name) ? error.public_send(name) : nil] }
+    { class: error.class.name.split("::").last, **fields }
   end
 end
 

@@ -15,7 +15,8 @@ class TestModels < LibraryTest
 
   def test_nested_values
     recipient = { "email" => "a@b", "status" => "delivered", "delivered_at" => "2026-11-16T12:00:00.25Z", "x" => 1 }
-    message = Message.from_json({ "id" => "1", "created_at" => "2026-11-16T13:00:00+01:00", "recipients" => [recipient, 5] })
+    created_at = "2026-11-16T13:00:00+01:00"
+    message = Message.from_json({ "id" => "1", "created_at" => created_at, "recipients" => [recipient, 5] })
     assert_equal Time.utc(2026, 11, 16, 12), message.created_at
     assert_equal ["a@b"], message.recipients.map(&:email)
     assert_equal Time.utc(2026, 11, 16, 12, 0, Rational(1, 4)), message.recipients.first.delivered_at

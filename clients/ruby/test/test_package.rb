@@ -30,9 +30,10 @@ class TestPackage < LibraryTest
   # RBS checks the arguments and results of every call in these tests.
   def test_the_signatures_hold
     tests = %w[client models webhook testing].map { |name| "require \"./test/test_#{name}.rb\"" }
-    environment = { "RBS_TEST_TARGET" => "MailAppliance::*", "RBS_TEST_OPT" => "-r uri -I sig", "RBS_TEST_LOGLEVEL" => "error" }
-    output, status = Open3.capture2e(environment, Gem.ruby, "-rrbs/test/setup", "-Ilib", "-Itest", "-e", tests.join(";"),
-                                     "--", "--exclude", MISTYPED, chdir: ROOT)
+    environment = { "RBS_TEST_TARGET" => "MailAppliance::*", "RBS_TEST_OPT" => "-r uri -I sig",
+                    "RBS_TEST_LOGLEVEL" => "error" }
+    command = [Gem.ruby, "-rrbs/test/setup", "-Ilib", "-Itest", "-e", tests.join(";"), "--", "--exclude", MISTYPED]
+    output, status = Open3.capture2e(environment, *command, chdir: ROOT)
     assert_predicate status, :success?, output
     assert_match(/\b[1-9]\d* runs/, output)
   end

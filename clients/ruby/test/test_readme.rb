@@ -56,7 +56,8 @@ class TestReadme < LibraryTest
       end
       assert_equal ["POST /emails", "GET /emails/msg_1"], server.requests.map { |each| "#{each.verb} #{each.path}" }
       assert_equal "order-1234-confirmation", server.requests.first.headers["idempotency-key"]
-      assert_equal %w[JVBERg== iVBOR+KApg==], JSON.parse(server.requests.first.body)["attachments"].map { |file| file["content"] }
+      files = JSON.parse(server.requests.first.body)["attachments"]
+      assert_equal %w[JVBERg== iVBOR+KApg==], files.map { |file| file["content"] }
     end
   end
 
@@ -97,7 +98,9 @@ class TestReadme < LibraryTest
   def test_rack
     application = run_block(block("rack.input"))
     with_environment("WEBHOOK_SECRET" => "whsec_a") do
-      assert_output("evt_1 email.bounced ann@example.net no such user\n") { assert_equal 204, webhook(application, "whsec_a") }
+      assert_output("evt_1 email.bounced ann@example.net no such user\n") do
+        assert_equal 204, webhook(application, "whsec_a")
+      end
       assert_equal 400, webhook(application, "whsec_b")
     end
   end

@@ -53,13 +53,14 @@ class TestRequest < LibraryTest
   end
 
   def test_credentials
-    environment = { "MAIL_APPLIANCE_TOKEN" => "et", "MAIL_APPLIANCE_USERNAME" => "eu", "MAIL_APPLIANCE_PASSWORD" => "ep" }
+    pair = { "MAIL_APPLIANCE_USERNAME" => "eu", "MAIL_APPLIANCE_PASSWORD" => "ep" }
+    environment = { "MAIL_APPLIANCE_TOKEN" => "et", **pair }
     assert_equal "Bearer t", authorization({ token: "t" }, environment)
     assert_equal "Basic #{["u:p"].pack("m0")}", authorization({ username: "u", password: "p" }, environment)
     assert_equal "Basic #{["u:ep"].pack("m0")}", authorization({ username: "u" }, environment)
     assert_equal "Bearer et", authorization({}, environment)
     assert_equal "Bearer et", authorization({ token: "", username: "" }, environment)
-    assert_equal "Basic #{["eu:ep"].pack("m0")}", authorization({}, environment.reject { |name,| name.end_with?("TOKEN") })
+    assert_equal "Basic #{["eu:ep"].pack("m0")}", authorization({}, pair)
     assert_equal "Basic YWRhOnDDpDrDn+KCrA==", authorization({ username: "ada", password: "pä:ß€" })
   end
 
@@ -113,7 +114,7 @@ class TestRequest < LibraryTest
   def test_what_json_cannot_carry_is_named
     { "text" => "\xFF", "subject" => "\xFC".b, "to[1]" => ["a", "\xFF"], "headers.X-A" => { "X-A" => "\xFF" },
       "variables.at" => { at: Time.now }, "variables.price" => { price: Float::NAN },
-      "tags" => Object.new, "html" => "\xFF\xFE".dup.force_encoding("UTF-16LE") + "\xD8".dup.force_encoding("UTF-16LE") }
+      "tags" => Object.new, "html" => "\x00\xD8".dup.force_encoding("UTF-16LE") }
       .each { |field, value| refused(field) { body({ field[/\w+/].to_sym => value }) } }
   end
 

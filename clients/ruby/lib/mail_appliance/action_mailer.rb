@@ -57,8 +57,7 @@ module MailAppliance
     ].freeze
     CONTAINERS = %w[multipart/mixed multipart/alternative multipart/related].freeze
     UNCHANGED = %w[7bit 8bit binary].freeze
-    # Date and Message-ID are made by the mail gem, too; a date is taken for its own within an hour.
-    DATE_TOLERANCE = 3600 # seconds
+    DATE_TOLERANCE = 3600 # seconds; the mail gem makes a Date, too, and one within these is taken for its own
 
     def initialize(mail)
       @mail = mail
@@ -71,10 +70,11 @@ module MailAppliance
       check_envelope
       check_made_fields
       read_part(@mail)
+      files = attachments
       {
         from: single(:from), to: addresses(:to), cc: addresses(:cc), bcc: addresses(:bcc), reply_to: single(:reply_to),
         subject: @mail.subject, text: @bodies["text/plain"], html: @bodies["text/html"], headers: custom_headers,
-        tags: header("X-Service-Tag")&.split(/\s*,\s*/), attachments: attachments,
+        tags: header("X-Service-Tag")&.split(/\s*,\s*/), attachments: files,
         idempotency_key: header("Idempotency-Key")
       }
     end
@@ -98,9 +98,14 @@ module MailAppliance
 
     def check_made_fields
       id = @mail.message_id
-      refuse("Message-ID <#{id}>") if id && !id.end_with?("@#{Socket.gethostname}.mail")
+      refuse("Message-ID <#{id}>") if id && !made?(id)
       date = @mail.date
       refuse("Date #{date}") if date && (date.to_time - Time.now).abs > DATE_TOLERANCE
+    end
+
+    # Whether the mail gem has made this Message-ID or Content-ID.
+    def made?(id)
+      id.end_with?("@#{Socket.gethostname}.mail")
     end
 
     def addresses(name)
@@ -130,11 +135,13 @@ module MailAppliance
       names.to_h { |name| [name, header(name)] } unless names.empty?
     end
 
-    def read_part(part)
+    # +container+ is the type of the part that it is in.
+    def read_part(part, container = nil)
       if part.multipart?
         refuse(part.mime_type) unless CONTAINERS.include?(part.mime_type)
-        part.parts.each { |each| check_part(each) && read_part(each) }
+        part.parts.each { |each| check_part(each) && read_part(each, part.mime_type) }
       elsif part.attachment? || part.content_disposition.to_s.match?(/\Aattachment/i)
+        refuse("a file as an alternative (#{part.mime_type})") if container == "multipart/alternative"
         @files << part
       else
         read_body(part)
@@ -150,17 +157,19 @@ module MailAppliance
       type = part.mime_type || "text/plain" # RFC 2045 5.2
       refuse("a part of type #{type} without a file name") unless %w[text/plain text/html].include?(type)
       refuse("a second part of type #{type}") if @bodies.key?(type)
+      parameter = (part.content_type_parameters || {}).keys.map(&:downcase).find { |name| name != "charset" }
+      refuse("the parameter #{parameter} of #{type}") if parameter
       @bodies[type] = part.decoded.gsub("\r\n", "\n")
     end
 
     def attachments
-      @files.map { |part| attachment(part) } unless @files.empty?
+      @files.map.with_index(1) { |part, number| attachment(part, number) } unless @files.empty?
     end
 
-    def attachment(part)
+    def attachment(part, number)
       refuse("an attachment without a file name") if part.filename.to_s.empty?
       Attachment.from_bytes(bytes(part), filename: part.filename, content_type: content_type(part),
-                                         content_id: content_id(part))
+                                         content_id: content_id(part, number))
     end
 
     # Without the name, which is the attachment's file name.
@@ -173,11 +182,15 @@ module MailAppliance
       value.match?(/\A[\w!#$%&'*+.^`|~-]+\z/) ? value : "\"#{value}\""
     end
 
-    # The mail gem makes a Content-ID for every attachment; it matters for those that the HTML shows.
-    def content_id(part)
+    # The mail gem makes a Content-ID for every attachment; it matters for those that the HTML shows. As it is another
+    # one each time, it is replaced: a message that is made again has to be equal, or its key would be a conflict.
+    def content_id(part, number)
+      html = @bodies["text/html"]
       id = part.content_id.to_s.delete("<>")
-      shown = part.content_disposition.to_s.match?(/\Ainline/i) || @bodies["text/html"].to_s.include?("cid:#{id}")
-      id unless id.empty? || !shown
+      return if id.empty? || !(part.content_disposition.to_s.match?(/\Ainline/i) || html&.include?("cid:#{id}"))
+      return id unless made?(id)
+
+      "inline#{number}@mail-appliance".tap { |lasting| html&.gsub!("cid:#{id}", "cid:#{lasting}") }
     end
 
     # The mail gem would turn the line ends of text into LF.

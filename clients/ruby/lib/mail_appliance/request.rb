@@ -92,8 +92,8 @@ module MailAppliance
       return bearer(@environment[:token]) if @environment[:token]
       return basic if @environment[:username] || @environment[:password]
 
-      raise ConfigurationError, "credentials are missing: give token (MAIL_APPLIANCE_TOKEN), or username and password " \
-                                "(MAIL_APPLIANCE_USERNAME, MAIL_APPLIANCE_PASSWORD)"
+      raise ConfigurationError, "credentials are missing: give token (MAIL_APPLIANCE_TOKEN), or username and " \
+                                "password (MAIL_APPLIANCE_USERNAME, MAIL_APPLIANCE_PASSWORD)"
     end
 
     def bearer(token)

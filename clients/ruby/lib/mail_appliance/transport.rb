@@ -103,15 +103,16 @@ module MailAppliance
     def net_request(request)
       # Without this header Net::HTTP would ask for compressed answers and unpack them, of whatever size.
       headers = { "Accept-Encoding" => "identity" }.merge(request.headers)
-      net_request = Net::HTTPGenericRequest.new(request.verb, !request.body.nil?, true, request.uri.request_uri, headers)
-      net_request.body = request.body if request.body
-      net_request
+      type = request.verb == "POST" ? Net::HTTP::Post : Net::HTTP::Get
+      type.new(request.uri.request_uri, headers).tap { |made| made.body = request.body }
     end
 
     # Net::HTTP takes a connection that ends too early for the end of the body.
     def check_length(response, body)
-      expected = response.content_length if response.class.body_permitted? && !response.chunked?
-      raise EOFError, "the connection was lost within the answer" if expected && body.bytesize < [expected, LONGEST_BODY].min
+      return if !response.class.body_permitted? || response.chunked? || body.bytesize > LONGEST_BODY
+
+      missing = response.content_length.to_i - body.bytesize
+      raise EOFError, "the connection was lost within the answer" if missing.positive?
     end
 
     def failure(error, retryable:)
