@@ -153,8 +153,9 @@ class TestReadme < LibraryTest
         #{block("OrderMailer")}
       RUBY
       Dir.mktmpdir do |folder|
-        output, status = Open3.capture2e(Gem.ruby, "-I#{ROOT}/lib", "-e", program, chdir: folder)
+        output, status = Open3.capture2e(Gem.ruby, "-w", "-I#{ROOT}/lib", "-e", program, chdir: folder)
         assert_predicate status, :success?, output
+        refute_includes output, "#{ROOT}/lib"
       end
       assert_delivered(server)
     end

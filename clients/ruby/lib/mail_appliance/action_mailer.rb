@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 require "socket"
-require_relative "../mail_appliance"
+require_relative "../mail_appliance" unless defined?(MailAppliance::Client) # which requires this file under Rails
 
 module MailAppliance
   # Delivers messages of the mail gem, and so of ActionMailer, through the appliance's HTTP interface.
