@@ -52,8 +52,8 @@ class Language:
 def _python(*words: str) -> Callable[[Path, Path], Ready]:
     def prepare(clients: Path, _: Path) -> Ready:
         driver = _file(clients / "python" / "conformance_driver.py")
-        if "--async" in words and not (find_spec("httpx") and find_spec("anyio")):
-            raise CannotRun("the asynchronous client needs httpx and anyio")
+        if "--async" in words and not find_spec("anyio"):
+            raise CannotRun("the asynchronous client needs anyio")
         return Ready((sys.executable, str(driver), *words), {"PYTHONPATH": str(clients / "python" / "src")})
 
     return prepare
@@ -62,9 +62,10 @@ def _python(*words: str) -> Callable[[Path, Path], Ready]:
 def _node(clients: Path, _: Path) -> Ready:
     folder = clients / "node"
     driver, node, npm = _file(folder / "conformance" / "driver.mjs"), _program("node"), _program("npm")
-    if not (folder / "node_modules").is_dir():
+    wanted, sources = _written(folder / "package.json"), _newest(folder / "src")
+    if _written(folder / "node_modules" / ".package-lock.json") < wanted:  # npm's own record of what it has installed
         _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund"], folder)
-    if _newest(folder / "dist") < max(_newest(folder / "src"), (folder / "package.json").stat().st_mtime):
+    if _newest(folder / "dist") < max(sources, wanted):
         _run([npm, "run", "build"], folder)
     return Ready((node, str(driver)), {})
 
@@ -115,9 +116,14 @@ def _program(name: str) -> str:
     return found
 
 
+def _written(path: Path) -> float:
+    """When a file was written; 0 if it is not there."""
+    return path.stat().st_mtime if path.is_file() else 0.0
+
+
 def _newest(folder: Path) -> float:
     """When the newest file of a folder was written; 0 if there is none."""
-    return max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=0.0)
+    return max(map(_written, folder.rglob("*")), default=0.0)
 
 
 def _run(command: list[str], folder: Path) -> None:

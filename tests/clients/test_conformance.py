@@ -22,7 +22,7 @@ Outcomes = dict[tuple[str, str], Future[Outcome]]
 def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
     """Those of all scenarios that are to be tested: they mostly wait, so several run at once."""
     ours = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
-    wanted = [(item.callspec.params["language"], item.callspec.params["scenario"]) for item in ours]
+    wanted = [(str(item.callspec.params["language"]), str(item.callspec.params["scenario"])) for item in ours]
     directory = tmp_path_factory.mktemp("conformance")
     (directory / "materials").mkdir()
     with ExitStack() as open_, started(directory / "appliance") as server:

@@ -1,5 +1,6 @@
 """The runner finds what is wrong: a library that breaks rules fails the scenarios of those rules, and is told how."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def wrong(server: Server, tmp_path: Path) -> Iterator[Bench]:
     """A driver that breaks rules, ready to be tried."""
     (tmp_path / "driver.py").write_text(WRONG)
-    ready = Ready((drivers.sys.executable, str(tmp_path / "driver.py")), {})
+    ready = Ready((sys.executable, str(tmp_path / "driver.py")), {})
     several = Drivers(ready)
     (tmp_path / "materials").mkdir()
     yield Bench(server, Language("wrong", "python", lambda *_: ready), several, Materials(tmp_path / "materials"))
@@ -84,7 +85,7 @@ def test_what_is_wrong_is_told(wrong: Bench, name: str, told: str | None) -> Non
 def test_a_driver_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes on after its input has ended is told."""
     monkeypatch.setattr(drivers, "END_TIMEOUT", 0.5)
-    endless = Drivers(Ready((drivers.sys.executable, "-c", "print('{}', flush=True); import time; time.sleep(60)"), {}))
+    endless = Drivers(Ready((sys.executable, "-c", "print('{}', flush=True); import time; time.sleep(60)"), {}))
     with endless.one({}) as driver:
         assert driver.ask({}) == {}
     with pytest.raises(DriverFailed, match="did not end"):

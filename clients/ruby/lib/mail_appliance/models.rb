@@ -1,0 +1,105 @@
+# frozen_string_literal: true
+
+require "time"
+
+module MailAppliance
+  # Reads a value object out of a JSON object: unknown fields are ignored, missing ones are nil, the result is frozen.
+  module FromJSON
+    def from_json(object, **more)
+      fields = members.to_h { |name| [name, read(name, object[name.to_s])] }
+      new(**fields, **more).freeze
+    end
+
+    private
+
+    def read(name, value)
+      case name
+      when :recipients then list(Recipient, value)
+      when :attachments then list(AttachmentInfo, value)
+      when :created_at, :delivered_at, :bounced_at then time(value)
+      else value.freeze
+      end
+    end
+
+    def list(type, values)
+      values.grep(Hash).map { |each| type.from_json(each) }.freeze if values.is_a?(Array)
+    end
+
+    def time(value)
+      Time.iso8601(value).freeze if value.is_a?(String)
+    rescue ArgumentError
+      nil
+    end
+  end
+  private_constant :FromJSON
+
+  # A file to send, as bytes. With a +content_id+ it is an inline image, `<img src="cid:…">` in the HTML.
+  Attachment = Struct.new(:filename, :bytes, :content_type, :content_id, keyword_init: true) do
+    def self.from_bytes(bytes, filename:, content_type: nil, content_id: nil)
+      new(filename: filename, bytes: bytes.b.freeze, content_type: content_type, content_id: content_id).freeze
+    end
+
+    # Reads the file now; its name is the last part of the path unless given.
+    def self.from_path(path, filename: File.basename(path), **options)
+      from_bytes(File.binread(path), filename: filename, **options)
+    rescue SystemCallError => error
+      raise ConfigurationError, "the attachment cannot be read: #{error.message}"
+    end
+
+    # Reads the stream now, from where it stands to its end. It should have been opened in binary mode.
+    def self.from_io(io, filename:, **options)
+      from_bytes(io.read, filename: filename, **options)
+    end
+
+    # The bytes of a large file do not belong into a log.
+    def inspect
+      "#<#{self.class} #{filename.inspect} (#{bytes.bytesize} bytes)>"
+    end
+    alias_method :to_s, :inspect
+  end
+
+  # What the appliance says of an attachment that it accepted.
+  AttachmentInfo = Struct.new(:filename, :content_type, :size, :content_id, keyword_init: true) do
+    extend FromJSON
+  end
+
+  # The answer to Client#send_email: the message was accepted and is queued, not yet delivered.
+  # +replayed+: an earlier request with this key was accepted already, and this is its answer again.
+  SendResult = Struct.new(
+    :id, :status, :source, :request_id, :from, :to, :cc, :bcc, :reply_to, :subject, :billing_status,
+    :recipient_count, :credits_reserved, :headers, :tags, :attachments, :idempotency_key, :replayed,
+    keyword_init: true
+  ) do
+    extend FromJSON
+
+    alias_method :replayed?, :replayed
+  end
+
+  # One recipient of a Message; times are Time objects or nil.
+  Recipient = Struct.new(
+    :id, :email, :status, :billing_status, :attempt_count, :last_smtp_code, :last_smtp_response,
+    :delivered_at, :bounced_at,
+    keyword_init: true
+  ) do
+    extend FromJSON
+  end
+
+  # The state of a message, as Client#get and Client#wait return it.
+  Message = Struct.new(
+    :id, :status, :source, :from, :subject, :billing_status, :recipient_count, :credits_reserved, :created_at,
+    :request_id, :recipients,
+    keyword_init: true
+  ) do
+    extend FromJSON
+
+    # Whether every recipient has reached its result.
+    def final?
+      %w[delivered partial failed].include?(status)
+    end
+  end
+
+  # A verified webhook event. +data+ is a frozen Hash with the fields that were there, by symbols.
+  Event = Struct.new(:id, :type, :created_at, :data, keyword_init: true) do
+    extend FromJSON
+  end
+end
