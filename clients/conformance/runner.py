@@ -9,6 +9,7 @@ import re
 import ssl
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -102,6 +103,8 @@ class Bench:
             problems = self._problems(scenario)
         except DriverFailed as failed:
             problems = [str(failed)]
+        except Exception as fault:  # one scenario's, which must not hide the outcomes of the others
+            problems = traceback.format_exception(fault)[-3:]
         return Outcome(self.language.name, scenario.name, tuple(problems), time.monotonic() - begin)
 
     def _problems(self, scenario: Scenario) -> list[str]:
