@@ -1,6 +1,6 @@
 /**
  * What is sent and what comes back, with the names of the interface in camel case. Answers are read leniently: unknown
- * fields are ignored, unknown values are kept, and what is missing or of another type is null.
+ * fields are ignored, unknown values are kept, a missing list is empty, and any other missing field is null.
  */
 
 /** An address: `a@example.com` or `Name <a@example.com>`. */
@@ -80,17 +80,17 @@ export interface SendResult {
   readonly source: Source | null;
   readonly requestId: string | null;
   readonly from: string | null;
-  readonly to: readonly string[] | null;
-  readonly cc: readonly string[] | null;
-  readonly bcc: readonly string[] | null;
+  readonly to: readonly string[];
+  readonly cc: readonly string[];
+  readonly bcc: readonly string[];
   readonly replyTo: string | null;
   readonly subject: string | null;
   readonly billingStatus: BillingStatus | null;
   readonly recipientCount: number | null;
   readonly creditsReserved: number | null;
   readonly headers: Readonly<Record<string, string>> | null;
-  readonly tags: readonly string[] | null;
-  readonly attachments: readonly AttachmentInfo[] | null;
+  readonly tags: readonly string[];
+  readonly attachments: readonly AttachmentInfo[];
   /** The key of this send, the caller's or the automatic one. */
   readonly idempotencyKey: string;
   /** Whether the appliance had accepted the same email with the same key before. */
@@ -122,7 +122,7 @@ export interface Message {
   readonly creditsReserved: number | null;
   /** RFC 3339. */
   readonly createdAt: string | null;
-  readonly recipients: readonly Recipient[] | null;
+  readonly recipients: readonly Recipient[];
   readonly requestId: string | null;
 }
 
@@ -173,8 +173,8 @@ function number(value: unknown): number | null {
   return typeof value === "number" ? value : null;
 }
 
-function list<T>(value: unknown, read: (item: unknown) => T | null): T[] | null {
-  return Array.isArray(value) ? value.map(read).filter((item): item is T => item !== null) : null;
+function list<T>(value: unknown, read: (item: unknown) => T | null): T[] {
+  return Array.isArray(value) ? value.map(read).filter((item): item is T => item !== null) : [];
 }
 
 function stringMap(value: unknown): Record<string, string> | null {

@@ -8,6 +8,7 @@
 
 import { AsyncLocalStorage } from "node:async_hooks";
 import { channel } from "node:diagnostics_channel";
+import { setImmediate } from "node:timers/promises";
 
 const LONGEST_ANSWER = 16 * 1024 * 1024; // bytes
 // OpenSSL's verification errors as Node names them, and the check of the host's name.
@@ -81,6 +82,8 @@ export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits
 async function answer(fetched: Promise<FetchResponse>): Promise<Attempt> {
   const { status, headers, body } = await fetched;
   const text = body ? await readText(body) : "";
+  // undici frees a connection in the event loop's turn after the body's end: without this, the next request opens another.
+  await setImmediate();
   return { kind: "answer", status, headers, text };
 }
 
