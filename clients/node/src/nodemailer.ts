@@ -181,17 +181,9 @@ function refuseAccess(data: MailData, value: unknown, name: string): void {
   }
 }
 
-/** A copy of an attachment that nodemailer normalizes as it would send it. */
-function prepared(attachment: MailAttachment, index: number): MailAttachment {
-  const location = attachment.path || attachment.href;
-  const copy = { ...attachment };
-  // Without content nodemailer would take the attachment itself for it.
-  if (!location && !copy.content) copy.content = Buffer.alloc(0);
-  const dataUrl = /^data:([^;,]*)/i.exec(String(location));
-  if (dataUrl) {
-    copy.filename ||= `attachment-${index + 1}`;
-    if (dataUrl[1]) copy.contentType ??= dataUrl[1];
-  }
+/** A copy of an attachment; without content nodemailer would take the attachment itself for it. */
+function prepared({ ...copy }: MailAttachment): MailAttachment {
+  if (!copy.path && !copy.href && !copy.content) copy.content = Buffer.alloc(0);
   return copy;
 }
 

@@ -59,7 +59,7 @@ export type Attempt =
 export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits, signal: AbortSignal | undefined): Promise<Attempt> {
   const controller = new AbortController();
   const abort = (reason: unknown): void => controller.abort(reason);
-  const timer = setTimeout(() => abort(new Error(`no whole answer within ${limits.timeout} ms`)), limits.timeout);
+  let timer: NodeJS.Timeout | undefined;
   const connecting = new ConnectTimer(limits.connectTimeout, abort);
   const forward = (): void => abort(signal?.reason);
   signal?.addEventListener("abort", forward, { once: true });
@@ -67,6 +67,8 @@ export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits
     signal?.throwIfAborted();
     const { url, ...init } = request;
     const exchange = connecting.watch(() => answer(fetch(url, { ...init, redirect: "manual", signal: controller.signal })));
+    // Started after the call, in which Node loads undici the first time.
+    timer = setTimeout(() => abort(new Error(`no whole answer within ${limits.timeout} ms`)), limits.timeout);
     // A fetch that does not heed its signal must not outlast it.
     return await Promise.race([exchange, rejection(controller.signal)]);
   } catch (error) {
