@@ -1,4 +1,4 @@
-/** The driver of clients/conformance: one JSON command per line in, one JSON answer per line out. Needs `npm run build`. */
+/** The driver of clients/conformance: a JSON command per line in, a JSON answer per line out. Needs `npm run build`. */
 
 import { createReadStream } from "node:fs";
 import { createInterface } from "node:readline";
@@ -11,7 +11,11 @@ let client;
 const COMMANDS = {
   client({ url, token, username, password, retries, connect_timeout, timeout }) {
     const options = { baseUrl: url, token, username, password, retries };
-    client = new MailAppliance({ ...options, connectTimeout: milliseconds(connect_timeout), timeout: milliseconds(timeout) });
+    client = new MailAppliance({
+      ...options,
+      connectTimeout: milliseconds(connect_timeout),
+      timeout: milliseconds(timeout),
+    });
     return { ok: true };
   },
   async send({ message, idempotency_key: idempotencyKey }) {
@@ -43,7 +47,10 @@ function email({ reply_to: replyTo, attachments, ...rest }) {
 function attachment({ filename, content_type: contentType, content_id: contentId, bytes_base64, path, stream_path }) {
   const options = { filename, contentType, contentId };
   if (path !== undefined) return { ...options, path };
-  return { ...options, content: bytes_base64 === undefined ? createReadStream(stream_path) : Buffer.from(bytes_base64, "base64") };
+  return {
+    ...options,
+    content: bytes_base64 === undefined ? createReadStream(stream_path) : Buffer.from(bytes_base64, "base64"),
+  };
 }
 
 /** Names in snake case, as the interface has them; the keys of `headers` stay. */
@@ -51,13 +58,25 @@ function snake(value) {
   if (Array.isArray(value)) return value.map(snake);
   if (typeof value !== "object" || value === null) return value;
   const name = (key) => key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-  return Object.fromEntries(Object.entries(value).map(([key, item]) => [name(key), key === "headers" ? item : snake(item)]));
+  return Object.fromEntries(
+    Object.entries(value).map(([key, item]) => [name(key), key === "headers" ? item : snake(item)]),
+  );
 }
 
 function failure(error) {
   if (!(error instanceof MailApplianceError)) throw error;
   const { name, message, status = null, code = null, requestId = null, retryAfter = null, idempotencyKey } = error;
-  return { error: { class: name, status, code, message, request_id: requestId, retry_after: retryAfter, idempotency_key: idempotencyKey } };
+  return {
+    error: {
+      class: name,
+      status,
+      code,
+      message,
+      request_id: requestId,
+      retry_after: retryAfter,
+      idempotency_key: idempotencyKey,
+    },
+  };
 }
 
 async function run(line) {

@@ -5,8 +5,24 @@ import { setTimeout } from "node:timers/promises";
 
 import { settings, type MailApplianceOptions, type Settings } from "./configuration.js";
 import { encodeEmail } from "./email.js";
-import { apiError, ConfigurationError, ConnectionFailed, WaitTimeout, type ApiError, type MailApplianceError } from "./errors.js";
-import { message, parseObject, sendResult, string, type Email, type JsonObject, type Message, type SendResult } from "./models.js";
+import {
+  apiError,
+  ConfigurationError,
+  ConnectionFailed,
+  WaitTimeout,
+  type ApiError,
+  type MailApplianceError,
+} from "./errors.js";
+import {
+  message,
+  parseObject,
+  sendResult,
+  string,
+  type Email,
+  type JsonObject,
+  type Message,
+  type SendResult,
+} from "./models.js";
 import { isFinal, nextStep, parseRetryAfter, pollPause, type Outcome, type Retries } from "./plan.js";
 import { attempt, type Attempt, type Fetch, type HttpRequest } from "./transport.js";
 import { VERSION } from "./version.js";
@@ -57,12 +73,13 @@ export class MailAppliance {
 
   /** The message with the state of its recipients. */
   async get(id: string, { signal }: CallOptions = {}): Promise<Message> {
-    if (!id) throw new ConfigurationError("id must not be empty");
+    // A URL cannot hold the two dots, encoded or not: fetch would ask for another path.
+    if (!id || id === "." || id === "..") throw new ConfigurationError("id must be a message's id, not empty or dots");
     const answer = await this.#request("GET", `/emails/${encodeURIComponent(id)}`, { key: null, signal });
     return resultOf(answer, null, message);
   }
 
-  /** The message once its status is `delivered`, `partial` or `failed`; throws WaitTimeout when it is not by the end. */
+  /** The message once its status is `delivered`, `partial` or `failed`; WaitTimeout if it is not by the end. */
   async wait(id: string, { timeout = 60_000, signal }: WaitOptions = {}): Promise<Message> {
     if (!(timeout >= 0)) throw new ConfigurationError("timeout must be a number of milliseconds, 0 or more");
     const start = performance.now();
@@ -76,10 +93,19 @@ export class MailAppliance {
   }
 
   /** The answer with a status 2xx, after as many attempts as planned. */
-  async #request(method: HttpRequest["method"], path: string, { headers, body, key, signal }: RequestParts): Promise<Answer> {
+  async #request(
+    method: HttpRequest["method"],
+    path: string,
+    { headers, body, key, signal }: RequestParts,
+  ): Promise<Answer> {
     const { baseUrl, authorization, retries: allowed } = this.#settings;
     const common = { Authorization: authorization, Accept: "application/json", "User-Agent": USER_AGENT };
-    const request = { method, url: baseUrl + path, headers: { ...common, ...headers }, ...(body === undefined ? {} : { body }) };
+    const request = {
+      method,
+      url: baseUrl + path,
+      headers: { ...common, ...headers },
+      ...(body === undefined ? {} : { body }),
+    };
     let retries: Retries = { made: 0, allowed };
     for (;;) {
       const attempted = await attempt(this.#fetch ?? globalThis.fetch, request, this.#settings, signal);

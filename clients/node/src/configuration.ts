@@ -53,7 +53,9 @@ function baseUrl(value: string): string {
   // The URL parser repairs what has no host ("http:///path", "http:host"); a mistake is better told.
   const url = /^https?:\/\/[^/?#]/i.test(value) ? parsed(value) : null;
   if (!url || url.username || url.password || /[?#]/.test(value)) {
-    throw new ConfigurationError("baseUrl (MAIL_APPLIANCE_URL) must be http or https with a host, without user, query or fragment");
+    throw new ConfigurationError(
+      "baseUrl (MAIL_APPLIANCE_URL) must be http or https with a host, without user, query or fragment",
+    );
   }
   return (url.origin + url.pathname).replace(/\/+$/, "");
 }
@@ -86,12 +88,16 @@ function bearer(token: string): string {
 
 function basic(username: string | undefined, password: string | undefined): string {
   if (!username && !password) {
-    throw missing("a token, or username and password,", "MAIL_APPLIANCE_TOKEN, or MAIL_APPLIANCE_USERNAME and MAIL_APPLIANCE_PASSWORD");
+    throw missing(
+      "a token, or username and password,",
+      "MAIL_APPLIANCE_TOKEN, or MAIL_APPLIANCE_USERNAME and MAIL_APPLIANCE_PASSWORD",
+    );
   }
   if (!username) throw missing("username", "MAIL_APPLIANCE_USERNAME");
   if (!password) throw missing("password", "MAIL_APPLIANCE_PASSWORD");
   // RFC 7617 2: the first colon ends the username.
-  if (username.includes(":")) throw new ConfigurationError("username (MAIL_APPLIANCE_USERNAME) must not contain a colon");
+  if (username.includes(":"))
+    throw new ConfigurationError("username (MAIL_APPLIANCE_USERNAME) must not contain a colon");
   return `Basic ${Buffer.from(`${username}:${password}`).toString("base64")}`;
 }
 
@@ -100,7 +106,8 @@ function missing(option: string, variable: string): ConfigurationError {
 }
 
 function retries(value: number): number {
-  if (!Number.isSafeInteger(value) || value < 0) throw new ConfigurationError("retries must be a whole number, 0 or more");
+  if (!Number.isSafeInteger(value) || value < 0)
+    throw new ConfigurationError("retries must be a whole number, 0 or more");
   return value;
 }
 

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { ConfigurationError } from "./errors.js";
 import type { Attachment, Email, WebStream } from "./models.js";
 
-/** Names that differ between this library and the interface; any other is sent as it is, and the appliance judges it. */
+/** Names that differ from the interface's; any other is sent as it is, and the appliance judges it. */
 const EMAIL_NAMES: Names = { replyTo: "reply_to" };
 const ATTACHMENT_NAMES: Names = { contentType: "content_type", contentId: "content_id" };
 
@@ -33,11 +33,18 @@ export async function encodeEmail({ attachments, ...rest }: Email, context: Send
   } catch (error) {
     context.signal?.throwIfAborted();
     const { idempotencyKey } = context;
-    throw new ConfigurationError(error instanceof Error ? error.message : String(error), { idempotencyKey, cause: error });
+    throw new ConfigurationError(error instanceof Error ? error.message : String(error), {
+      idempotencyKey,
+      cause: error,
+    });
   }
 }
 
-async function encodeAttachment({ content, path, ...rest }: Attachment, name: string, signal: AbortSignal | undefined): Promise<unknown> {
+async function encodeAttachment(
+  { content, path, ...rest }: Attachment,
+  name: string,
+  signal: AbortSignal | undefined,
+): Promise<unknown> {
   if ((content === undefined) === (path === undefined)) throw new TypeError(`${name} needs either content or path`);
   const fields = renamed(rest, ATTACHMENT_NAMES);
   if (path !== undefined) fields["filename"] ??= basename(path instanceof URL ? fileURLToPath(path) : path);
@@ -57,16 +64,22 @@ function renamed(fields: object, names: Names): Record<string, unknown> {
   return result;
 }
 
-async function readContent(content: Attachment["content"], name: string, signal: AbortSignal | undefined): Promise<Buffer> {
+async function readContent(
+  content: Attachment["content"],
+  name: string,
+  signal: AbortSignal | undefined,
+): Promise<Buffer> {
   if (content instanceof Uint8Array) return Buffer.from(content.buffer, content.byteOffset, content.byteLength);
   if (content instanceof ArrayBuffer) return Buffer.from(content);
   const stream = chunks(content);
   // A string may be text or base64: refused, because a wrong guess would send a broken file.
-  if (!stream) throw new TypeError(`${name}.content must be bytes or a stream; make bytes of a string with Buffer.from`);
+  if (!stream)
+    throw new TypeError(`${name}.content must be bytes or a stream; make bytes of a string with Buffer.from`);
   const parts: Uint8Array[] = [];
   for await (const chunk of stream) {
     signal?.throwIfAborted();
-    if (typeof chunk !== "string" && !(chunk instanceof Uint8Array)) throw new TypeError(`${name}.content must give bytes or strings`);
+    if (typeof chunk !== "string" && !(chunk instanceof Uint8Array))
+      throw new TypeError(`${name}.content must give bytes or strings`);
     parts.push(typeof chunk === "string" ? Buffer.from(chunk) : chunk);
   }
   return Buffer.concat(parts);

@@ -1,6 +1,6 @@
 /**
- * The errors of the library. All derive from MailApplianceError and carry the idempotency key of the send that failed, so
- * that a caller can send again with the same key and not send twice.
+ * The errors of the library. All derive from MailApplianceError and carry the idempotency key of the send that failed,
+ * so that a caller can send again with the same key and not send twice.
  */
 
 import type { Message } from "./models.js";
@@ -26,7 +26,7 @@ export class MailApplianceError extends Error {
 /** A mistake of the caller, found before any request. */
 export class ConfigurationError extends MailApplianceError {}
 
-/** No whole answer came: refused, reset, lost, timed out, or a certificate that does not verify. `cause` is what fetch threw. */
+/** No whole answer came: refused, reset, lost, timed out, or an untrusted certificate. `cause` is what fetch threw. */
 export class ConnectionFailed extends MailApplianceError {}
 
 /** A webhook that must not be trusted. */

@@ -44,6 +44,7 @@ export type {
   RecipientStatus,
   SendResult,
   Source,
+  WebStream,
   WebhookEvent,
 } from "./models.js";
 export type { Fetch, FetchBody, FetchInit, FetchResponse } from "./transport.js";

@@ -178,7 +178,9 @@ function list<T>(value: unknown, read: (item: unknown) => T | null): T[] {
 }
 
 function stringMap(value: unknown): Record<string, string> | null {
-  const entries = Object.entries(object(value) ?? {}).filter((entry): entry is [string, string] => string(entry[1]) !== null);
+  const entries = Object.entries(object(value) ?? {}).filter(
+    (entry): entry is [string, string] => string(entry[1]) !== null,
+  );
   return object(value) && Object.fromEntries(entries);
 }
 

@@ -118,14 +118,16 @@ export function mailApplianceTransport(options: MailAppliance | MailApplianceOpt
 }
 
 async function send(client: MailAppliance, mail: NodemailerMessage): Promise<SentMessageInfo> {
-  const raw = mail.data as MailData;
+  const given = mail.data as MailData;
   refuseWhatJsonCannotCarry(mail);
   // nodemailer writes what it has read into the attachments, which are the caller's objects: it gets copies.
-  if (raw.attachments) raw.attachments = raw.attachments.map(prepared);
+  if (given.attachments) given.attachments = given.attachments.map(prepared);
   const data = await normalized(mail);
   const headers = headersOf(data);
   const idempotencyKey = taken(headers, "Idempotency-Key");
-  const tags = taken(headers, "X-Service-Tag")?.split(",").map((tag) => tag.trim());
+  const tags = taken(headers, "X-Service-Tag")
+    ?.split(",")
+    .map((tag) => tag.trim());
   const result = await client.send(
     {
       from: address(data.from, "from"),
@@ -155,9 +157,11 @@ function refuseWhatJsonCannotCarry(mail: NodemailerMessage): void {
   refuseAccess(data, data.html, "html");
   data.attachments?.forEach((each, index) => {
     const name = `attachments[${index}]`;
-    for (const field of REFUSED_IN_ATTACHMENT) if (isGiven((each as Record<string, unknown>)[field])) throw refused(`${name}.${field}`);
+    for (const field of REFUSED_IN_ATTACHMENT)
+      if (isGiven((each as Record<string, unknown>)[field])) throw refused(`${name}.${field}`);
     if (each.filename === false) throw refused(`${name} without a filename`);
-    if (each.contentDisposition === "inline" && !each.cid) throw refused(`${name}.contentDisposition "inline" without cid`);
+    if (each.contentDisposition === "inline" && !each.cid)
+      throw refused(`${name}.contentDisposition "inline" without cid`);
     refuseAccess(data, each, name);
   });
 }
@@ -170,14 +174,16 @@ function refused(what: string): ConfigurationError {
   return new ConfigurationError(`the mail appliance's HTTP interface cannot carry ${what}; send this message by SMTP`);
 }
 
-/** nodemailer before version 7 does not heed its own disableFileAccess and disableUrlAccess when it normalizes a message. */
+/** Older nodemailers do not heed disableFileAccess and disableUrlAccess when they normalize a message. */
 function refuseAccess(data: MailData, value: unknown, name: string): void {
   const { path, href } = (typeof value === "object" && value !== null ? value : {}) as Content;
   const location = path || href;
   if (!location || /^data:/i.test(String(location))) return;
   const isUrl = !path || /^https?:/i.test(String(path));
   if (isUrl ? data.disableUrlAccess : data.disableFileAccess) {
-    throw new ConfigurationError(`${name}: ${isUrl ? "disableUrlAccess" : "disableFileAccess"} forbids to read ${String(location)}`);
+    throw new ConfigurationError(
+      `${name}: ${isUrl ? "disableUrlAccess" : "disableFileAccess"} forbids to read ${String(location)}`,
+    );
   }
 }
 
@@ -209,7 +215,8 @@ function textOf(value: unknown): string | undefined {
 }
 
 function attachment({ filename, contentType, cid, content, encoding }: MailAttachment): Attachment {
-  const bytes = typeof content === "string" ? Buffer.from(content, encoding === "base64" ? "base64" : "utf8") : (content as Buffer);
+  const bytes =
+    typeof content === "string" ? Buffer.from(content, encoding === "base64" ? "base64" : "utf8") : (content as Buffer);
   return { filename: filename as string, content: bytes, contentType, contentId: cid?.replace(/[<>]/g, "") };
 }
 
@@ -225,8 +232,17 @@ function headersOf(data: MailData): Map<string, [string, string]> {
   return headers;
 }
 
-function* headerEntries({ headers, list, priority, xMailer, references, inReplyTo, normalizedHeaders }: MailData): Generator<[string, unknown]> {
-  if (Array.isArray(headers)) for (const { key, value } of headers as { key: string; value: unknown }[]) yield [key, value];
+function* headerEntries({
+  headers,
+  list,
+  priority,
+  xMailer,
+  references,
+  inReplyTo,
+  normalizedHeaders,
+}: MailData): Generator<[string, unknown]> {
+  if (Array.isArray(headers))
+    for (const { key, value } of headers as { key: string; value: unknown }[]) yield [key, value];
   else yield* Object.entries(headers ?? {});
   yield* Object.entries(PRIORITIES[String(priority).toLowerCase()] ?? {});
   if (typeof xMailer === "string") yield ["X-Mailer", xMailer];
@@ -249,7 +265,19 @@ function taken(headers: Map<string, [string, string]>, name: string): string | u
   return found?.[1];
 }
 
-function sentInfo({ id, idempotencyKey, replayed }: SendResult, { from, to }: { from: string | false; to: string[] }): SentMessageInfo {
+function sentInfo(
+  { id, idempotencyKey, replayed }: SendResult,
+  { from, to }: { from: string | false; to: string[] },
+): SentMessageInfo {
   const envelope = { from: from || "", to };
-  return { messageId: id, envelope, accepted: to, rejected: [], pending: [], response: `queued as ${id}`, idempotencyKey, replayed };
+  return {
+    messageId: id,
+    envelope,
+    accepted: to,
+    rejected: [],
+    pending: [],
+    response: `queued as ${id}`,
+    idempotencyKey,
+    replayed,
+  };
 }

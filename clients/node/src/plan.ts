@@ -23,7 +23,12 @@ const POLL_LONGEST = 10_000;
 export type Outcome =
   | { readonly kind: "lost" }
   | { readonly kind: "untrusted" }
-  | { readonly kind: "answer"; readonly status: number; readonly code: string | null; readonly retryAfter: number | null };
+  | {
+      readonly kind: "answer";
+      readonly status: number;
+      readonly code: string | null;
+      readonly retryAfter: number | null;
+    };
 
 /** The retries of one request: made so far, and allowed. */
 export interface Retries {
@@ -32,7 +37,8 @@ export interface Retries {
 }
 
 /** What to do after an attempt; the pause is in milliseconds. */
-export type Step = { readonly kind: "finish" } | { readonly kind: "retry"; readonly pause: number; readonly retries: Retries };
+export type Step =
+  { readonly kind: "finish" } | { readonly kind: "retry"; readonly pause: number; readonly retries: Retries };
 
 const FINISH: Step = { kind: "finish" };
 
@@ -71,7 +77,7 @@ export function isFinal(status: string | null): boolean {
   return status === "delivered" || status === "partial" || status === "failed";
 }
 
-/** The pause before the next look at a message, or null at the end; all in milliseconds. `polls` counts the looks so far. */
+/** Milliseconds before the next look at a message, or null at the end. `polls` counts the looks so far. */
 export function pollPause(polls: number, elapsed: number, timeout: number): number | null {
   const left = timeout - elapsed;
   if (left <= 0) return null;

@@ -1,7 +1,7 @@
 /**
- * For an application's tests: a client that records what is sent and answers from memory, with the sandbox's rules. It is
- * the real client on a fetch of its own, so checks, keys, attachments, errors and results are the real ones; recipients,
- * sizes and sender domains are judged only by a real appliance, whose sandbox shows that too.
+ * For an application's tests: a client that records what is sent and answers from memory, with the sandbox's rules. It
+ * is the real client on a fetch of its own: keys, attachments, errors and results are the real ones. The email itself
+ * (addresses, sizes, the sender's domain) is judged only by an appliance, for example one in the sandbox.
  */
 
 import { MailAppliance } from "./client.js";
@@ -34,6 +34,8 @@ const STATUSES: Readonly<Record<ErrorCode, number>> = {
   service_unavailable: 503,
   temporary_failure: 503,
 };
+
+const TIME = "2000-01-01T00:00:00Z"; // of every event: the fake has no clock
 
 /** A client whose emails stay in `sent`. It does not retry, so that a failure shows at once. */
 export class FakeMailAppliance extends MailAppliance {
@@ -82,43 +84,56 @@ function answer(sent: SentEmail[], url: string, { method, headers, body }: Fetch
 function accepted({ id, email }: SentEmail): JsonObject {
   const lists = { to: list(email["to"]), cc: list(email["cc"]), bcc: list(email["bcc"]), tags: list(email["tags"]) };
   const count = recipientsOf(email).length;
-  const attachments = (Array.isArray(email["attachments"]) ? email["attachments"] : []).map(({ content, ...rest }: { content: string }) => ({
-    ...rest,
-    size: Buffer.from(content, "base64").length,
-  }));
+  const attachments = (Array.isArray(email["attachments"]) ? email["attachments"] : []).map(
+    ({ content, ...rest }: { content: string }) => ({
+      ...rest,
+      size: Buffer.from(content, "base64").length,
+    }),
+  );
   const counts = { billing_status: "reserved", recipient_count: count, credits_reserved: count };
   return { ...email, ...lists, ...counts, attachments, id, status: "queued", source: "api", request_id: "req_fake" };
 }
 
 /** Every recipient has its result at once, by the sandbox's rule for the local part. */
 function messageOf({ id, email }: SentEmail): JsonObject {
-  const recipients = recipientsOf(email).map((address, index) => ({ id: `rcp_fake${index + 1}`, email: address, ...resultOf(address) }));
+  const recipients = recipientsOf(email).map((address, index) => ({
+    id: `rcp_fake${index + 1}`,
+    email: address,
+    ...resultOf(address),
+  }));
   const delivered = recipients.filter(({ status }) => status === "delivered").length;
   const status = delivered === recipients.length ? "delivered" : delivered > 0 ? "partial" : "failed";
   const released = recipients.every(({ billing_status }) => billing_status === "released");
   const counts = { recipient_count: recipients.length, credits_reserved: recipients.length };
-  const about = { id, from: email["from"], subject: email["subject"], source: "api", created_at: NOW, request_id: "req_fake" };
+  const about = {
+    id,
+    from: email["from"],
+    subject: email["subject"],
+    source: "api",
+    created_at: TIME,
+    request_id: "req_fake",
+  };
   return { ...about, ...counts, status, billing_status: released ? "released" : "settled", recipients };
 }
-
-const NOW = "2000-01-01T00:00:00Z";
 
 function resultOf(address: string): { status: string; billing_status: string } & JsonObject {
   if (address.startsWith("bounce")) {
     const reply = { last_smtp_code: 550, last_smtp_response: "550 5.1.1 user unknown" };
-    return { status: "bounced", billing_status: "released", attempt_count: 1, bounced_at: NOW, ...reply };
+    return { status: "bounced", billing_status: "released", attempt_count: 1, bounced_at: TIME, ...reply };
   }
   if (address.startsWith("fail")) {
     const reply = { last_smtp_code: 451, last_smtp_response: "451 4.3.0 try again later" };
     return { status: "failed", billing_status: "settled", attempt_count: 12, ...reply };
   }
   const reply = { last_smtp_code: 250, last_smtp_response: "250 2.0.0 accepted" };
-  return { status: "delivered", billing_status: "settled", attempt_count: 1, delivered_at: NOW, ...reply };
+  return { status: "delivered", billing_status: "settled", attempt_count: 1, delivered_at: TIME, ...reply };
 }
 
 /** The unique addresses, without names. */
 function recipientsOf(email: JsonObject): string[] {
-  const all = [email["to"], email["cc"], email["bcc"]].flatMap(list).map((each) => /<([^<>]*)>$/.exec(each)?.[1] ?? each);
+  const all = [email["to"], email["cc"], email["bcc"]]
+    .flatMap(list)
+    .map((each) => /<([^<>]*)>$/.exec(each)?.[1] ?? each);
   return [...new Map(all.map((each) => [each.toLowerCase(), each])).values()];
 }
 

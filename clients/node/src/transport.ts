@@ -2,8 +2,8 @@
  * One attempt of a request with fetch: the whole answer, or how it was lost. Nothing is retried here.
  *
  * fetch has no option for the time to connect, so the attempt watches undici, which is behind Node's fetch, through its
- * diagnostics channels: it is aborted when undici has taken the request and `connectTimeout` passes before the first byte is
- * written to a connection. A fetch that is not undici's tells nothing, and only `timeout` limits it.
+ * diagnostics channels: it is aborted when undici has taken the request and `connectTimeout` passes before the first
+ * byte is written to a connection. A fetch that is not undici's tells nothing, and only `timeout` limits it.
  */
 
 import { AsyncLocalStorage } from "node:async_hooks";
@@ -12,8 +12,8 @@ import { setImmediate } from "node:timers/promises";
 
 const LONGEST_ANSWER = 16 * 1024 * 1024; // bytes
 // OpenSSL's verification errors as Node names them, and the check of the host's name.
-const CERTIFICATE_ERROR =
-  /^(CERT_|CRL_|ERR_TLS_CERT_|UNABLE_TO_|SELF_SIGNED_CERT_|DEPTH_ZERO_SELF_SIGNED_CERT$|HOSTNAME_MISMATCH$|INVALID_CA$|INVALID_PURPOSE$|PATH_LENGTH_EXCEEDED$|ERROR_IN_CERT_)/;
+const CERTIFICATE_PREFIX = /^(CERT|CRL|ERR_TLS_CERT|UNABLE_TO|SELF_SIGNED_CERT|DEPTH_ZERO_SELF_SIGNED|ERROR_IN_CERT)_/;
+const CERTIFICATE_ERROR = /^(HOSTNAME_MISMATCH|INVALID_CA|INVALID_PURPOSE|PATH_LENGTH_EXCEEDED)$/;
 
 /** The part of fetch that is used. `globalThis.fetch` is one. */
 export type Fetch = (url: string, init: FetchInit) => Promise<FetchResponse>;
@@ -52,11 +52,21 @@ export interface Limits {
 
 /** How an attempt ended. */
 export type Attempt =
-  | { readonly kind: "answer"; readonly status: number; readonly headers: { get(name: string): string | null }; readonly text: string }
+  | {
+      readonly kind: "answer";
+      readonly status: number;
+      readonly headers: { get(name: string): string | null };
+      readonly text: string;
+    }
   | { readonly kind: "lost" | "untrusted"; readonly error: unknown };
 
 /** Makes one attempt. Throws only the reason of the caller's signal. */
-export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits, signal: AbortSignal | undefined): Promise<Attempt> {
+export async function attempt(
+  fetch: Fetch,
+  request: HttpRequest,
+  limits: Limits,
+  signal: AbortSignal | undefined,
+): Promise<Attempt> {
   const controller = new AbortController();
   const abort = (reason: unknown): void => controller.abort(reason);
   let timer: NodeJS.Timeout | undefined;
@@ -66,7 +76,9 @@ export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits
   try {
     signal?.throwIfAborted();
     const { url, ...init } = request;
-    const exchange = connecting.watch(() => answer(fetch(url, { ...init, redirect: "manual", signal: controller.signal })));
+    const exchange = connecting.watch(() =>
+      answer(fetch(url, { ...init, redirect: "manual", signal: controller.signal })),
+    );
     // Started after the call, in which Node loads undici the first time.
     timer = setTimeout(() => abort(new Error(`no whole answer within ${limits.timeout} ms`)), limits.timeout);
     // A fetch that does not heed its signal must not outlast it.
@@ -84,7 +96,7 @@ export async function attempt(fetch: Fetch, request: HttpRequest, limits: Limits
 async function answer(fetched: Promise<FetchResponse>): Promise<Attempt> {
   const { status, headers, body } = await fetched;
   const text = body ? await readText(body) : "";
-  // undici frees a connection in the event loop's turn after the body's end: without this, the next request opens another.
+  // undici frees a connection in the event loop's turn after the body's end; sooner, the next request opens another.
   await setImmediate();
   return { kind: "answer", status, headers, text };
 }
@@ -118,7 +130,8 @@ function rejection(signal: AbortSignal): Promise<never> {
 /** fetch throws a TypeError whose cause, or its cause, is the network's or OpenSSL's error. */
 function failure(error: unknown): Attempt {
   const codes = [error, cause(error), cause(cause(error))].map(code);
-  return { kind: codes.some((name) => CERTIFICATE_ERROR.test(name)) ? "untrusted" : "lost", error };
+  const isCertificate = (name: string): boolean => CERTIFICATE_PREFIX.test(name) || CERTIFICATE_ERROR.test(name);
+  return { kind: codes.some(isCertificate) ? "untrusted" : "lost", error };
 }
 
 function cause(error: unknown): unknown {

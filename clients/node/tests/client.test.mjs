@@ -13,14 +13,24 @@ import { ACCEPTED, EMAIL, error, json, reset, serve } from "./server.mjs";
 
 const { ApiError, ConfigurationError, ConnectionFailed, MailAppliance, MailApplianceError } = library;
 const AUTOMATIC_KEY = /^auto_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/;
-const client = (server, options = {}) => new MailAppliance({ baseUrl: server.url, username: "ada", password: "secret", ...options });
+const client = (server, options = {}) =>
+  new MailAppliance({ baseUrl: server.url, username: "ada", password: "secret", ...options });
 
 // Pauses without Retry-After are random * bound; their length is tested in plan.test.mjs.
 before(() => mock.method(Math, "random", () => 0));
 
 test("send posts the email as JSON and returns the accepted message", async (t) => {
-  const answer = { ...ACCEPTED, to: ["ada@example.net"], recipient_count: 1, billing_status: "donated", status: "scheduled", extra: {} };
-  const server = await serve(t, [json(202, { ...answer, attachments: [{ filename: "a.txt", size: 2, checksum: "x" }] })]);
+  const answer = {
+    ...ACCEPTED,
+    to: ["ada@example.net"],
+    recipient_count: 1,
+    billing_status: "donated",
+    status: "scheduled",
+    extra: {},
+  };
+  const server = await serve(t, [
+    json(202, { ...answer, attachments: [{ filename: "a.txt", size: 2, checksum: "x" }] }),
+  ]);
   const email = { ...EMAIL, replyTo: "help@example.com", headers: { "X-Order": "4711" }, tags: ["ü"], cc: undefined };
   const result = await client(server).send(email);
   const [{ method, url, headers, body }] = server.requests;
@@ -30,7 +40,12 @@ test("send posts the email as JSON and returns the accepted message", async (t) 
   assert.equal(headers.accept, "application/json");
   assert.equal(headers["user-agent"], `mail-appliance-node/${library.VERSION} node/${process.versions.node}`);
   assert.match(headers["idempotency-key"], AUTOMATIC_KEY);
-  assert.deepEqual(JSON.parse(body), { ...EMAIL, reply_to: "help@example.com", headers: { "X-Order": "4711" }, tags: ["ü"] });
+  assert.deepEqual(JSON.parse(body), {
+    ...EMAIL,
+    reply_to: "help@example.com",
+    headers: { "X-Order": "4711" },
+    tags: ["ü"],
+  });
   assert.deepEqual(result, {
     id: "msg_1",
     status: "scheduled",
@@ -75,7 +90,10 @@ test("each send without a key gets one of its own; a given key is used as it is"
 test("a key that no header can carry is refused before any request", async (t) => {
   const server = await serve(t, [json(202, ACCEPTED)]);
   for (const idempotencyKey of ["", " a", "a ", "ü", "a\nb", "x".repeat(256)]) {
-    await assert.rejects(client(server).send(EMAIL, { idempotencyKey }), (e) => e instanceof ConfigurationError && e.idempotencyKey === idempotencyKey);
+    await assert.rejects(
+      client(server).send(EMAIL, { idempotencyKey }),
+      (e) => e instanceof ConfigurationError && e.idempotencyKey === idempotencyKey,
+    );
   }
   await client(server).send(EMAIL, { idempotencyKey: "x".repeat(255) });
   assert.equal(server.requests.length, 1);
@@ -101,9 +119,14 @@ test("each code of the interface has its class", async (t) => {
     brand_new: "ApiError",
     toString: "ApiError",
   };
-  const server = await serve(t, Object.keys(classes).map((code) => error(418, code, { "Retry-After": "7" })));
+  const server = await serve(
+    t,
+    Object.keys(classes).map((code) => error(418, code, { "Retry-After": "7" })),
+  );
   for (const [code, name] of Object.entries(classes)) {
-    const thrown = await client(server).send(EMAIL, { idempotencyKey: "k" }).catch((e) => e);
+    const thrown = await client(server)
+      .send(EMAIL, { idempotencyKey: "k" })
+      .catch((e) => e);
     assert.ok(thrown instanceof library[name] && thrown instanceof ApiError && thrown instanceof MailApplianceError);
     const { status, message, requestId, retryAfter, idempotencyKey } = thrown;
     assert.deepEqual([thrown.name, thrown.code, status, message], [name, code, 418, `about ${code}`]);
@@ -112,10 +135,19 @@ test("each code of the interface has its class", async (t) => {
 });
 
 test("an answer that is not an error object is an ApiError with its status and text", async (t) => {
-  const page = (status) => (_request, response) => response.writeHead(status, { "X-Request-ID": "req_h" }).end("<h1>Bad gateway</h1>");
-  const server = await serve(t, [page(502), json(500, []), json(202, { status: "queued" }), page(202), json(200, ["x"])]);
+  const page = (status) => (_request, response) =>
+    response.writeHead(status, { "X-Request-ID": "req_h" }).end("<h1>Bad gateway</h1>");
+  const server = await serve(t, [
+    page(502),
+    json(500, []),
+    json(202, { status: "queued" }),
+    page(202),
+    json(200, ["x"]),
+  ]);
   for (const status of [502, 500, 202, 202]) {
-    const thrown = await client(server).send(EMAIL).catch((e) => e);
+    const thrown = await client(server)
+      .send(EMAIL)
+      .catch((e) => e);
     assert.equal(thrown.constructor, ApiError);
     assert.deepEqual([thrown.status, thrown.code], [status, null]);
     assert.match(thrown.message, new RegExp(`${status}.*`));
@@ -128,7 +160,10 @@ test("an answer that is not an error object is an ApiError with its status and t
 test("a redirect is an ApiError and is not followed", async (t) => {
   const server = await serve(t, [(_request, response) => response.writeHead(307, { Location: "/elsewhere" }).end()]);
   await assert.rejects(client(server).send(EMAIL), { name: "ApiError", status: 307, code: null });
-  assert.deepEqual(server.requests.map(({ url }) => url), ["/emails"]);
+  assert.deepEqual(
+    server.requests.map(({ url }) => url),
+    ["/emails"],
+  );
 });
 
 test("a Retry-After of more than 30 s is left to the caller", async (t) => {
@@ -139,11 +174,16 @@ test("a Retry-After of more than 30 s is left to the caller", async (t) => {
 
 test("retries end; what was lost is a ConnectionFailed with key and cause", async (t) => {
   const server = await serve(t, [reset]);
-  const thrown = await client(server, { retries: 2 }).send(EMAIL).catch((e) => e);
+  const thrown = await client(server, { retries: 2 })
+    .send(EMAIL)
+    .catch((e) => e);
   assert.ok(thrown instanceof ConnectionFailed && thrown.cause instanceof Error);
   assert.match(thrown.idempotencyKey, AUTOMATIC_KEY);
   assert.equal(server.requests.length, 3);
-  await assert.rejects(client(server, { retries: 0 }).get("msg_1"), (e) => e instanceof ConnectionFailed && e.idempotencyKey === null);
+  await assert.rejects(
+    client(server, { retries: 0 }).get("msg_1"),
+    (e) => e instanceof ConnectionFailed && e.idempotencyKey === null,
+  );
   assert.equal(server.requests.length, 4);
 });
 
@@ -152,12 +192,22 @@ test("a certificate that does not verify is not tried again, other TLS errors ar
     const fetch = mock.fn(async () => {
       throw new TypeError("fetch failed", { cause: Object.assign(new Error("tls"), { code }) });
     });
-    await assert.rejects(new MailAppliance({ baseUrl: "https://a", token: "t", fetch }).send(EMAIL), /fetch failed: tls/);
+    await assert.rejects(
+      new MailAppliance({ baseUrl: "https://a", token: "t", fetch }).send(EMAIL),
+      /fetch failed: tls/,
+    );
     return fetch.mock.callCount?.() ?? fetch.mock.calls.length;
   };
-  const untrusted = ["UNABLE_TO_VERIFY_LEAF_SIGNATURE", "DEPTH_ZERO_SELF_SIGNED_CERT", "SELF_SIGNED_CERT_IN_CHAIN", "CERT_HAS_EXPIRED"];
-  for (const code of [...untrusted, "ERR_TLS_CERT_ALTNAME_INVALID", "UNABLE_TO_GET_ISSUER_CERT_LOCALLY"]) assert.equal(await calls(code), 1, code);
-  for (const code of ["ERR_TLS_HANDSHAKE_TIMEOUT", "ECONNRESET", "UND_ERR_SOCKET", "ENOTFOUND"]) assert.equal(await calls(code), 4, code);
+  const untrusted = [
+    "UNABLE_TO_VERIFY_LEAF_SIGNATURE",
+    "DEPTH_ZERO_SELF_SIGNED_CERT",
+    "SELF_SIGNED_CERT_IN_CHAIN",
+    "CERT_HAS_EXPIRED",
+  ];
+  for (const code of [...untrusted, "ERR_TLS_CERT_ALTNAME_INVALID", "UNABLE_TO_GET_ISSUER_CERT_LOCALLY"])
+    assert.equal(await calls(code), 1, code);
+  for (const code of ["ERR_TLS_HANDSHAKE_TIMEOUT", "ECONNRESET", "UND_ERR_SOCKET", "ENOTFOUND"])
+    assert.equal(await calls(code), 4, code);
 });
 
 test("consecutive calls share one connection, also after errors", async (t) => {
@@ -186,7 +236,10 @@ test("a given fetch is used, and has to end when its attempt does", async () => 
   const mail = new MailAppliance({ baseUrl: "http://mail.invalid/base/", token: "t", fetch, timeout: 50 });
   assert.equal((await mail.send(EMAIL)).id, "msg_1");
   const { url, method, redirect, headers, body } = calls[1];
-  assert.deepEqual([url, method, redirect, headers.Authorization], ["http://mail.invalid/base/emails", "POST", "manual", "Bearer t"]);
+  assert.deepEqual(
+    [url, method, redirect, headers.Authorization],
+    ["http://mail.invalid/base/emails", "POST", "manual", "Bearer t"],
+  );
   assert.deepEqual(JSON.parse(body), EMAIL);
 });
 
@@ -197,8 +250,21 @@ test("the global fetch is looked up at each call", async (t) => {
 });
 
 test("get reads a message; its id is percent-encoded and never empty", async (t) => {
-  const recipient = { id: "rcp_1", email: "ada@example.net", status: "read", attempt_count: 1, last_smtp_code: 250, note: 7 };
-  const body = { id: "msg_1", status: "delivered", created_at: "2026-11-16T12:00:00Z", recipients: [recipient], request_id: "req_1" };
+  const recipient = {
+    id: "rcp_1",
+    email: "ada@example.net",
+    status: "read",
+    attempt_count: 1,
+    last_smtp_code: 250,
+    note: 7,
+  };
+  const body = {
+    id: "msg_1",
+    status: "delivered",
+    created_at: "2026-11-16T12:00:00Z",
+    recipients: [recipient],
+    request_id: "req_1",
+  };
   const server = await serve(t, [json(200, body), json(200, { id: "x" })]);
   const message = await client(server).get("a/b?c d");
   assert.equal(server.requests[0].url, "/emails/a%2Fb%3Fc%20d");
@@ -218,7 +284,7 @@ test("get reads a message; its id is percent-encoded and never empty", async (t)
     },
   ]);
   assert.deepEqual((await client(server).get("x")).recipients, []);
-  await assert.rejects(client(server).get(""), ConfigurationError);
+  for (const id of ["", ".", ".."]) await assert.rejects(client(server).get(id), ConfigurationError);
   assert.equal(server.requests.length, 2);
 });
 
@@ -253,9 +319,23 @@ test("attachments come from bytes, files and streams", async (t) => {
 test("an attachment that cannot be read is refused before any request, with the key", async (t) => {
   const server = await serve(t, [json(202, ACCEPTED)]);
   const filename = "a";
-  const broken = Readable.from((async function* () { yield Buffer.from("a"); throw new Error("disk"); })());
-  for (const attachment of [{ path: "/does/not/exist" }, { filename, content: "text" }, { filename }, { filename, content: Readable.from([{}]) }, { filename, content: broken }, { filename, content: null }]) {
-    const thrown = await client(server).send({ ...EMAIL, attachments: [attachment] }, { idempotencyKey: "k" }).catch((e) => e);
+  const broken = Readable.from(
+    (async function* () {
+      yield Buffer.from("a");
+      throw new Error("disk");
+    })(),
+  );
+  for (const attachment of [
+    { path: "/does/not/exist" },
+    { filename, content: "text" },
+    { filename },
+    { filename, content: Readable.from([{}]) },
+    { filename, content: broken },
+    { filename, content: null },
+  ]) {
+    const thrown = await client(server)
+      .send({ ...EMAIL, attachments: [attachment] }, { idempotencyKey: "k" })
+      .catch((e) => e);
     assert.ok(thrown instanceof ConfigurationError && thrown.cause instanceof Error, String(thrown));
     assert.equal(thrown.idempotencyKey, "k");
   }

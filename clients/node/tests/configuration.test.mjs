@@ -9,13 +9,20 @@ const URL_ = "http://mail.example.com";
 const PAIR = { username: "ada", password: "pä:ß€" };
 const BASIC = "Basic YWRhOnDDpDrDn+KCrA==";
 const refused = (options, environment, pattern) =>
-  assert.throws(() => settings(options, environment), (error) => error instanceof ConfigurationError && pattern.test(error.message));
+  assert.throws(
+    () => settings(options, environment),
+    (error) => error instanceof ConfigurationError && pattern.test(error.message),
+  );
 
 test("options give the settings, with defaults", () => {
   const defaults = { retries: 3, connectTimeout: 5000, timeout: 30_000 };
   assert.deepEqual(settings({ baseUrl: URL_, ...PAIR }, {}), { baseUrl: URL_, authorization: BASIC, ...defaults });
   const given = { retries: 0, connectTimeout: 1, timeout: 2 };
-  assert.deepEqual(settings({ baseUrl: URL_, token: "t", ...given }, {}), { baseUrl: URL_, authorization: "Bearer t", ...given });
+  assert.deepEqual(settings({ baseUrl: URL_, token: "t", ...given }, {}), {
+    baseUrl: URL_,
+    authorization: "Bearer t",
+    ...given,
+  });
 });
 
 test("the URL keeps its path and loses trailing slashes", () => {
@@ -25,7 +32,17 @@ test("the URL keeps its path and loses trailing slashes", () => {
 });
 
 test("URLs that could not be meant are refused", () => {
-  const wrong = ["mail.example.com", "ftp://a", "http://", "http:///a", "http:a", "http://u@a", "http://u:p@a", "http://a/?", "http://a/#x"];
+  const wrong = [
+    "mail.example.com",
+    "ftp://a",
+    "http://",
+    "http:///a",
+    "http:a",
+    "http://u@a",
+    "http://u:p@a",
+    "http://a/?",
+    "http://a/#x",
+  ];
   for (const baseUrl of wrong) refused({ baseUrl, token: "t" }, {}, /MAIL_APPLIANCE_URL/);
 });
 

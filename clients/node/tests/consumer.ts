@@ -22,7 +22,9 @@ import { createTransport } from "nodemailer";
 
 const ownFetch: Fetch = globalThis.fetch;
 
-export async function use(mail: MailAppliance = new MailAppliance({ baseUrl: "http://a", token: "t", fetch: ownFetch })): Promise<string> {
+export async function use(
+  mail: MailAppliance = new MailAppliance({ baseUrl: "http://a", token: "t", fetch: ownFetch }),
+): Promise<string> {
   const attachments: Attachment[] = [
     { filename: "a", content: Buffer.from("a") },
     { filename: "a", content: new Uint8Array(1), contentId: "a", contentType: "image/png" },
@@ -32,11 +34,20 @@ export async function use(mail: MailAppliance = new MailAppliance({ baseUrl: "ht
     { path: "a" },
     { path: new URL("file:///a"), filename: "b" },
   ];
-  const email: Email = { from: "a@b.c", to: ["d@e.f"], replyTo: "a@b.c", subject: "s", text: "t", variables: { a: 1 }, attachments };
+  const email: Email = {
+    from: "a@b.c",
+    to: ["d@e.f"],
+    replyTo: "a@b.c",
+    subject: "s",
+    text: "t",
+    variables: { a: 1 },
+    attachments,
+  };
   try {
     const sent: SendResult = await mail.send(email, { idempotencyKey: "k", signal: AbortSignal.timeout(1) });
     const message: Message = await mail.wait(sent.id, { timeout: 1000 });
-    if (message.status === "delivered") return message.recipients.map(({ lastSmtpResponse }) => lastSmtpResponse ?? "").join();
+    if (message.status === "delivered")
+      return message.recipients.map(({ lastSmtpResponse }) => lastSmtpResponse ?? "").join();
     return sent.idempotencyKey + String(sent.replayed) + (await mail.get(sent.id)).id;
   } catch (error) {
     if (error instanceof InsufficientCredits) return error.code ?? "";

@@ -48,7 +48,12 @@ test("names, headers, tags and the key of a message are carried", async () => {
     subject: "Grüße",
     text: Buffer.from("text"),
     html: { content: Readable.from([Buffer.from("<p>ä</p>")]) },
-    headers: { "idempotency-key": "order-1", "X-Service-Tag": "order, first", "X-Order": { prepared: true, value: "4711" }, "X-None": undefined },
+    headers: {
+      "idempotency-key": "order-1",
+      "X-Service-Tag": "order, first",
+      "X-Order": { prepared: true, value: "4711" },
+      "X-None": undefined,
+    },
     list: { unsubscribe: { url: "https://example.com/u", comment: "Bye" } },
     references: ["<a@example.com>", "<b@example.com>"],
     inReplyTo: "<b@example.com>",
@@ -94,7 +99,10 @@ test("attachments of all kinds are carried, inline images with their cid", async
   ];
   const given = attachments.map((each) => ({ ...each }));
   await transporter.sendMail({ ...MESSAGE, attachments: [...attachments, { path: "data:text/csv;base64,aGk=" }] });
-  const sent = mail.sent[0].email.attachments.map(({ content, ...rest }) => [...Object.values(rest), Buffer.from(content, "base64").toString("latin1")]);
+  const sent = mail.sent[0].email.attachments.map(({ content, ...rest }) => [
+    ...Object.values(rest),
+    Buffer.from(content, "base64").toString("latin1"),
+  ]);
   assert.deepEqual(sent, [
     ["text.txt", "text/plain", Buffer.from("ä").toString("latin1")],
     ["hex.txt", "text/plain", "hi"],
@@ -127,7 +135,12 @@ test("what JSON cannot carry is refused by name", async () => {
     "replyTo with several": { replyTo: "a@example.com, b@example.com" },
     "a group in to": { to: "Friends: a@example.net, b@example.net;" },
     "several X-A headers": { headers: { "X-A": ["1", "2"] } },
-    "several x-b headers": { headers: [{ key: "X-B", value: "1" }, { key: "x-b", value: "2" }] },
+    "several x-b headers": {
+      headers: [
+        { key: "X-B", value: "1" },
+        { key: "x-b", value: "2" },
+      ],
+    },
     "attachments[0].raw": { attachments: [{ raw: "Content-Type: text/plain\r\n\r\nHi" }] },
     "attachments[1].headers": { attachments: [attachment, { ...attachment, headers: { "X-A": "1" } }] },
     "attachments[0] without a filename": { attachments: [{ ...attachment, filename: false }] },
@@ -158,7 +171,10 @@ test("forbidden files and addresses are not read", async () => {
 test("the appliance's errors reach the caller, by promise and by callback", async () => {
   const { mail, transporter } = fakeTransport();
   mail.failNext("forbidden");
-  await assert.rejects(transporter.sendMail({ ...MESSAGE, headers: { "Idempotency-Key": "k" } }), (error) => error instanceof Forbidden && error.idempotencyKey === "k");
+  await assert.rejects(
+    transporter.sendMail({ ...MESSAGE, headers: { "Idempotency-Key": "k" } }),
+    (error) => error instanceof Forbidden && error.idempotencyKey === "k",
+  );
   mail.failNext("forbidden");
   const error = await new Promise((resolve) => transporter.sendMail(MESSAGE, resolve));
   assert.ok(error instanceof Forbidden);

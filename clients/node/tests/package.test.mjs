@@ -16,13 +16,18 @@ let files;
 
 /** A project that has the packed package, and the types of this one's development. */
 before(() => {
-  const packed = execFileSync("npm", ["pack", "--ignore-scripts", "--json", "--pack-destination", project], { cwd: ROOT, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] });
+  const packed = execFileSync("npm", ["pack", "--ignore-scripts", "--json", "--pack-destination", project], {
+    cwd: ROOT,
+    encoding: "utf8",
+    stdio: ["ignore", "pipe", "ignore"],
+  });
   const tarball = JSON.parse(packed)[0];
   files = tarball.files.map(({ path }) => path);
   const installed = join(project, "node_modules", "mail-appliance");
   mkdirSync(installed, { recursive: true });
   execFileSync("tar", ["-xzf", join(project, tarball.filename), "--strip-components=1", "-C", installed]);
-  for (const name of ["@types", "undici-types", "nodemailer"]) symlinkSync(join(ROOT, "node_modules", name), join(project, "node_modules", name));
+  for (const name of ["@types", "undici-types", "nodemailer"])
+    symlinkSync(join(ROOT, "node_modules", name), join(project, "node_modules", name));
   writeFileSync(join(project, "package.json"), '{"private": true}');
 });
 
@@ -54,7 +59,10 @@ test("import and require give the same exports and the same classes", () => {
       for (const name of names) if (imported[name] !== required[name]) throw new Error(entry + ": " + name);
       console.log(entry, names.length);
     }`;
-  const printed = execFileSync(process.execPath, ["--input-type=module", "--eval", script], { cwd: project, encoding: "utf8" });
+  const printed = execFileSync(process.execPath, ["--input-type=module", "--eval", script], {
+    cwd: project,
+    encoding: "utf8",
+  });
   assert.deepEqual(printed.match(/\S+(?= \d+\n)/g), ENTRIES);
 });
 
@@ -65,8 +73,21 @@ for (const [module, moduleResolution, extensions, lib] of [
   test(`the types compile strictly with moduleResolution ${moduleResolution}`, () => {
     const sources = extensions.map((extension) => `${moduleResolution}.${extension}`);
     for (const source of sources) copyFileSync(join(ROOT, "tests", "consumer.ts"), join(project, source));
-    const strictness = { strict: true, exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true, skipLibCheck: false };
-    const compilerOptions = { module, moduleResolution, target: "es2022", lib, ...strictness, noEmit: true, types: ["node"] };
+    const strictness = {
+      strict: true,
+      exactOptionalPropertyTypes: true,
+      noUncheckedIndexedAccess: true,
+      skipLibCheck: false,
+    };
+    const compilerOptions = {
+      module,
+      moduleResolution,
+      target: "es2022",
+      lib,
+      ...strictness,
+      noEmit: true,
+      types: ["node"],
+    };
     const config = join(project, `tsconfig.${moduleResolution}.json`);
     writeFileSync(config, JSON.stringify({ compilerOptions, files: sources }));
     const tsc = join(ROOT, "node_modules", "typescript", "bin", "tsc");

@@ -9,10 +9,17 @@ const answer = (status, code = null, retryAfter = null) => ({ kind: "answer", st
 const pauseAfter = (outcome, made, random) => nextStep({ made, allowed: 100 }, outcome, random).pause;
 
 test("only lost connections, 429, 503 and a send in progress are tried again", () => {
-  for (const outcome of [{ kind: "lost" }, answer(429, "rate_limited"), answer(503), answer(409, "idempotency_in_progress")]) {
+  for (const outcome of [
+    { kind: "lost" },
+    answer(429, "rate_limited"),
+    answer(503),
+    answer(409, "idempotency_in_progress"),
+  ]) {
     assert.deepEqual(nextStep(FRESH, outcome, 0), { kind: "retry", pause: 0, retries: { made: 1, allowed: 3 } });
   }
-  const final = [301, 400, 401, 402, 403, 404, 413, 500, 502, 504].map((status) => answer(status, "idempotency_in_progress"));
+  const final = [301, 400, 401, 402, 403, 404, 413, 500, 502, 504].map((status) =>
+    answer(status, "idempotency_in_progress"),
+  );
   for (const outcome of [{ kind: "untrusted" }, answer(409, "idempotency_conflict"), answer(409), ...final]) {
     assert.deepEqual(nextStep(FRESH, outcome, 0), FINISH);
   }

@@ -21,16 +21,28 @@ const SECRET = "whsec_readme";
 
 function start(code, variables) {
   const environment = { PATH: process.env.PATH, ...variables };
-  return spawn(process.execPath, ["--input-type=module", "--eval", code], { cwd: ROOT, env: environment, stdio: ["ignore", "pipe", "pipe"] });
+  return spawn(process.execPath, ["--input-type=module", "--eval", code], {
+    cwd: ROOT,
+    env: environment,
+    stdio: ["ignore", "pipe", "pipe"],
+  });
 }
 
 async function run(code, url = "") {
-  const child = start(code, { MAIL_APPLIANCE_URL: url, MAIL_APPLIANCE_USERNAME: "ada", MAIL_APPLIANCE_PASSWORD: "secret" });
+  const child = start(code, {
+    MAIL_APPLIANCE_URL: url,
+    MAIL_APPLIANCE_USERNAME: "ada",
+    MAIL_APPLIANCE_PASSWORD: "secret",
+  });
   const [output, errors, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "close")]);
   return { output, errors, status };
 }
 
-test("all blocks are known here", () => assert.deepEqual(BLOCKS.map(({ language }) => language), Array(6).fill("js")));
+test("all blocks are known here", () =>
+  assert.deepEqual(
+    BLOCKS.map(({ language }) => language),
+    Array(6).fill("js"),
+  ));
 
 test("first send", async (t) => {
   const delivered = { id: "msg_1", status: "delivered", recipients: [{ last_smtp_response: "250 ok" }] };
@@ -70,7 +82,12 @@ for (const [name, code] of Object.entries({ HTTP, EXPRESS })) {
     const port = await freePort();
     const child = start(code, { PORT: String(port), WEBHOOK_SECRET: SECRET });
     t.after(() => child.kill());
-    const body = JSON.stringify({ id: "evt_1", type: "email.delivered", created_at: "2026-11-16T12:00:00Z", data: { to: "ada@example.net" } });
+    const body = JSON.stringify({
+      id: "evt_1",
+      type: "email.delivered",
+      created_at: "2026-11-16T12:00:00Z",
+      data: { to: "ada@example.net" },
+    });
     const time = Math.floor(Date.now() / 1000);
     const signature = `t=${time},v1=${createHmac("sha256", SECRET).update(`${time}.${body}`).digest("hex")}`;
     const headers = { "Content-Type": "application/json", "Service-Signature": signature };

@@ -1,4 +1,4 @@
-/** A loopback server for tests: it answers each request by the next of the given handlers, the last one again and again. */
+/** A loopback server for tests: each request gets the next of the given handlers, the last one again and again. */
 
 import { once } from "node:events";
 import { createServer as createHttpServer } from "node:http";

@@ -10,9 +10,19 @@ test("the fake is a client that records what it accepts", async () => {
   const mail = new FakeMailAppliance();
   assert.ok(mail instanceof MailAppliance);
   const attachments = [{ filename: "a.txt", content: Buffer.from("hi") }];
-  const result = await mail.send({ ...EMAIL, cc: ["Ada <ADA@example.net>", "b@example.net"], attachments }, { idempotencyKey: "k" });
-  assert.deepEqual([result.status, result.recipientCount, result.attachments[0].size, result.replayed], ["queued", 2, 2, false]);
-  const email = { ...EMAIL, cc: ["Ada <ADA@example.net>", "b@example.net"], attachments: [{ filename: "a.txt", content: "aGk=" }] };
+  const result = await mail.send(
+    { ...EMAIL, cc: ["Ada <ADA@example.net>", "b@example.net"], attachments },
+    { idempotencyKey: "k" },
+  );
+  assert.deepEqual(
+    [result.status, result.recipientCount, result.attachments[0].size, result.replayed],
+    ["queued", 2, 2, false],
+  );
+  const email = {
+    ...EMAIL,
+    cc: ["Ada <ADA@example.net>", "b@example.net"],
+    attachments: [{ filename: "a.txt", content: "aGk=" }],
+  };
   assert.deepEqual(mail.sent, [{ id: result.id, idempotencyKey: "k", email }]);
 });
 
@@ -31,9 +41,17 @@ test("recipients have the sandbox's results", async () => {
     const { status, billingStatus, recipients } = await mail.wait(id);
     return [status, billingStatus, recipients.map((each) => [each.status, each.lastSmtpCode, each.attemptCount])];
   };
-  const [delivered, bounced, failed] = [["delivered", 250, 1], ["bounced", 550, 1], ["failed", 451, 12]];
+  const [delivered, bounced, failed] = [
+    ["delivered", 250, 1],
+    ["bounced", 550, 1],
+    ["failed", 451, 12],
+  ];
   assert.deepEqual(await outcome("ada@example.net"), ["delivered", "settled", [delivered]]);
-  assert.deepEqual(await outcome("Ada <ada@example.net>", "bounce@example.net"), ["partial", "settled", [delivered, bounced]]);
+  assert.deepEqual(await outcome("Ada <ada@example.net>", "bounce@example.net"), [
+    "partial",
+    "settled",
+    [delivered, bounced],
+  ]);
   assert.deepEqual(await outcome("bounce@example.net"), ["failed", "released", [bounced]]);
   assert.deepEqual(await outcome("fail@example.net"), ["failed", "settled", [failed]]);
   await assert.rejects(mail.get("msg_unknown"), NotFound);

@@ -18,7 +18,10 @@ describe("time-outs, pauses and signals", { concurrency: true }, () => {
     const server = await serve(t, [trickle, () => undefined, json(202, ACCEPTED)]);
     await client(server, { timeout: 1000 }).send(EMAIL);
     assert.equal(server.requests.length, 3);
-    await assert.rejects(client(await serve(t, [trickle]), { timeout: 200, retries: 0 }).send(EMAIL), /no whole answer within 200 ms/);
+    await assert.rejects(
+      client(await serve(t, [trickle]), { timeout: 200, retries: 0 }).send(EMAIL),
+      /no whole answer within 200 ms/,
+    );
   });
 
   it("a connection that is not made ends at the connect time-out, TLS included", async (t) => {
@@ -30,7 +33,10 @@ describe("time-outs, pauses and signals", { concurrency: true }, () => {
       silent.close();
     });
     const options = { url: `https://127.0.0.1:${silent.address().port}` };
-    await assert.rejects(client(options, { connectTimeout: 200, retries: 1 }).send(EMAIL), /no connection within 200 ms/);
+    await assert.rejects(
+      client(options, { connectTimeout: 200, retries: 1 }).send(EMAIL),
+      /no connection within 200 ms/,
+    );
     assert.equal(sockets.length, 2);
   });
 
@@ -78,7 +84,9 @@ describe("time-outs, pauses and signals", { concurrency: true }, () => {
     assert.equal((await client(server).wait("msg_1")).status, "partial");
     assert.equal(server.requests.length, 3);
     const queued = await serve(t, [status("queued")]);
-    const thrown = await client(queued).wait("msg_1", { timeout: 600 }).catch((e) => e);
+    const thrown = await client(queued)
+      .wait("msg_1", { timeout: 600 })
+      .catch((e) => e);
     assert.ok(thrown instanceof WaitTimeout);
     assert.equal(thrown.lastMessage.status, "queued");
     await assert.rejects(client(queued).wait("msg_1", { timeout: Number.NaN }), ConfigurationError);
