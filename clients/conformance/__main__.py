@@ -22,7 +22,7 @@ class Progress(Report):
 
     def begins(self, language: str, count: int) -> None:
         """Name the language."""
-        print(f"{language} ({count}) ", end="", file=sys.stderr, flush=True)
+        print(f"\n{language} ({count}) ", end="", file=sys.stderr, flush=True)
 
     def ended(self, outcome: Outcome) -> None:
         """A dot, or F."""
@@ -30,7 +30,7 @@ class Progress(Report):
 
     def cannot_run(self, language: str, reason: str) -> None:
         """The reason."""
-        print(f"{language}: {reason}", end="", file=sys.stderr, flush=True)
+        print(f"\n{language}: {reason}", end="", file=sys.stderr, flush=True)
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

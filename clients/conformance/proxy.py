@@ -27,7 +27,7 @@ UPSTREAM_TIMEOUT = 60.0  # seconds for the appliance
 IDLE_BEFORE_CLOSE = 0.1  # seconds that a connection is kept open before it is closed unannounced
 HELD = 60.0  # seconds at most that a request is held; the end of the scenario comes first
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: close() sends RST, and what was not sent is lost
-LISTENERS = ("open", "closed", "full", "untrusted", "trusted")
+LISTENERS = ("open", "closed", "full", "silent", "untrusted", "trusted")
 NOT_FORWARDED = {"connection", "expect", "host", "keep-alive", "transfer-encoding", "content-length"}
 LONG_TEXT = "x" * 1024
 
@@ -126,18 +126,21 @@ class FaultProxy:
         """Listen until the end of the block.
 
         `closed`: the port refuses connections. `full`: its queue of connections is full, so that SYNs are dropped and
-        a connection is never made.
+        a connection is never made. `silent`: connections are made and never answered, not even a TLS handshake.
         """
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
-            self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}{self._prefix}"
+            self.url = f"{'https' if tls or kind == 'silent' else 'http'}://127.0.0.1:{port}{self._prefix}"
             if kind == "closed":
                 yield self
             elif kind == "full":
                 listener.listen(0)
                 with _filled(port):
                     yield self
+            elif kind == "silent":
+                listener.listen(64)
+                yield self
             else:
                 listener.listen(64)
                 threading.Thread(target=self._accept, args=(listener, tls), daemon=True).start()

@@ -1,0 +1,281 @@
+/**
+ * What is sent and what comes back, with the names of the interface in camel case. Answers are read leniently: unknown
+ * fields are ignored, unknown values are kept, a missing list is empty, and any other missing field is null.
+ */
+
+/** An address: `a@example.com` or `Name <a@example.com>`. */
+export type Address = string;
+
+/** An email to send. At least one of `text`, `html`, `attachments` and `template` is needed. */
+export interface Email {
+  from: Address;
+  to: Address | readonly Address[];
+  cc?: Address | readonly Address[] | undefined;
+  bcc?: Address | readonly Address[] | undefined;
+  replyTo?: Address | undefined;
+  /** May be left out when the template has one. */
+  subject?: string | undefined;
+  text?: string | undefined;
+  html?: string | undefined;
+  /** A template's alias, instead of `text` and `html`. */
+  template?: string | undefined;
+  /** Values for the template's placeholders. */
+  variables?: Readonly<Record<string, string | number | boolean>> | undefined;
+  headers?: Readonly<Record<string, string>> | undefined;
+  tags?: string | readonly string[] | undefined;
+  attachments?: readonly Attachment[] | undefined;
+}
+
+interface AttachmentOptions {
+  /** By default the appliance derives it from the file name. */
+  contentType?: string | undefined;
+  /** Marks an inline image, which the HTML shows as `cid:<contentId>`. */
+  contentId?: string | undefined;
+}
+
+/** A web stream, by the part of it that is used. */
+export interface WebStream {
+  getReader(): { read(): Promise<{ done: boolean; value?: Uint8Array | undefined }> };
+}
+
+/** An attachment from bytes or from a stream, which is read once, before the first attempt. */
+export interface ContentAttachment extends AttachmentOptions {
+  filename: string;
+  /** A Buffer or other bytes, a Node Readable or other async iterable of bytes, or a web ReadableStream. */
+  content: Uint8Array | ArrayBuffer | AsyncIterable<Uint8Array | string> | WebStream;
+  path?: undefined;
+}
+
+/** An attachment from a file. */
+export interface FileAttachment extends AttachmentOptions {
+  path: string | URL;
+  /** By default the last part of the path. */
+  filename?: string | undefined;
+  content?: undefined;
+}
+
+export type Attachment = ContentAttachment | FileAttachment;
+
+/** One of the known values, or another string that a newer appliance sends. */
+type Open<Known extends string> = Known | (string & Record<never, never>);
+
+export type MessageStatus = Open<"queued" | "delivered" | "partial" | "failed">;
+export type RecipientStatus = Open<"queued" | "deferred" | "delivered" | "bounced" | "failed">;
+export type BillingStatus = Open<"reserved" | "settled" | "released">;
+export type Source = Open<"api" | "smtp" | "test">;
+export type EventType = Open<"email.delivered" | "email.bounced" | "email.failed" | "webhook.test">;
+
+/** An attachment as the appliance took it. */
+export interface AttachmentInfo {
+  readonly filename: string | null;
+  readonly contentType: string | null;
+  readonly size: number | null;
+  readonly contentId: string | null;
+}
+
+/** An accepted email. Accepted means queued on disk, not delivered. */
+export interface SendResult {
+  readonly id: string;
+  readonly status: MessageStatus | null;
+  readonly source: Source | null;
+  readonly requestId: string | null;
+  readonly from: string | null;
+  readonly to: readonly string[];
+  readonly cc: readonly string[];
+  readonly bcc: readonly string[];
+  readonly replyTo: string | null;
+  readonly subject: string | null;
+  readonly billingStatus: BillingStatus | null;
+  readonly recipientCount: number | null;
+  readonly creditsReserved: number | null;
+  readonly headers: Readonly<Record<string, string>> | null;
+  readonly tags: readonly string[];
+  readonly attachments: readonly AttachmentInfo[];
+  /** The key of this send, the caller's or the automatic one. */
+  readonly idempotencyKey: string;
+  /** Whether the appliance had accepted the same email with the same key before. */
+  readonly replayed: boolean;
+}
+
+/** A recipient and its result. Times are RFC 3339 strings. */
+export interface Recipient {
+  readonly id: string | null;
+  readonly email: string | null;
+  readonly status: RecipientStatus | null;
+  readonly billingStatus: BillingStatus | null;
+  readonly attemptCount: number | null;
+  readonly lastSmtpCode: number | null;
+  readonly lastSmtpResponse: string | null;
+  readonly deliveredAt: string | null;
+  readonly bouncedAt: string | null;
+}
+
+/** A message with the state of its recipients. */
+export interface Message {
+  readonly id: string;
+  readonly status: MessageStatus | null;
+  readonly source: Source | null;
+  readonly from: string | null;
+  readonly subject: string | null;
+  readonly billingStatus: BillingStatus | null;
+  readonly recipientCount: number | null;
+  readonly creditsReserved: number | null;
+  /** RFC 3339. */
+  readonly createdAt: string | null;
+  readonly recipients: readonly Recipient[];
+  readonly requestId: string | null;
+}
+
+/** What a webhook tells about a recipient: only the fields that were there. */
+export interface EventData {
+  readonly emailId?: string;
+  readonly recipientId?: string;
+  readonly to?: string;
+  /** The envelope sender. */
+  readonly from?: string;
+  readonly subject?: string;
+  readonly smtpCode?: number;
+  readonly smtpResponse?: string;
+  /** True only in `webhook.test`. */
+  readonly test?: boolean;
+}
+
+/** A webhook's event. Repeated deliveries have the same id. */
+export interface WebhookEvent {
+  readonly id: string;
+  readonly type: EventType;
+  /** RFC 3339. */
+  readonly createdAt: string | null;
+  readonly data: EventData;
+}
+
+/** An object of a JSON answer. */
+export type JsonObject = Readonly<Record<string, unknown>>;
+
+/** The object of a JSON text, or null when it is no JSON or no object. */
+export function parseObject(text: string): JsonObject | null {
+  try {
+    return object(JSON.parse(text));
+  } catch {
+    return null;
+  }
+}
+
+export function object(value: unknown): JsonObject | null {
+  return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as JsonObject) : null;
+}
+
+export function string(value: unknown): string | null {
+  return typeof value === "string" ? value : null;
+}
+
+function number(value: unknown): number | null {
+  return typeof value === "number" ? value : null;
+}
+
+function list<T>(value: unknown, read: (item: unknown) => T | null): T[] {
+  return Array.isArray(value) ? value.map(read).filter((item): item is T => item !== null) : [];
+}
+
+function stringMap(value: unknown): Record<string, string> | null {
+  const entries = Object.entries(object(value) ?? {}).filter(
+    (entry): entry is [string, string] => string(entry[1]) !== null,
+  );
+  return object(value) && Object.fromEntries(entries);
+}
+
+function attachmentInfo(value: unknown): AttachmentInfo | null {
+  const fields = object(value);
+  return (
+    fields && {
+      filename: string(fields["filename"]),
+      contentType: string(fields["content_type"]),
+      size: number(fields["size"]),
+      contentId: string(fields["content_id"]),
+    }
+  );
+}
+
+/** The result of a send, or null when the object has no id. */
+export function sendResult(fields: JsonObject, idempotencyKey: string, replayed: boolean): SendResult | null {
+  const id = string(fields["id"]);
+  if (!id) return null;
+  return {
+    id,
+    status: string(fields["status"]),
+    source: string(fields["source"]),
+    requestId: string(fields["request_id"]),
+    from: string(fields["from"]),
+    to: list(fields["to"], string),
+    cc: list(fields["cc"], string),
+    bcc: list(fields["bcc"], string),
+    replyTo: string(fields["reply_to"]),
+    subject: string(fields["subject"]),
+    billingStatus: string(fields["billing_status"]),
+    recipientCount: number(fields["recipient_count"]),
+    creditsReserved: number(fields["credits_reserved"]),
+    headers: stringMap(fields["headers"]),
+    tags: list(fields["tags"], string),
+    attachments: list(fields["attachments"], attachmentInfo),
+    idempotencyKey,
+    replayed,
+  };
+}
+
+function recipient(value: unknown): Recipient | null {
+  const fields = object(value);
+  return (
+    fields && {
+      id: string(fields["id"]),
+      email: string(fields["email"]),
+      status: string(fields["status"]),
+      billingStatus: string(fields["billing_status"]),
+      attemptCount: number(fields["attempt_count"]),
+      lastSmtpCode: number(fields["last_smtp_code"]),
+      lastSmtpResponse: string(fields["last_smtp_response"]),
+      deliveredAt: string(fields["delivered_at"]),
+      bouncedAt: string(fields["bounced_at"]),
+    }
+  );
+}
+
+/** A message, or null when the object has no id. */
+export function message(fields: JsonObject): Message | null {
+  const id = string(fields["id"]);
+  if (!id) return null;
+  return {
+    id,
+    status: string(fields["status"]),
+    source: string(fields["source"]),
+    from: string(fields["from"]),
+    subject: string(fields["subject"]),
+    billingStatus: string(fields["billing_status"]),
+    recipientCount: number(fields["recipient_count"]),
+    creditsReserved: number(fields["credits_reserved"]),
+    createdAt: string(fields["created_at"]),
+    recipients: list(fields["recipients"], recipient),
+    requestId: string(fields["request_id"]),
+  };
+}
+
+/** An event, or null when the object is none. */
+export function webhookEvent(fields: JsonObject): WebhookEvent | null {
+  const id = string(fields["id"]);
+  const type = string(fields["type"]);
+  const data = object(fields["data"]);
+  return id && type && data ? { id, type, createdAt: string(fields["created_at"]), data: eventData(data) } : null;
+}
+
+function eventData(fields: JsonObject): EventData {
+  const known = {
+    emailId: string(fields["email_id"]),
+    recipientId: string(fields["recipient_id"]),
+    to: string(fields["to"]),
+    from: string(fields["from"]),
+    subject: string(fields["subject"]),
+    smtpCode: number(fields["smtp_code"]),
+    smtpResponse: string(fields["smtp_response"]),
+    test: typeof fields["test"] === "boolean" ? fields["test"] : null,
+  };
+  return Object.fromEntries(Object.entries(known).filter(([, value]) => value !== null));
+}

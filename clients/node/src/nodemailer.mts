@@ -1,0 +1,2 @@
+/** The ES module face of nodemailer.ts. */
+export * from "./nodemailer.js";

@@ -1,0 +1,2 @@
+/** The ES module face of testing.ts. */
+export * from "./testing.js";

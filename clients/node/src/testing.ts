@@ -1,0 +1,150 @@
+/**
+ * For an application's tests: a client that records what is sent and answers from memory, with the sandbox's rules. It
+ * is the real client on a fetch of its own: keys, attachments, errors and results are the real ones. The email itself
+ * (addresses, sizes, the sender's domain) is judged only by an appliance, for example one in the sandbox.
+ */
+
+import { MailAppliance } from "./client.js";
+import type { ErrorCode } from "./errors.js";
+import { parseObject, type JsonObject } from "./models.js";
+import type { FetchInit, FetchResponse } from "./transport.js";
+
+/** An accepted email, as the JSON that was sent: with the interface's names and attachments in base64. */
+export interface SentEmail {
+  readonly id: string;
+  readonly idempotencyKey: string;
+  readonly email: JsonObject;
+}
+
+/** The status of each code, as the appliance answers it. */
+const STATUSES: Readonly<Record<ErrorCode, number>> = {
+  invalid_request: 400,
+  unauthorized: 401,
+  insufficient_credits: 402,
+  forbidden: 403,
+  account_suspended: 403,
+  not_found: 404,
+  conflict: 409,
+  idempotency_conflict: 409,
+  idempotency_in_progress: 409,
+  payload_too_large: 413,
+  rate_limited: 429,
+  warmup_limited: 429,
+  internal_error: 500,
+  service_unavailable: 503,
+  temporary_failure: 503,
+};
+
+const TIME = "2000-01-01T00:00:00Z"; // of every event: the fake has no clock
+
+/** A client whose emails stay in `sent`. It does not retry, so that a failure shows at once. */
+export class FakeMailAppliance extends MailAppliance {
+  /** The accepted emails in their order; a repeated send with the same key is in it once. */
+  readonly sent: readonly SentEmail[];
+  readonly #failures: (ErrorCode | "connection")[];
+
+  constructor() {
+    const sent: SentEmail[] = [];
+    const failures: (ErrorCode | "connection")[] = [];
+    super({
+      baseUrl: "http://mail.invalid",
+      token: "fake",
+      retries: 0,
+      fetch: async (url, init) => {
+        const failure = failures.shift();
+        if (failure === "connection") throw new TypeError("fetch failed");
+        return failure ? errorAnswer(failure) : answer(sent, url, init);
+      },
+    });
+    this.sent = sent;
+    this.#failures = failures;
+  }
+
+  /** Makes the next request fail with the error of this code, or with a lost connection. Called twice: the next two. */
+  failNext(failure: ErrorCode | "connection"): void {
+    this.#failures.push(failure);
+  }
+}
+
+function answer(sent: SentEmail[], url: string, { method, headers, body }: FetchInit): FetchResponse {
+  if (method === "GET") {
+    const found = sent.find(({ id }) => url.endsWith(`/emails/${id}`));
+    return found ? json(200, messageOf(found)) : errorAnswer("not_found");
+  }
+  const idempotencyKey = headers["Idempotency-Key"] ?? "";
+  const email = parseObject(body ?? "") ?? {};
+  const earlier = sent.find((each) => each.idempotencyKey === idempotencyKey);
+  if (earlier && JSON.stringify(earlier.email) !== JSON.stringify(email)) return errorAnswer("idempotency_conflict");
+  if (earlier) return json(202, accepted(earlier), { "Idempotent-Replayed": "true" });
+  const added = { id: `msg_fake${sent.length + 1}`, idempotencyKey, email };
+  sent.push(added);
+  return json(202, accepted(added));
+}
+
+function accepted({ id, email }: SentEmail): JsonObject {
+  const lists = { to: list(email["to"]), cc: list(email["cc"]), bcc: list(email["bcc"]), tags: list(email["tags"]) };
+  const count = recipientsOf(email).length;
+  const attachments = (Array.isArray(email["attachments"]) ? email["attachments"] : []).map(
+    ({ content, ...rest }: { content: string }) => ({
+      ...rest,
+      size: Buffer.from(content, "base64").length,
+    }),
+  );
+  const counts = { billing_status: "reserved", recipient_count: count, credits_reserved: count };
+  return { ...email, ...lists, ...counts, attachments, id, status: "queued", source: "api", request_id: "req_fake" };
+}
+
+/** Every recipient has its result at once, by the sandbox's rule for the local part. */
+function messageOf({ id, email }: SentEmail): JsonObject {
+  const recipients = recipientsOf(email).map((address, index) => ({
+    id: `rcp_fake${index + 1}`,
+    email: address,
+    ...resultOf(address),
+  }));
+  const delivered = recipients.filter(({ status }) => status === "delivered").length;
+  const status = delivered === recipients.length ? "delivered" : delivered > 0 ? "partial" : "failed";
+  const released = recipients.every(({ billing_status }) => billing_status === "released");
+  const counts = { recipient_count: recipients.length, credits_reserved: recipients.length };
+  const about = {
+    id,
+    from: email["from"],
+    subject: email["subject"],
+    source: "api",
+    created_at: TIME,
+    request_id: "req_fake",
+  };
+  return { ...about, ...counts, status, billing_status: released ? "released" : "settled", recipients };
+}
+
+function resultOf(address: string): { status: string; billing_status: string } & JsonObject {
+  if (address.startsWith("bounce")) {
+    const reply = { last_smtp_code: 550, last_smtp_response: "550 5.1.1 user unknown" };
+    return { status: "bounced", billing_status: "released", attempt_count: 1, bounced_at: TIME, ...reply };
+  }
+  if (address.startsWith("fail")) {
+    const reply = { last_smtp_code: 451, last_smtp_response: "451 4.3.0 try again later" };
+    return { status: "failed", billing_status: "settled", attempt_count: 12, ...reply };
+  }
+  const reply = { last_smtp_code: 250, last_smtp_response: "250 2.0.0 accepted" };
+  return { status: "delivered", billing_status: "settled", attempt_count: 1, delivered_at: TIME, ...reply };
+}
+
+/** The unique addresses, without names. */
+function recipientsOf(email: JsonObject): string[] {
+  const all = [email["to"], email["cc"], email["bcc"]]
+    .flatMap(list)
+    .map((each) => /<([^<>]*)>$/.exec(each)?.[1] ?? each);
+  return [...new Map(all.map((each) => [each.toLowerCase(), each])).values()];
+}
+
+function list(value: unknown): string[] {
+  return (Array.isArray(value) ? value : [value]).filter((item): item is string => typeof item === "string");
+}
+
+function errorAnswer(code: ErrorCode): FetchResponse {
+  return json(STATUSES[code], { error: `the test asked for ${code}`, code, request_id: "req_fake" });
+}
+
+function json(status: number, body: JsonObject, headers: Record<string, string> = {}): FetchResponse {
+  return new Response(JSON.stringify(body), { status, headers });
+}
