@@ -40,7 +40,6 @@ from appliance.telemetry.metrics import (
 RERUNS = 12  # of a transaction that met another; after that it is refused
 LOCKED_FROM = 3  # the rerun from which a serializable transaction keeps others from changing accounts
 RECONNECT_PAUSE = 1.0  # seconds after a failed connection until the next is tried
-GATHER = 0.002  # seconds between two transactions of a busy writer, in which more comes together for the next
 WRITER_CLOSING = 5.0  # seconds that a writer may take for what waits when it is closed
 
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
@@ -317,6 +316,7 @@ class Writer:
         COMMIT_BATCH.add(len(jobs))
         for job in jobs:
             trio.lowlevel.reschedule(job.task, job.take_result())
+        self._trio.run_sync_soon(self._next_batch)
 
     def _serve(self) -> None:
         while self._serve_next():
@@ -337,9 +337,6 @@ class Writer:
             self._link.close()
             _fail(jobs, busy())
         self._trio.run_sync_soon(self._answer, jobs, perf_counter() - began)
-        if len(jobs) > 1:
-            time.sleep(GATHER)
-        self._trio.run_sync_soon(self._next_batch)
         return True
 
 
