@@ -44,6 +44,7 @@ class Call:
     path: str | None = None
     headers: dict[str, str] = field(default_factory=dict)  # names in lower case
     body: bytes = b""
+    status: int | None = None  # of the answer, also of one that was dropped
     answered: float | None = None  # None: no whole answer was sent
 
 
@@ -201,6 +202,7 @@ class FaultProxy:
         if "reset" in fault:
             return self._reset(connection)
         answer = self._answer(call)
+        call.status = answer.status
         if fault.get("drop") == "reset":
             return self._reset(connection)
         if fault.get("drop") == "close":
