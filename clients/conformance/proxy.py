@@ -246,20 +246,23 @@ class FaultProxy:
             return self._reset(connection) if fault["cut"] == "reset" else False
         if "trickle" in fault:
             begin = 0 if fault["trickle"] == "head" else len(wire) - len(answer.body)
-            connection.sendall(wire[:begin])
-            for at in range(begin, len(wire)):
-                connection.sendall(wire[at : at + 1])
-                if self._ended.wait(fault["every"]):
-                    return False
-        elif fault.get("close") == "announced":
-            head, _, body = wire.partition(b"\r\n\r\n")
-            connection.sendall(head + b"\r\nConnection: close\r\n\r\n" + body)
-        else:
-            connection.sendall(wire)
-        call.answered = time.monotonic()
+            return self._trickle(connection, wire, begin, fault["every"])
+        if fault.get("close") == "announced":
+            wire = wire.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        sent = time.monotonic()  # before it: the client may go on while this thread waits for a processor
+        connection.sendall(wire)
+        call.answered = sent
         if fault.get("close") == "idle":
             self._ended.wait(IDLE_BEFORE_CLOSE)
         return "close" not in fault
+
+    def _trickle(self, connection: socket.socket, wire: bytes, begin: int, every: float) -> bool:
+        connection.sendall(wire[:begin])
+        for at in range(begin, len(wire)):
+            connection.sendall(wire[at : at + 1])
+            if self._ended.wait(every):
+                return False
+        return True
 
 
 @contextmanager
