@@ -144,18 +144,20 @@ class FaultProxy:
                 yield self
             else:
                 listener.listen(64)
-                threading.Thread(target=self._accept, args=(listener, tls), daemon=True).start()
+                acceptor = threading.Thread(target=self._accept, args=(listener, tls), daemon=True)
+                acceptor.start()
                 try:
                     yield self
                 finally:
-                    self._end(listener)
+                    self._ended.set()
+                    _wake(listener)
+                    acceptor.join()
+                    self._end_connections()
 
-    def _end(self, listener: socket.socket) -> None:
+    def _end_connections(self) -> None:
         """End all connections, and wait for what the appliance is still doing: its state is looked at next."""
-        self._ended.set()
-        for each in [listener, *self._open.values()]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # wakes accept() and reads
+        for connection in self._open.values():
+            _wake(connection)
         for thread in self._threads:
             thread.join(UPSTREAM_TIMEOUT)
 
@@ -166,6 +168,7 @@ class FaultProxy:
             except OSError:
                 return
             self.connections += 1
+            self._open[self.connections] = connection
             work = (connection, self.connections, tls)
             self._threads.append(threading.Thread(target=self._converse, args=work, daemon=True))
             self._threads[-1].start()
@@ -176,8 +179,7 @@ class FaultProxy:
             connection.settimeout(HELD)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                connection = tls.wrap_socket(connection, server_side=True)
-            self._open[number] = connection
+                connection = self._open[number] = tls.wrap_socket(connection, server_side=True)
             with connection, connection.makefile("rb") as reader:
                 while reader.peek(1) and self._serve(connection, reader, number):
                     pass
@@ -263,6 +265,12 @@ class FaultProxy:
             if self._ended.wait(every):
                 return False
         return True
+
+
+def _wake(waiting: socket.socket) -> None:
+    """End what a thread does with a socket: accept() or a read."""
+    with suppress(OSError):
+        waiting.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
