@@ -52,8 +52,8 @@ class Language:
 def _python(*words: str) -> Callable[[Path, Path], Ready]:
     def prepare(clients: Path, _: Path) -> Ready:
         driver = _file(clients / "python" / "conformance_driver.py")
-        if "--async" in words and not find_spec("anyio"):
-            raise CannotRun("the asynchronous client needs anyio")
+        if "--async" in words and not (find_spec("anyio") and find_spec("httptools")):
+            raise CannotRun("the asynchronous client needs anyio and httptools")
         return Ready((sys.executable, str(driver), *words), {"PYTHONPATH": str(clients / "python" / "src")})
 
     return prepare

@@ -44,6 +44,7 @@ class Call:
     path: str | None = None
     headers: dict[str, str] = field(default_factory=dict)  # names in lower case
     body: bytes = b""
+    status: int | None = None  # of the answer, also of one that was dropped
     answered: float | None = None  # None: no whole answer was sent
 
 
@@ -143,18 +144,20 @@ class FaultProxy:
                 yield self
             else:
                 listener.listen(64)
-                threading.Thread(target=self._accept, args=(listener, tls), daemon=True).start()
+                acceptor = threading.Thread(target=self._accept, args=(listener, tls), daemon=True)
+                acceptor.start()
                 try:
                     yield self
                 finally:
-                    self._end(listener)
+                    self._ended.set()
+                    _wake(listener)
+                    acceptor.join()
+                    self._end_connections()
 
-    def _end(self, listener: socket.socket) -> None:
+    def _end_connections(self) -> None:
         """End all connections, and wait for what the appliance is still doing: its state is looked at next."""
-        self._ended.set()
-        for each in [listener, *self._open.values()]:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # wakes accept() and reads
+        for connection in self._open.values():
+            _wake(connection)
         for thread in self._threads:
             thread.join(UPSTREAM_TIMEOUT)
 
@@ -165,6 +168,7 @@ class FaultProxy:
             except OSError:
                 return
             self.connections += 1
+            self._open[self.connections] = connection
             work = (connection, self.connections, tls)
             self._threads.append(threading.Thread(target=self._converse, args=work, daemon=True))
             self._threads[-1].start()
@@ -175,8 +179,7 @@ class FaultProxy:
             connection.settimeout(HELD)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                connection = tls.wrap_socket(connection, server_side=True)
-            self._open[number] = connection
+                connection = self._open[number] = tls.wrap_socket(connection, server_side=True)
             with connection, connection.makefile("rb") as reader:
                 while reader.peek(1) and self._serve(connection, reader, number):
                     pass
@@ -201,6 +204,7 @@ class FaultProxy:
         if "reset" in fault:
             return self._reset(connection)
         answer = self._answer(call)
+        call.status = answer.status
         if fault.get("drop") == "reset":
             return self._reset(connection)
         if fault.get("drop") == "close":
@@ -244,20 +248,29 @@ class FaultProxy:
             return self._reset(connection) if fault["cut"] == "reset" else False
         if "trickle" in fault:
             begin = 0 if fault["trickle"] == "head" else len(wire) - len(answer.body)
-            connection.sendall(wire[:begin])
-            for at in range(begin, len(wire)):
-                connection.sendall(wire[at : at + 1])
-                if self._ended.wait(fault["every"]):
-                    return False
-        elif fault.get("close") == "announced":
-            head, _, body = wire.partition(b"\r\n\r\n")
-            connection.sendall(head + b"\r\nConnection: close\r\n\r\n" + body)
-        else:
-            connection.sendall(wire)
-        call.answered = time.monotonic()
+            return self._trickle(connection, wire, begin, fault["every"])
+        if fault.get("close") == "announced":
+            wire = wire.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        sent = time.monotonic()  # before it: the client may go on while this thread waits for a processor
+        connection.sendall(wire)
+        call.answered = sent
         if fault.get("close") == "idle":
             self._ended.wait(IDLE_BEFORE_CLOSE)
         return "close" not in fault
+
+    def _trickle(self, connection: socket.socket, wire: bytes, begin: int, every: float) -> bool:
+        connection.sendall(wire[:begin])
+        for at in range(begin, len(wire)):
+            connection.sendall(wire[at : at + 1])
+            if self._ended.wait(every):
+                return False
+        return True
+
+
+def _wake(waiting: socket.socket) -> None:
+    """End what a thread does with a socket: accept() or a read."""
+    with suppress(OSError):
+        waiting.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
