@@ -60,7 +60,7 @@ func TestReadmeProgram(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer token" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
-		io.WriteString(w, `{"id":"msg_1","status":"delivered"}`)
+		io.WriteString(w, `{"id":"msg_1","status":"delivered","recipients":[{"email":"ada@example.net","status":"delivered"}]}`)
 	}))
 	defer server.Close()
 	here, err := os.Getwd()
@@ -99,7 +99,7 @@ func TestReadmeProgram(t *testing.T) {
 		}
 	}
 	run("go", "vet", ".")
-	if got := run("go", "run", "."); got != "msg_1 delivered\n" {
+	if got := run("go", "run", "."); got != "ada@example.net: delivered\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -45,9 +45,9 @@ test("all blocks are known here", () =>
   ));
 
 test("first send", async (t) => {
-  const delivered = { id: "msg_1", status: "delivered", recipients: [{ last_smtp_response: "250 ok" }] };
+  const delivered = { id: "msg_1", status: "delivered", recipients: [{ email: "ada@example.net", status: "delivered" }] };
   const server = await serve(t, [json(202, ACCEPTED), json(200, delivered)]);
-  assert.deepEqual(await run(FIRST, server.url), { output: "delivered 250 ok\n", errors: "", status: 0 });
+  assert.deepEqual(await run(FIRST, server.url), { output: "ada@example.net: delivered\n", errors: "", status: 0 });
   assert.equal(JSON.parse(server.requests[0].body).attachments[0].content, Buffer.from("1 engine").toString("base64"));
 });
 

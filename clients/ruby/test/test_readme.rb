@@ -46,18 +46,15 @@ class TestReadme < LibraryTest
   end
 
   def test_first_send
-    seen = { id: "msg_1", status: "delivered", recipients: [{ email: "ann@example.net", status: "delivered" }] }
+    seen = { id: "msg_1", status: "delivered", recipients: [{ email: "ada@example.net", status: "delivered" }] }
     serving(answer(202), answer(200, seen)) do |server|
-      Dir.mktmpdir do |folder|
-        File.write("#{folder}/invoice.pdf", "%PDF")
-        Dir.chdir(folder) do
-          assert_output("ann@example.net: delivered\n") { run_block(block("invoice.pdf", url: server.url)) }
-        end
+      with_environment("MAIL_APPLIANCE_URL" => server.url, "MAIL_APPLIANCE_TOKEN" => "token") do
+        assert_output("ada@example.net: delivered\n") { run_block(block("order.txt")) }
       end
       assert_equal ["POST /emails", "GET /emails/msg_1"], server.requests.map { |each| "#{each.verb} #{each.path}" }
-      assert_equal "order-1234-confirmation", server.requests.first.headers["idempotency-key"]
+      assert_equal "order-17", server.requests.first.headers["idempotency-key"]
       files = JSON.parse(server.requests.first.body)["attachments"]
-      assert_equal %w[JVBERg== iVBOR+KApg==], files.map { |file| file["content"] }
+      assert_equal [["order.txt", "MSBlbmdpbmU="]], files.map { |file| file.values_at("filename", "content") }
     end
   end
 
