@@ -1,0 +1,250 @@
+"""Runs scenarios: a proxy and a driver for each, then its answers, calls and stored messages against what is expected."""
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import re
+import ssl
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trustme
+
+from clients.conformance import drivers
+from clients.conformance.drivers import CannotRun, Driver, DriverFailed, Language, Ready
+from clients.conformance.matching import differences, differences_of_all, filled
+from clients.conformance.proxy import Call, FaultProxy
+from clients.conformance.scenarios import Scenario, Step
+from clients.conformance.server import Server
+
+AT_ONCE = 8  # scenarios; they mostly wait
+VERSION = (Path(__file__).parents[1] / "VERSION").read_text().strip()
+MESSAGE = {"from": "$FROM", "to": "ada@example.net", "subject": "Hello", "text": "It works."}
+SIGNATURE = re.compile(r"\$HMAC\(([^,)]*)(?:,([0-9]+))?\)")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a scenario ended: it passed when nothing is wrong."""
+
+    language: str
+    scenario: str
+    problems: tuple[str, ...]
+    seconds: float
+
+
+class Materials:
+    """Files and certificates for scenarios, made when one first needs them."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is empty, and theirs alone."""
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._files: dict[tuple[str, int], dict[str, Any]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def file(self, name: str, size: int) -> dict[str, Any]:
+        """A file of random bytes that are the same in every run: its path, hash and base64."""
+        with self._lock:
+            if (name, size) not in self._files:
+                content = random.Random(f"{name} {size}").randbytes(size)
+                path = self._directory / f"{size}-bytes" / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(content)
+                self._files[name, size] = {
+                    "path": str(path),
+                    "size": size,
+                    "sha256": hashlib.sha256(content).hexdigest(),
+                    "base64": base64.b64encode(content).decode(),
+                }
+            return self._files[name, size]
+
+    def tls(self) -> ssl.SSLContext:
+        """A server's certificate for 127.0.0.1, of an authority that no program trusts by itself."""
+        with self._lock:
+            if self._tls is None:
+                authority = trustme.CA()
+                authority.cert_pem.write_to_path(str(self._directory / "ca.pem"))
+                (self._directory / "php").mkdir()
+                (self._directory / "php" / "ca.ini").write_text(f"curl.cainfo={self._directory / 'ca.pem'}\n")
+                self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                authority.issue_cert("127.0.0.1").configure_cert(self._tls)
+            return self._tls
+
+    def trust(self) -> dict[str, str]:
+        """The variables by which each language's program is told to trust that authority."""
+        file = str(self._directory / "ca.pem")
+        return {"SSL_CERT_FILE": file, "NODE_EXTRA_CA_CERTS": file, "PHP_INI_SCAN_DIR": f":{self._directory / 'php'}"}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the scenarios of one language share."""
+
+    server: Server
+    language: Language
+    ready: Ready
+    materials: Materials
+
+    def run(self, scenario: Scenario) -> Outcome:
+        """Run one scenario, whatever comes of it."""
+        begin = time.monotonic()
+        try:
+            problems = self._problems(scenario)
+        except DriverFailed as failed:
+            problems = [str(failed)]
+        except Exception as fault:  # one scenario's, which must not hide the outcomes of the others
+            problems = traceback.format_exception(fault)[-3:]
+        return Outcome(self.language.name, scenario.name, tuple(problems), time.monotonic() - begin)
+
+    def _problems(self, scenario: Scenario) -> list[str]:
+        sender = f"s{uuid.uuid4().hex[:12]}@{self.server.known['DOMAIN']}"
+        known = {
+            **self.server.known,
+            "FROM": sender,
+            "SENDER": sender.partition("@")[0],
+            "LANGUAGE": self.language.runtime,
+            "VERSION": VERSION,
+            "RANDOM": uuid.uuid4().hex,
+            "X": {str(length): "x" * length for length in (223, 256, 501)},
+            "FILE": {name: self.materials.file(**each) for name, each in scenario.files.items()},
+        }
+        proxy = FaultProxy(self.server.url, filled(list(scenario.faults), known), scenario.prefix)
+        tls = self.materials.tls() if scenario.listener in ("untrusted", "trusted") else None
+        variables = {**scenario.env, **(self.materials.trust() if scenario.listener == "trusted" else {})}
+        with proxy.listening(scenario.listener, tls):
+            known["URL"] = proxy.url
+            with drivers.started(self.ready, filled(variables, known)) as driver:
+                problems = self._take_steps(scenario, driver, known)
+                driver.end()
+        calls = [_described(call, proxy.calls) for call in proxy.calls]
+        problems += differences_of_all(filled(scenario.calls, known), calls, "calls")
+        if scenario.connections is not None:
+            problems += differences(scenario.connections, proxy.connections, "connections")
+        stored = self.server.stored(sender, with_content=not isinstance(scenario.stored, int))
+        problems += differences_of_all(filled(scenario.stored, known), stored, "stored messages")
+        return problems
+
+    def _take_steps(self, scenario: Scenario, driver: Driver, known: dict[str, Any]) -> list[str]:
+        """The first step that fails is the last: what follows depends on it."""
+        if scenario.client is not None:
+            given = filled(_client(scenario.client), known)
+            made = driver.ask({"command": "client", **given})
+            if made != {"ok": True}:
+                return [f"client: expected {{'ok': True}}, came {made}"]
+        for number, step in enumerate(scenario.steps, 1):
+            time.sleep(step.pause)
+            begin = time.monotonic()
+            answer = driver.ask({"command": step.command, **_given(step, known)})
+            took = time.monotonic() - begin
+            known[str(number)] = answer.get("result") or answer.get("error") or {}
+            problems = _step_problems(filled(step.expected, known), answer, f"step {number} ({step.command})")
+            if step.seconds is not None and not step.seconds[0] <= took <= step.seconds[1]:
+                problems.append(f"step {number}: expected between {step.seconds} seconds, took {took:.2f}")
+            if problems:
+                return problems
+        return []
+
+
+def _step_problems(expected: Mapping[str, Any], answer: Mapping[str, Any], at: str) -> list[str]:
+    ((kind, wanted),) = expected.items()
+    if kind not in answer:
+        return [f"{at}: expected {kind} {wanted}, came {json.dumps(answer, ensure_ascii=False)[:1000]}"]
+    if kind == "results":
+        return differences_of_all(wanted, answer[kind], f"{at}: results")
+    return differences(wanted, answer[kind], f"{at}: {kind}")
+
+
+def _client(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the client that a scenario uses without a step for it: those it names, else Basic."""
+    basic = {} if "token" in given else {"username": "$USERNAME", "password": "$PASSWORD"}
+    return {"url": "$URL", **basic, **given}
+
+
+def _given(step: Step, known: Mapping[str, Any]) -> dict[str, Any]:
+    given = dict(step.given)
+    if step.command in ("send", "parallel"):
+        message = {**MESSAGE, **given.get("message", {})}
+        given["message"] = {name: value for name, value in message.items() if value is not None}
+    if step.command == "verify":
+        return _signed(given)
+    return dict(filled(given, known))
+
+
+def _signed(given: dict[str, Any]) -> dict[str, Any]:
+    """A webhook with its signatures; `$HMAC(secret)` is over the header's first `t`, `$HMAC(secret,t)` over another.
+
+    `altered` is the body that arrives when it is not the one that was signed, `body_base64` one that is not text.
+    """
+    body = base64.b64decode(given["body_base64"]) if "body_base64" in given else given.pop("body").encode()
+    stamp = re.search(r"(?<![^,])t=([0-9]+)", given["header"])
+
+    def sign(found: re.Match[str]) -> str:
+        at = found[2] or (stamp[1] if stamp else "")
+        return hmac.digest(found[1].encode(), at.encode() + b"." + body, "sha256").hex()
+
+    given["header"] = SIGNATURE.sub(sign, given["header"])
+    given["body_base64"] = base64.b64encode(given.pop("altered", "").encode() or body).decode()
+    return given
+
+
+def _described(call: Call, calls: list[Call]) -> dict[str, Any]:
+    """A call as expectations name its parts. `waited` is the time since the answer before it was sent."""
+    before = calls[call.number - 2].answered if call.number > 1 else None
+    try:
+        decoded = json.loads(call.body)
+    except ValueError:
+        decoded = None
+    return {
+        "connection": call.connection,
+        "method": call.method,
+        "path": call.path,
+        "headers": call.headers,
+        "body": call.body.decode("latin-1"),
+        "json": decoded,
+        "waited": None if before is None else call.arrived - before,
+    }
+
+
+class Report:
+    """What is told while scenarios run; overridden by the command line."""
+
+    def begins(self, language: str, count: int) -> None:
+        """A language's scenarios begin."""
+
+    def ended(self, outcome: Outcome) -> None:
+        """A scenario has ended."""
+
+    def cannot_run(self, language: str, reason: str) -> None:
+        """A language cannot be tried."""
+
+
+def run(server: Server, names: list[str], scenarios: list[Scenario], clients: Path, report: Report) -> list[Outcome]:
+    """Every scenario with every language, a language at a time; a language that cannot be tried is one failure."""
+    outcomes = []
+    with TemporaryDirectory(prefix="conformance-") as directory:
+        materials = Materials(Path(directory))
+        for name in names:
+            try:
+                ready = drivers.LANGUAGES[name].prepare(clients, Path(directory))
+            except CannotRun as reason:
+                report.cannot_run(name, str(reason))
+                outcomes.append(Outcome(name, "the driver", (str(reason),), 0.0))
+                continue
+            bench = Bench(server, drivers.LANGUAGES[name], ready, materials)
+            report.begins(name, len(scenarios))
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                for done in as_completed([pool.submit(bench.run, each) for each in scenarios]):
+                    report.ended(done.result())
+                    outcomes.append(done.result())
+    return outcomes
