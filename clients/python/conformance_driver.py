@@ -21,11 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent / "src"))
 from mail_appliance import AsyncClient, Attachment, Client, MailApplianceError, verify
 
 Fields = dict[str, Any]
-SEND = (
-    "id status source request_id from to cc bcc subject billing_status recipient_count credits_reserved tags attachments "
-    "idempotency_key replayed"
-).split()
-ERROR = "status code request_id retry_after idempotency_key".split()
+NOT_SHOWN = ("reply_to", "headers")  # of a result, by the protocol
+ERROR = ("status", "code", "request_id", "retry_after", "idempotency_key")
 
 
 class BlockingAsyncClient:
@@ -65,13 +62,11 @@ class Driver:
         return {"ok": True}
 
     def send(self, message: Fields, idempotency_key: str | None = None) -> Fields:
-        with ExitStack() as files:
-            fields = {"from_" if name == "from" else name: value for name, value in message.items()}
-            if "attachments" in message:
-                fields["attachments"] = [attachment(each, files) for each in message["attachments"]]
-            result = self._client.send(**fields, idempotency_key=idempotency_key)
-        shown = shown_fields(result)
-        return {"result": {name: shown[name] for name in SEND}}
+        fields = {"from_" if name == "from" else name: value for name, value in message.items()}
+        if "attachments" in message:
+            fields["attachments"] = [attachment(each) for each in message["attachments"]]
+        result = self._client.send(**fields, idempotency_key=idempotency_key)
+        return {"result": {name: value for name, value in shown_fields(result).items() if name not in NOT_SHOWN}}
 
     def get(self, id: str) -> Fields:
         return {"result": shown_fields(self._client.get(id))}
@@ -94,14 +89,14 @@ class Driver:
             self._client.close()
 
 
-def attachment(given: Fields, files: ExitStack) -> Attachment:
+def attachment(given: Fields) -> Attachment:
     """By whichever of the three ways the scenario wants."""
     options = {name: given[name] for name in ("content_type", "content_id") if name in given}
     if "path" in given:
         return Attachment.from_path(given["path"], given.get("filename"), **options)
     if "stream_path" in given:
-        stream = files.enter_context(Path(given["stream_path"]).open("rb"))
-        return Attachment.from_stream(stream, given["filename"], **options)
+        with open(given["stream_path"], "rb") as stream:
+            return Attachment.from_stream(stream, given["filename"], **options)
     return Attachment(given["filename"], base64.b64decode(given["bytes_base64"]), **options)
 
 
@@ -110,7 +105,9 @@ def shown_fields(model: Any) -> Fields:
 
     def shown(value: Any) -> Any:
         if isinstance(value, datetime):
-            return value.isoformat(timespec="auto" if value.microsecond % 1000 else "milliseconds").replace("+00:00", "Z")
+            return value.isoformat(timespec="auto" if value.microsecond % 1000 else "milliseconds").replace(
+                "+00:00", "Z"
+            )
         return value
 
     def pairs(items: list[tuple[str, Any]]) -> Fields:

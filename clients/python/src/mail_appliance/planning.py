@@ -112,7 +112,8 @@ def configure(
 
 def _read_url(url: str) -> tuple[bool, str, int, str]:
     """Whether by TLS, host, port and path."""
-    wrong = f"the URL {url!r} (url or MAIL_APPLIANCE_URL)"
+    shown = "the URL" if "@" in url else f"the URL {url!r}"  # it may have a password in it
+    wrong = f"{shown} (url or MAIL_APPLIANCE_URL)"
     if any(character.isspace() or not character.isprintable() for character in url):
         raise ConfigurationError(f"{wrong} has a space or a control character")
     try:
@@ -126,9 +127,7 @@ def _read_url(url: str) -> tuple[bool, str, int, str]:
     if not host:
         raise ConfigurationError(f"{wrong} has no host")
     if "@" in parts.netloc or "?" in url or "#" in url:
-        raise ConfigurationError(
-            f"the URL of {host} (url or MAIL_APPLIANCE_URL) may not have a user, query or fragment"
-        )
+        raise ConfigurationError(f"{wrong} may not have a user, a query or a fragment")
     tls = parts.scheme == "https"
     port = given_port if given_port is not None else 443 if tls else 80
     return tls, host, port, quote(parts.path.rstrip("/"), safe=_UNRESERVED_PATH)

@@ -48,7 +48,7 @@ class SocketTransport:
         except ssl.SSLCertVerificationError as cause:
             raise TransportError(f"its certificate does not verify: {cause.verify_message}", retryable=False) from cause
         except TimeoutError as cause:
-            raise TransportError(str(cause) or f"timed out after {timeout:g} s") from cause
+            raise TransportError(f"timed out after {timeout:g} s") from cause
         except (OSError, HTTPException) as cause:
             raise TransportError(str(cause) or type(cause).__name__) from cause
         if may_keep and len(self._kept) < KEPT:
@@ -100,7 +100,7 @@ class SocketTransport:
                 sock.close()
                 if isinstance(error, TimeoutError) and number == len(addresses) - 1:
                     seconds = self._configuration.connect_timeout
-                    raise TimeoutError(f"no connection within {seconds:g} s") from error
+                    raise TransportError(f"no connection within {seconds:g} s") from error
                 if not isinstance(error, OSError) or number == len(addresses) - 1:
                     raise
         raise OSError(f"{host} has no address")
@@ -186,6 +186,16 @@ def _time_left(end: float) -> float:
     return left
 
 
+class _Buffered(io.BufferedReader):
+    """Reads whole lines: HTTPResponse takes a head that the end of the connection cuts off for a whole one."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(size)
+        if not line.endswith(b"\n") and len(line) != size:
+            raise HTTPException("the connection was lost before the end of the answer")
+        return line
+
+
 class _Reading(io.RawIOBase):
     """What HTTPResponse reads from: a socket, until the deadline."""
 
@@ -194,7 +204,7 @@ class _Reading(io.RawIOBase):
 
     def makefile(self, mode: str) -> io.BufferedReader:
         """What HTTPResponse asks a socket for."""
-        return io.BufferedReader(self)
+        return _Buffered(self)
 
     def readable(self) -> bool:
         return True
