@@ -91,23 +91,24 @@ class Server:
         with suppress(OSError), sock:
             secured = self._context.wrap_socket(sock, server_side=True) if self._context else sock
             with secured, secured.makefile("rb") as reader:
-                while secured.fileno() != -1 and (line := reader.readline()):
-                    self._answer(secured, reader, line)
+                while secured.fileno() != -1 and (line := reader.readline()) and self._answer(secured, reader, line):
+                    pass
 
-    def _answer(self, sock: socket.socket, reader: Any, line: bytes) -> None:
+    def _answer(self, sock: socket.socket, reader: Any, line: bytes) -> bool:
+        """Whether the connection goes on."""
         method, target, _ = line.decode().split()
         headers = {}
         while (line := reader.readline().strip()) != b"":
             name, _, value = line.decode().partition(":")
             headers[name.lower()] = value.strip()
         if self.early:
-            received = Received(method, target, headers, b"")
-            self.early.popleft()(self, sock, received)
-            return close_quietly(self, sock, received)
+            self.early.popleft()(self, sock, Received(method, target, headers, b""))
+            return False
         received = Received(method, target, headers, reader.read(int(headers.get("content-length", 0))))
         self.requests.append(received)
         step = self.script.popleft() if self.script else as_appliance
-        return step(self, sock, received)
+        step(self, sock, received)
+        return True
 
 
 def as_appliance(server: Server, sock: socket.socket, received: Received) -> None:
@@ -156,7 +157,7 @@ def hang(server: Server, _: socket.socket, __: Received) -> None:
     server.stopped.wait(60)
 
 
-def trickle(server: Server, sock: socket.socket, _: Received) -> None:
+def trickle(server: Server, sock: socket.socket, __: Received) -> None:
     """Send a byte of the answer every 50 ms, for longer than any test wants to wait."""
     sock.sendall(b"HTTP/1.1 202 Accepted\r\ncontent-length: 1200\r\n\r\n")
     for _ in range(1200):
