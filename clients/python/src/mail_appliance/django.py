@@ -21,7 +21,7 @@ __all__ = ["EmailBackend", "UnsupportedMessage"]
 class EmailBackend(Backend, BaseEmailBackend):  # type: ignore[misc, unused-ignore]  # Django has no types
     """Sends Django's messages through the appliance; UnsupportedMessage for what JSON cannot carry."""
 
-    _own_message = EmailMessage.message
+    _message_class = EmailMessage
 
     def __init__(
         self, username: str | None = None, password: str | None = None, fail_silently: bool = False, **options: Any

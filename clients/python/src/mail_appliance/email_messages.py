@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message as MimePart
-from functools import cache
 from typing import Any
 
 from mail_appliance.client import Client
@@ -35,11 +34,11 @@ class UnsupportedMessage(ConfigurationError):
 
 
 class Backend:
-    """What both backends do; they bring `fail_silently` and `_client`."""
+    """What both backends do; they bring the rest."""
 
     fail_silently: bool
     _client: Client
-    _own_message: Any  # the framework's method that writes a message as MIME
+    _message_class: Any  # the framework's own
 
     def send_messages(self, email_messages: Iterable[Any] | None) -> int:
         """Send the messages and return how many were accepted. Each has the result as `mail_appliance_result` then."""
@@ -49,7 +48,7 @@ class Backend:
         if not message.recipients():
             return False
         try:
-            if type(message).message is not self._own_message:
+            if type(message).message is not self._message_class.message:
                 raise UnsupportedMessage(f"{type(message).__name__} writes its own MIME, which cannot be sent as JSON")
             message.mail_appliance_result = self._client.send(**send_arguments(message))
         except MailApplianceError:
@@ -68,18 +67,24 @@ def shared_client(settings: Mapping[str, Any], username: str | None = None, pass
     options = {name: settings.get(f"MAIL_APPLIANCE_{name.upper()}") for name in _OPTIONS}
     if username or password:
         options |= {"username": username, "password": password, "token": None}
+    given = {name: value for name, value in options.items() if value not in (None, "")}
     with _LOCK:
-        return _cached_client(tuple((name, value) for name, value in options.items() if value not in (None, "")))
+        client = _CLIENTS.get(tuple(given.items()))
+        if client is None:
+            client = _CLIENTS[tuple(given.items())] = Client(**given)
+        return client
 
 
 _LOCK = threading.Lock()
+_CLIENTS: dict[tuple[tuple[str, Any], ...], Client] = {}
 
 
-@cache
-def _cached_client(options: tuple[tuple[str, Any], ...]) -> Client:
-    client = Client(**dict(options))
-    atexit.register(client.close)
-    return client
+@atexit.register
+def close_shared_clients() -> None:
+    """Close the connections of all backends."""
+    with _LOCK:
+        while _CLIENTS:
+            _CLIENTS.popitem()[1].close()
 
 
 # ---- messages

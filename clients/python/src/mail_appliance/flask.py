@@ -19,7 +19,7 @@ __all__ = ["EmailBackend", "UnsupportedMessage"]
 class EmailBackend(Backend, BaseEmailBackend):  # type: ignore[misc, unused-ignore]  # Flask-Mailman has no types
     """Sends Flask-Mailman's messages through the appliance; UnsupportedMessage for what JSON cannot carry."""
 
-    _own_message = EmailMessage.message
+    _message_class = EmailMessage
 
     def __init__(
         self, username: str | None = None, password: str | None = None, fail_silently: bool = False, **options: Any

@@ -1,0 +1,251 @@
+"""What the Python client costs for each send, against a bare http.client and against the benchmarks' own load generator.
+
+    .venv/bin/python -m tests.bench.clients
+
+One thread sends 2 KB text+html messages on one kept connection, by turns with the client and with a bare http.client that
+sends a body made beforehand and reads the answer's bytes: to the real appliance, and to a server that gives the same
+answer at once, where all that is left is the client's own cost. Then the asynchronous client with 50 tasks, on asyncio
+and on Trio, by turns with tests/bench/load.py on 50 connections, to the appliance. The appliance, the server and each load
+have a process of their own.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+
+from tests.bench.load import HTML, TEXT
+from tests.running_appliance import ROOT, appliance
+
+sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
+
+from mail_appliance import AsyncClient, Client
+
+TASKS = 50
+HERE = Path(__file__)
+SENDER, TO, SUBJECT = "Shop <orders@example.com>", "ada@example.net", "On its way"
+WARM_UP = 50  # sends
+LOOPS = ("asyncio", "trio")
+
+Send = Callable[[], None]
+
+
+# ---- one thread
+
+
+def bare(url: str, token: str) -> Send:
+    """A send by http.client: the body is made once, the answer's bytes are read and not looked at."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    message = {"from": SENDER, "to": TO, "subject": SUBJECT, "text": TEXT, "html": HTML}
+    body = json.dumps(message).encode()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    run, number = time.time_ns(), count()
+
+    def send() -> None:
+        connection.request("POST", "/emails", body, {**headers, "Idempotency-Key": f"{run}-{next(number)}"})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 202, answer.status
+
+    return send
+
+
+def by_client(url: str, token: str) -> Send:
+    """A send by the library."""
+    mail = Client(url, token=token, retries=0)
+
+    def send() -> None:
+        mail.send(from_=SENDER, to=TO, subject=SUBJECT, text=TEXT, html=HTML)
+
+    return send
+
+
+def seconds_each(send: Send, sends: int) -> float:
+    """How long one takes, on average."""
+    began = time.perf_counter()
+    for _ in range(sends):
+        send()
+    return (time.perf_counter() - began) / sends
+
+
+def compare(name: str, url: str, token: str, *, rounds: int, sends: int) -> float:
+    """The median over the rounds of the client's time against the bare one's, which is next to it."""
+    sides = bare(url, token), by_client(url, token)
+    for send in sides:
+        seconds_each(send, WARM_UP)
+    results = [tuple(seconds_each(send, sends) for send in sides) for _ in range(rounds)]
+    theirs, ours = (statistics.median(side) * 1e6 for side in zip(*results, strict=True))
+    ratio = statistics.median(mine / other for other, mine in results)
+    print(f"{name:<24} http.client {theirs:>6.0f} µs   client {ours:>6.0f} µs   ratio {ratio:.2f}")
+    return ratio
+
+
+# ---- a server that answers at once
+
+
+ANSWER = json.dumps(
+    {
+        "id": "msg_19811c37dea64357d92fc2c378b44320",
+        "status": "queued",
+        "source": "api",
+        "request_id": "req_19811c37dea64357d92fc2c378b44320",
+        "from": SENDER,
+        "to": [TO],
+        "cc": [],
+        "bcc": [],
+        "subject": SUBJECT,
+        "billing_status": "reserved",
+        "recipient_count": 1,
+        "credits_reserved": 1,
+        "tags": [],
+        "attachments": [],
+    }
+).encode()
+HEADERS = (
+    "content-type: application/json",
+    f"content-length: {len(ANSWER)}",
+    "x-request-id: req_19811c37dea64357d92fc2c378b44320",
+    "cache-control: no-store",
+    "x-content-type-options: nosniff",
+    "content-security-policy: default-src 'none'",
+    "referrer-policy: no-referrer",
+    "cross-origin-opener-policy: same-origin",
+    "date: Mon, 16 Nov 2026 12:00:00 GMT",
+)
+WHOLE = "\r\n".join(["HTTP/1.1 202 ", *HEADERS, "\r\n"]).encode() + ANSWER
+
+
+def serve() -> None:
+    """Print the port, then answer every request of every connection; each comes in one piece or a few."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=answer_all, args=(connection,), daemon=True).start()
+
+
+def answer_all(connection: socket.socket) -> None:
+    """Until the client closes it."""
+    received = b""
+    while data := connection.recv(65536):
+        received += data
+        head, end, body = received.partition(b"\r\n\r\n")
+        lower = head.lower()
+        length = int(lower.partition(b"content-length:")[2].split(b"\r\n", 1)[0]) if end else 0
+        if end and len(body) >= length:
+            connection.sendall(WHOLE)
+            received = b""
+
+
+@contextmanager
+def prompt_server() -> Iterator[str]:
+    """Its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.bench.clients", "--serve"], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# ---- many tasks
+
+
+async def send_in_tasks(url: str, token: str, seconds: float) -> float:
+    """Sends a second of the asynchronous client with so many tasks."""
+    sent = 0
+
+    async def task(mail: AsyncClient, end: float) -> None:
+        nonlocal sent
+        while time.perf_counter() < end:
+            await mail.send(from_=SENDER, to=TO, subject=SUBJECT, text=TEXT, html=HTML)
+            sent += 1
+
+    async with AsyncClient(url, token=token, retries=0) as mail:
+        await mail.send(from_=SENDER, to=TO, subject=SUBJECT, text=TEXT, html=HTML)
+        began = time.perf_counter()
+        async with anyio.create_task_group() as group:
+            for _ in range(TASKS):
+                group.start_soon(task, mail, began + seconds)
+        return sent / (time.perf_counter() - began)
+
+
+def rate_of_tasks(loop: str, url: str, token: str, seconds: float) -> float:
+    """The same in a process of its own."""
+    words = ["-m", "tests.bench.clients", "--load", loop, url, token, str(seconds)]
+    return float(subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+
+
+def rate_of_loader(url: str, token: str, seconds: float) -> float:
+    """Answers a second of tests/bench/load.py on as many connections."""
+    words = ["127.0.0.1", str(urlsplit(url).port), str(TASKS), str(seconds), f"{time.time_ns()}", "/emails"]
+    command = [sys.executable, str(HERE.with_name("load.py")), *words, f"Bearer {token}"]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert list(result["statuses"]) == ["202"], result
+    return float(result["rate"])
+
+
+def compare_rates(url: str, token: str, *, rounds: int, seconds: float) -> dict[str, float]:
+    """The median over the rounds of each loop's rate against the loader's, which is next to it."""
+    rates: dict[str, list[float]] = {name: [] for name in ("loader", *LOOPS)}
+    for _ in range(rounds):
+        rates["loader"].append(rate_of_loader(url, token, seconds))
+        for loop in LOOPS:
+            rates[loop].append(rate_of_tasks(loop, url, token, seconds))
+    print(f"{'loader':<24} {statistics.median(rates['loader']):>6.0f} /s")
+    ratios = {}
+    for loop in LOOPS:
+        pairs = zip(rates[loop], rates["loader"], strict=True)
+        ratios[loop] = statistics.median(mine / other for mine, other in pairs)
+        print(f"{f'AsyncClient, {loop}':<24} {statistics.median(rates[loop]):>6.0f} /s   ratio {ratios[loop]:.2f}")
+    return ratios
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--sends", type=int, default=400, help="of each side in a round, by one thread")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each side in a round, with many tasks")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        return serve()
+    if options.load:
+        loop, url, token, seconds = options.load
+        return print(anyio.run(send_in_tasks, url, token, float(seconds), backend=loop))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        prompt = stack.enter_context(prompt_server())
+        running = stack.enter_context(appliance(directory, fresh=True, credit=None))
+        token = running.account.send_key
+        rounds = options.rounds
+        real = compare("one thread, appliance", running.url, token, rounds=rounds, sends=options.sends)
+        own = compare("one thread, prompt server", prompt, token, rounds=rounds, sends=options.sends)
+        ratios = compare_rates(running.url, token, rounds=rounds, seconds=options.seconds)
+    print(f"\ntime of a send to the appliance, against http.client:     {real:.2f} (wanted: at most 1.5)")
+    print(f"time of a send to the prompt server, against http.client: {own:.2f} (wanted: at most 1.5)")
+    print(f"sends a second with {TASKS} tasks, against the loader:        {ratios['asyncio']:.2f} (wanted: 0.8)")
+    return None
+
+
+if __name__ == "__main__":
+    main()
