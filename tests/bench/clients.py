@@ -1,12 +1,12 @@
-"""What the Python client costs for each send, against a bare http.client and against the benchmarks' own load generator.
+"""What the Python client costs for each send, against a bare http.client and against the load generator of this folder.
 
     .venv/bin/python -m tests.bench.clients
 
-One thread sends 2 KB text+html messages on one kept connection, by turns with the client and with a bare http.client that
-sends a body made beforehand and reads the answer's bytes: to the real appliance, and to a server that gives the same
-answer at once, where all that is left is the client's own cost. Then the asynchronous client with 50 tasks, on asyncio
-and on Trio, by turns with tests/bench/load.py on 50 connections, to the appliance. The appliance, the server and each load
-have a process of their own.
+One thread sends 2 KB text+html messages on one kept connection, by turns with the client and with a bare http.client
+that sends a body made beforehand and reads the answer's bytes: to the real appliance, and to a server that gives the
+same answer at once, where all that is left is the client's own cost. Then the asynchronous client with 50 tasks, on
+asyncio and on Trio, by turns with tests/bench/load.py on 50 connections, to the appliance. The appliance, the server and
+each load have a process of their own.
 """
 
 import argparse
@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 import anyio
 
 from tests.bench.load import HTML, TEXT
-from tests.running_appliance import ROOT, appliance
+from tests.fork_client import ROOT
+from tests.running_appliance import appliance
 
 sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 

@@ -37,7 +37,7 @@ from mail_appliance.testing import AsyncFakeClient, FakeClient
 FakeClient().send(from_="a@example.com", to="b@example.net", subject="s", text="t")
 AsyncFakeClient()
 Client("http://127.0.0.1:9", token="t").close()
-print(sorted(name for name in sys.modules if name in ("anyio", "h11", "django", "flask")))
+print(sorted(name for name in sys.modules if name in ("anyio", "httptools", "django", "flask")))
 """
     assert python(program) == "[]\n"
 

@@ -137,7 +137,7 @@ def _stream_transport(configuration: Configuration, ssl_context: ssl.SSLContext 
         from mail_appliance.stream_transport import StreamTransport
     except ImportError as cause:
         advice = "pip install 'mail-appliance-client[async]'"
-        raise ConfigurationError(f"AsyncClient needs anyio and h11 ({cause}): {advice}") from cause
+        raise ConfigurationError(f"AsyncClient needs anyio and httptools ({cause}): {advice}") from cause
     return StreamTransport(configuration, ssl_context)
 
 

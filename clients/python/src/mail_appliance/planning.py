@@ -40,6 +40,7 @@ _RETRIED_STATUSES = frozenset({429, 503})
 _LISTS = frozenset({"to", "cc", "bcc", "tags"})  # each may also be one string
 _SHOWN = 200  # characters of an answer that is not the appliance's
 
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _KEY = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 _VISIBLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,15}")
@@ -225,7 +226,7 @@ def send_request(configuration: Configuration, fields: Mapping[str, Any], key: s
         raise ConfigurationError(f"idempotency_key {reason}", idempotency_key=key)
     try:
         message = {name: _json_value(name, value) for name, value in fields.items() if value is not None}
-        body = json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        body = _JSON.encode(message).encode()
     except (TypeError, ValueError, RecursionError) as cause:
         raise ConfigurationError(f"the message cannot be written as JSON: {cause}", idempotency_key=key) from cause
     headers = {

@@ -41,7 +41,7 @@ class SocketTransport:
         try:
             connection = self._take() or self._connect(end)
             try:
-                answer, may_keep = connection.exchange(_head(request, self._configuration.authority), request, end)
+                answer, may_keep = connection.exchange(head_of(request, self._configuration.authority), request, end)
             except BaseException:
                 connection.close()
                 raise
@@ -112,7 +112,8 @@ class SocketTransport:
         return self._ssl.wrap_socket(sock, server_hostname=self._configuration.host)
 
 
-def _head(request: Request, authority: str) -> bytes:
+def head_of(request: Request, authority: str) -> bytes:
+    """The request line and the headers."""
     lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {authority}"]
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
     if request.method == "POST":
