@@ -7,6 +7,7 @@ from email.mime.base import MIMEBase
 from email.mime.image import MIMEImage
 from email.mime.multipart import MIMEMultipart
 from email.mime.text import MIMEText
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -47,14 +48,11 @@ def framework(request: pytest.FixtureRequest, server: Server) -> Iterator[Framew
     """Each framework, configured for the server."""
     configured = {"MAIL_APPLIANCE_URL": server.url, "MAIL_APPLIANCE_TOKEN": "t", "MAIL_APPLIANCE_RETRIES": 0}
     if request.param == "django":
-        pytest.importorskip("django")
-        from django.conf import settings
-        from django.core import mail
-        from django.test.utils import override_settings
-
+        settings = pytest.importorskip("django.conf").settings
+        mail, utils = import_module("django.core.mail"), import_module("django.test.utils")
         if not settings.configured:
             settings.configure(DEFAULT_FROM_EMAIL="shop@example.com")
-        with override_settings(EMAIL_BACKEND="mail_appliance.django.EmailBackend", **configured):
+        with utils.override_settings(EMAIL_BACKEND="mail_appliance.django.EmailBackend", **configured):
             yield Framework(mail, mail.EmailMultiAlternatives, server)
     else:
         flask = pytest.importorskip("flask")
@@ -174,7 +172,7 @@ def calendar(part: MIMEBase) -> MIMEBase:
         (lambda m: setattr(m, "mixed_subtype", "report"), "multipart/report"),
         (lambda m: setattr(m, "reply_to", ["a@example.net", "b@example.net"]), "reply_to"),
         (lambda m: m.extra_headers.update({"To": "x@example.net"}), "To"),
-        (lambda m: setattr(m, "bcc", m.to) or setattr(m, "to", []), "without an address in to"),
+        (lambda m: m.__dict__.update(bcc=m.to, to=[]), "without an address in to"),
     ],
 )
 def test_what_json_cannot_carry_is_refused(framework: Framework, change: Callable[[Any], None], named: str) -> None:
