@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 ANSWER_TIMEOUT = 90.0  # seconds for one command; the slowest of them is 7 MiB on a loaded machine
 END_TIMEOUT = 20.0  # seconds from the end of its input to its own end
@@ -51,8 +52,8 @@ class Language:
 def _python(*words: str) -> Callable[[Path, Path], Ready]:
     def prepare(clients: Path, _: Path) -> Ready:
         driver = _file(clients / "python" / "conformance_driver.py")
-        if "--async" in words and not (find_spec("httpx") and find_spec("anyio")):
-            raise CannotRun("the asynchronous client needs httpx and anyio")
+        if "--async" in words and not find_spec("anyio"):
+            raise CannotRun("the asynchronous client needs anyio")
         return Ready((sys.executable, str(driver), *words), {"PYTHONPATH": str(clients / "python" / "src")})
 
     return prepare
@@ -61,9 +62,10 @@ def _python(*words: str) -> Callable[[Path, Path], Ready]:
 def _node(clients: Path, _: Path) -> Ready:
     folder = clients / "node"
     driver, node, npm = _file(folder / "conformance" / "driver.mjs"), _program("node"), _program("npm")
-    if not (folder / "node_modules").is_dir():
+    wanted, sources = _written(folder / "package.json"), _newest(folder / "src")
+    if _written(folder / "node_modules" / ".package-lock.json") < wanted:  # npm's own record of what it has installed
         _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund"], folder)
-    if _newest(folder / "dist") < max(_newest(folder / "src"), (folder / "package.json").stat().st_mtime):
+    if _newest(folder / "dist") < max(sources, wanted):
         _run([npm, "run", "build"], folder)
     return Ready((node, str(driver)), {})
 
@@ -114,9 +116,14 @@ def _program(name: str) -> str:
     return found
 
 
+def _written(path: Path) -> float:
+    """When a file was written; 0 if it is not there."""
+    return path.stat().st_mtime if path.is_file() else 0.0
+
+
 def _newest(folder: Path) -> float:
     """When the newest file of a folder was written; 0 if there is none."""
-    return max((path.stat().st_mtime for path in folder.rglob("*") if path.is_file()), default=0.0)
+    return max(map(_written, folder.rglob("*")), default=0.0)
 
 
 def _run(command: list[str], folder: Path) -> None:
@@ -128,10 +135,17 @@ def _run(command: list[str], folder: Path) -> None:
 class Driver:
     """A started driver."""
 
-    def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
-        """`said` is its standard error."""
-        self._process = process
-        self._said = said
+    def __init__(self, ready: Ready, variables: Mapping[str, str]) -> None:
+        """With these environment variables besides the plain ones."""
+        plain = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        self._said = TemporaryFile()  # its standard error  # noqa: SIM115  # closed by kill()
+        self._process = subprocess.Popen(
+            ready.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env={**plain, **ready.environment, **variables},
+        )
 
     def ask(self, command: Mapping[str, Any]) -> Any:
         """The answer to a command."""
@@ -150,41 +164,59 @@ class Driver:
         try:
             return json.loads(line)
         except ValueError:
-            raise DriverFailed(f"the driver answered {line[:500]!r}; {self.complaint()}") from None
+            raise DriverFailed(f"the driver answered {line[:500]!r}; {self._complaint()}") from None
 
     def end(self) -> None:
-        """Close its input; it has to end by itself, without an error."""
+        """Close its input; it has to end by itself, without an error and without a further word."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             code = self._process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise DriverFailed(f"the driver did not end with its input; {self.complaint()}") from None
+            raise DriverFailed(f"the driver did not end with its input; {self._complaint()}") from None
         rest = self._process.stdout.read(500)
         if code or rest:
-            raise DriverFailed(f"the driver ended with {code} and wrote {rest!r}; {self.complaint()}")
+            raise DriverFailed(f"the driver ended with {code} and wrote {rest!r}; {self._complaint()}")
 
-    def complaint(self) -> str:
-        """What it wrote to standard error."""
+    def kill(self) -> None:
+        """End it, if it still runs."""
+        self._process.kill()
+        with self._said, suppress(BrokenPipeError):
+            self._process.__exit__(None, None, None)
+
+    def _complaint(self) -> str:
         self._said.seek(0)
         return f"standard error: {self._said.read()[-2000:].decode(errors='replace')!r}"
 
 
-@contextmanager
-def started(ready: Ready, variables: Mapping[str, str]) -> Iterator[Driver]:
-    """A driver with these environment variables besides the plain ones; killed at the end if it still runs."""
-    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    with TemporaryFile() as said:
-        process = subprocess.Popen(
-            ready.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            env={**environment, **ready.environment, **variables},
-        )
-        with process:
-            try:
-                yield Driver(process, said)
-            finally:
-                process.kill()
+class Drivers:
+    """The drivers of one language: one that has answered is used for other scenarios, since a start takes long."""
+
+    def __init__(self, ready: Ready) -> None:
+        """None is started yet."""
+        self._ready = ready
+        self._idle: deque[Driver] = deque()
+
+    @contextmanager
+    def one(self, variables: Mapping[str, str]) -> Iterator[Driver]:
+        """A driver for one scenario; with environment variables it is its own."""
+        driver = Driver(self._ready, variables) if variables or not self._idle else self._idle.pop()
+        try:
+            yield driver
+            if variables:
+                driver.end()
+        except BaseException:
+            driver.kill()
+            raise
+        if variables:
+            driver.kill()
+        else:
+            self._idle.append(driver)
+
+    def close(self) -> None:
+        """End all of them; the first that does not end well is an error, after the last has ended."""
+        with ExitStack() as ends:
+            for driver in self._idle:
+                ends.callback(driver.kill)
+                ends.callback(driver.end)

@@ -69,7 +69,7 @@ def _chunks(body: bytes, size: int = 100) -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-def made_answer(fault: Fault, path_prefix: str) -> Answer:
+def made_answer(fault: Fault) -> Answer:
     """The answer that an `answer` fault describes."""
     headers = {"Content-Type": "application/json", **fault.get("headers", {})}
     if "retry_after" in fault:
@@ -115,6 +115,8 @@ class FaultProxy:
         self._prefix = prefix
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._open: dict[int, socket.socket] = {}
+        self._threads: list[threading.Thread] = []
         self.calls: list[Call] = []
         self.connections = 0
         self.url = ""
@@ -142,9 +144,16 @@ class FaultProxy:
                 try:
                     yield self
                 finally:
-                    self._ended.set()
-                    with suppress(OSError):
-                        listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
+                    self._end(listener)
+
+    def _end(self, listener: socket.socket) -> None:
+        """End all connections, and wait for what the appliance is still doing: its state is looked at next."""
+        self._ended.set()
+        for each in [listener, *self._open.values()]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # wakes accept() and reads
+        for thread in self._threads:
+            thread.join(UPSTREAM_TIMEOUT)
 
     def _accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         while not self._ended.is_set():
@@ -154,7 +163,8 @@ class FaultProxy:
                 return
             self.connections += 1
             work = (connection, self.connections, tls)
-            threading.Thread(target=self._converse, args=work, daemon=True).start()
+            self._threads.append(threading.Thread(target=self._converse, args=work, daemon=True))
+            self._threads[-1].start()
 
     def _converse(self, connection: socket.socket, number: int, tls: ssl.SSLContext | None) -> None:
         """Serve one connection until either side ends it. Errors of the socket are the client's business."""
@@ -163,6 +173,7 @@ class FaultProxy:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 connection = tls.wrap_socket(connection, server_side=True)
+            self._open[number] = connection
             with connection, connection.makefile("rb") as reader:
                 while reader.peek(1) and self._serve(connection, reader, number):
                     pass
@@ -200,7 +211,7 @@ class FaultProxy:
     def _answer(self, call: Call) -> Answer:
         fault = call.fault
         if "answer" in fault:
-            return made_answer(fault, self._prefix)
+            return made_answer(fault)
         if "redirect" in fault:
             place = f"{self.url}/elsewhere"
             return Answer(fault["redirect"], (("Location", place),), b"")

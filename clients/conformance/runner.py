@@ -1,4 +1,4 @@
-"""Runs scenarios: a proxy and a driver for each, then its answers, calls and stored messages against what is expected."""
+"""Runs scenarios: each with a proxy and a driver; compares answers, calls and stored messages with what is expected."""
 
 import base64
 import hashlib
@@ -11,8 +11,9 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +21,7 @@ from typing import Any
 
 import trustme
 
-from clients.conformance import drivers
-from clients.conformance.drivers import CannotRun, Driver, DriverFailed, Language, Ready
+from clients.conformance.drivers import LANGUAGES, CannotRun, Driver, DriverFailed, Drivers, Language
 from clients.conformance.matching import differences, differences_of_all, filled
 from clients.conformance.proxy import Call, FaultProxy
 from clients.conformance.scenarios import Scenario, Step
@@ -48,7 +48,7 @@ class Materials:
 
     def __init__(self, directory: Path) -> None:
         """`directory` is empty, and theirs alone."""
-        self._directory = directory
+        self.directory = directory
         self._lock = threading.Lock()
         self._files: dict[tuple[str, int], dict[str, Any]] = {}
         self._tls: ssl.SSLContext | None = None
@@ -58,7 +58,7 @@ class Materials:
         with self._lock:
             if (name, size) not in self._files:
                 content = random.Random(f"{name} {size}").randbytes(size)
-                path = self._directory / f"{size}-bytes" / name
+                path = self.directory / f"{size}-bytes" / name
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
                 self._files[name, size] = {
@@ -74,17 +74,17 @@ class Materials:
         with self._lock:
             if self._tls is None:
                 authority = trustme.CA()
-                authority.cert_pem.write_to_path(str(self._directory / "ca.pem"))
-                (self._directory / "php").mkdir()
-                (self._directory / "php" / "ca.ini").write_text(f"curl.cainfo={self._directory / 'ca.pem'}\n")
+                authority.cert_pem.write_to_path(str(self.directory / "ca.pem"))
+                (self.directory / "php").mkdir()
+                (self.directory / "php" / "ca.ini").write_text(f"curl.cainfo={self.directory / 'ca.pem'}\n")
                 self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 authority.issue_cert("127.0.0.1").configure_cert(self._tls)
             return self._tls
 
     def trust(self) -> dict[str, str]:
         """The variables by which each language's program is told to trust that authority."""
-        file = str(self._directory / "ca.pem")
-        return {"SSL_CERT_FILE": file, "NODE_EXTRA_CA_CERTS": file, "PHP_INI_SCAN_DIR": f":{self._directory / 'php'}"}
+        file = str(self.directory / "ca.pem")
+        return {"SSL_CERT_FILE": file, "NODE_EXTRA_CA_CERTS": file, "PHP_INI_SCAN_DIR": f":{self.directory / 'php'}"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Bench:
 
     server: Server
     language: Language
-    ready: Ready
+    drivers: Drivers
     materials: Materials
 
     def run(self, scenario: Scenario) -> Outcome:
@@ -124,9 +124,8 @@ class Bench:
         variables = {**scenario.env, **(self.materials.trust() if scenario.listener == "trusted" else {})}
         with proxy.listening(scenario.listener, tls):
             known["URL"] = proxy.url
-            with drivers.started(self.ready, filled(variables, known)) as driver:
+            with self.drivers.one(filled(variables, known)) as driver:
                 problems = self._take_steps(scenario, driver, known)
-                driver.end()
         calls = [_described(call, proxy.calls) for call in proxy.calls]
         problems += differences_of_all(filled(scenario.calls, known), calls, "calls")
         if scenario.connections is not None:
@@ -229,6 +228,16 @@ class Report:
         """A language cannot be tried."""
 
 
+@contextmanager
+def bench(server: Server, language: str, clients: Path, materials: Materials) -> Iterator[Bench]:
+    """A language that is ready to be tried; its drivers end with the block, and have to end well."""
+    drivers = Drivers(LANGUAGES[language].prepare(clients, materials.directory))
+    try:
+        yield Bench(server, LANGUAGES[language], drivers, materials)
+    finally:
+        drivers.close()
+
+
 def run(server: Server, names: list[str], scenarios: list[Scenario], clients: Path, report: Report) -> list[Outcome]:
     """Every scenario with every language, a language at a time; a language that cannot be tried is one failure."""
     outcomes = []
@@ -236,15 +245,12 @@ def run(server: Server, names: list[str], scenarios: list[Scenario], clients: Pa
         materials = Materials(Path(directory))
         for name in names:
             try:
-                ready = drivers.LANGUAGES[name].prepare(clients, Path(directory))
-            except CannotRun as reason:
+                with bench(server, name, clients, materials) as ready, ThreadPoolExecutor(AT_ONCE) as pool:
+                    report.begins(name, len(scenarios))
+                    for done in as_completed([pool.submit(ready.run, each) for each in scenarios]):
+                        report.ended(done.result())
+                        outcomes.append(done.result())
+            except (CannotRun, DriverFailed) as reason:
                 report.cannot_run(name, str(reason))
                 outcomes.append(Outcome(name, "the driver", (str(reason),), 0.0))
-                continue
-            bench = Bench(server, drivers.LANGUAGES[name], ready, materials)
-            report.begins(name, len(scenarios))
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                for done in as_completed([pool.submit(bench.run, each) for each in scenarios]):
-                    report.ended(done.result())
-                    outcomes.append(done.result())
     return outcomes

@@ -23,8 +23,8 @@ from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 CREDITS = 1_000_000
 
-_MESSAGES = """SELECT id, subject, status, source, tags, credits_reserved FROM messages WHERE sender LIKE ? ORDER BY id"""
-_RECIPIENTS = "SELECT address, status FROM recipients WHERE message_id = ? ORDER BY id"
+_MESSAGES = "SELECT id, subject, status, source, credits_reserved FROM messages WHERE sender LIKE ? ORDER BY id"
+_RECIPIENTS = "SELECT address FROM recipients WHERE message_id = ? ORDER BY id"
 _KEYS = "SELECT key FROM idempotency_keys WHERE message_id = ?"
 _RESERVED = "SELECT COALESCE(SUM(amount), 0) FROM credit_ledger WHERE message_id = ? AND kind = 'reserve'"
 
@@ -51,7 +51,7 @@ class Server:
                 message.update(content(mime))
         return messages
 
-    def _described(self, message_id: str, subject: str, status: str, source: str, tags: str, credits: int) -> Any:
+    def _described(self, message_id: str, subject: str, status: str, source: str, credits: int) -> dict[str, Any]:
         data_dir = self.running.data_dir
         recipients = engines.rows(data_dir, _RECIPIENTS, message_id)
         ((ledger,),) = engines.rows(data_dir, _RESERVED, message_id)
@@ -60,10 +60,9 @@ class Server:
             "subject": subject,
             "status": status,
             "source": source,
-            "tags": tags,
             "credits": credits,
             "ledger": ledger,
-            "recipients": [address for address, _ in recipients],
+            "recipients": [address for (address,) in recipients],
             "keys": [key for (key,) in engines.rows(data_dir, _KEYS, message_id)],
         }
 
@@ -116,9 +115,13 @@ def _leaves(mime: bytes) -> Iterator[tuple[EmailMessage, bytes]]:
         for part in (b"\r\n" + body).split(b"\r\n--" + (head.get_boundary() or "").encode())[1:-1]:
             yield from _leaves(part.removeprefix(b"\r\n"))
         return
-    encoding = str(head["Content-Transfer-Encoding"] or "").lower()
-    decode = {"base64": base64.b64decode, "quoted-printable": quopri.decodestring}.get(encoding, bytes)
-    yield head, decode(body)
+    match str(head["Content-Transfer-Encoding"] or "").lower():
+        case "base64":
+            yield head, base64.b64decode(body)
+        case "quoted-printable":
+            yield head, quopri.decodestring(body)
+        case _:
+            yield head, body
 
 
 @contextmanager

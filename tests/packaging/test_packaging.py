@@ -18,6 +18,7 @@ PACKAGING = ROOT / "packaging"
 SCRIPTS = [
     "packaging/run",
     "packaging/test",
+    "packaging/test-clients",
     "packaging/lock",
     "packaging/build-binary",
     "packaging/build-deb",

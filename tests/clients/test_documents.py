@@ -1,0 +1,38 @@
+"""`docs/clients.md` is true to the libraries' READMEs and to the rules they share."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import Code
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "clients.md").read_text()
+RULES = (ROOT / "clients" / "conformance" / "README.md").read_text()
+HEADINGS = {"python": "Python", "node": "Node", "go": "Go", "php": "PHP", "ruby": "Ruby"}
+
+
+def first_block(text: str, heading: str) -> str:
+    """The first code block behind a heading, its fences included."""
+    found = re.search(rf"^{heading}\n.*?(^```\w+\n.*?^```$)", text, re.DOTALL | re.MULTILINE)
+    assert found, heading
+    return found[1]
+
+
+@pytest.mark.parametrize("language", HEADINGS)
+def test_the_first_send_is_the_readme_s(language: str) -> None:
+    """The code of each language is that of its README, which the library's own tests run."""
+    readme = (ROOT / "clients" / language / "README.md").read_text()
+    assert first_block(DOCUMENT, f"### {HEADINGS[language]}") == first_block(readme, "## First send")
+
+
+def test_every_class_and_variable_is_explained() -> None:
+    """Those of the rules, and the environment's."""
+    classes = {"".join(word.title() for word in code.value.split("_")) for code in Code}
+    assert len(classes) == 15
+    for name in (*classes, "ConfigurationError", "ConnectionFailed", "WaitTimeout", "SignatureInvalid", "ApiError"):
+        assert f"`{name}`" in DOCUMENT
+        assert f"`{name}`" in RULES
+    for variable in ("URL", "USERNAME", "PASSWORD", "TOKEN"):
+        assert f"MAIL_APPLIANCE_{variable}" in DOCUMENT
