@@ -85,8 +85,9 @@ class Driver:
         return {"result": event}
 
     def close(self) -> None:
-        if self._client:
-            self._client.close()
+        client, self._client = self._client, None
+        if client:
+            client.close()
 
 
 def attachment(given: Fields) -> Attachment:

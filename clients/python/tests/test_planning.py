@@ -271,6 +271,8 @@ def test_attachments_from_files(tmp_path: Path) -> None:
     path.write_bytes(b"%PDF")
     assert Attachment.from_path(path) == Attachment("report.pdf", b"%PDF")
     assert Attachment.from_path(str(path), "b.pdf", content_type="x/y").filename == "b.pdf"
+    with pytest.raises(ConfigurationError, match=r"missing\.pdf cannot be read"):
+        Attachment.from_path(tmp_path / "missing.pdf")
     with path.open("rb") as stream:
         assert Attachment.from_stream(stream, "c.pdf", content_id="c").content == b"%PDF"
         assert stream.read() == b""

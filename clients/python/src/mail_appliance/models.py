@@ -48,7 +48,11 @@ class Attachment:
     ) -> Self:
         """Read a file now. Its name is the last part of the path unless another is given."""
         file = Path(path)
-        return cls(filename or file.name, file.read_bytes(), content_type, content_id)
+        try:
+            content = file.read_bytes()
+        except OSError as cause:
+            raise ConfigurationError(f"the attachment {file} cannot be read: {cause.strerror}") from cause
+        return cls(filename or file.name, content, content_type, content_id)
 
     @classmethod
     def from_stream(
