@@ -1,8 +1,10 @@
 """The backends of Django and Flask-Mailman, with the frameworks' own messages, over real sockets."""
 
 import gettext
+import warnings
 from collections.abc import Callable, Iterator
 from email.message import EmailMessage as MimeMessage
+from email.message import MIMEPart as MimePart
 from email.mime.base import MIMEBase
 from email.mime.image import MIMEImage
 from email.mime.multipart import MIMEMultipart
@@ -16,6 +18,9 @@ from mail_appliance import ConfigurationError, InvalidRequest
 from mail_appliance.email_messages import UnsupportedMessage, close_shared_clients, shared_client
 
 from .conftest import Server, answer
+
+# Django 6.1 speaks of what its own classes will no longer take.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:PendingDeprecationWarning")
 
 GIF = b"GIF89a\x01\x00\x01\x00\x00\x00\x00;"
 
@@ -43,6 +48,14 @@ class Framework:
         return str(caught.value)
 
 
+def django_backend() -> dict[str, Any]:
+    """The settings that choose the backend."""
+    path = "mail_appliance.django.EmailBackend"
+    if import_module("django").VERSION < (6, 1):
+        return {"EMAIL_BACKEND": path}
+    return {"MAILERS": {"default": {"BACKEND": path}}}
+
+
 @pytest.fixture(params=["django", "flask"])
 def framework(request: pytest.FixtureRequest, server: Server) -> Iterator[Framework]:
     """Each framework, configured for the server."""
@@ -52,7 +65,7 @@ def framework(request: pytest.FixtureRequest, server: Server) -> Iterator[Framew
         mail, utils = import_module("django.core.mail"), import_module("django.test.utils")
         if not settings.configured:
             settings.configure(DEFAULT_FROM_EMAIL="shop@example.com")
-        with utils.override_settings(EMAIL_BACKEND="mail_appliance.django.EmailBackend", **configured):
+        with utils.override_settings(**django_backend(), **configured):
             yield Framework(mail, mail.EmailMultiAlternatives, server)
     else:
         flask = pytest.importorskip("flask")
@@ -247,11 +260,38 @@ def test_lazy_texts(framework: Framework) -> None:
     assert framework.send(framework.message(Lazy(), Lazy(), to=["a@example.net"]))["subject"] == "Welcome"
 
 
+def test_options_win_over_settings(framework: Framework) -> None:
+    """Those of a connection, which is how Django's mailers give theirs."""
+    options = {"url": f"{framework.server.url}/mail", "token": "other", "timeout": 5}
+    message = framework.message("s", "t", to=["a@example.net"])
+    assert framework.connection(**options).send_messages([message]) == 1
+    received = framework.server.requests[0]
+    assert (received.target, received.headers["authorization"]) == ("/mail/emails", "Bearer other")
+
+
+def test_django_has_nothing_to_warn_of(server: Server) -> None:
+    """A message is sent by the newest ways of the installed version, with a part of the newer email package."""
+    settings = pytest.importorskip("django.conf").settings
+    mail, utils = import_module("django.core.mail"), import_module("django.test.utils")
+    if not settings.configured:
+        settings.configure()
+    image = MimePart()
+    image.set_content(GIF, maintype="image", subtype="gif", disposition="inline", cid="<logo>")
+    message = mail.EmailMessage("s", "t", "a@example.com", ["b@example.net"])
+    message.attachments.append(image)
+    configured = {"MAIL_APPLIANCE_URL": server.url, "MAIL_APPLIANCE_TOKEN": "t"}
+    with warnings.catch_warnings(), utils.override_settings(**django_backend(), **configured):
+        warnings.simplefilter("error")
+        assert message.send() == 1
+    assert server.appliance.sent[0].attachment("logo.gif") == GIF
+    close_shared_clients()
+
+
 def test_settings_that_are_missing_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is missing in both is named."""
     monkeypatch.setenv("MAIL_APPLIANCE_URL", "http://127.0.0.1:9")
     with pytest.raises(ConfigurationError, match="MAIL_APPLIANCE_TOKEN"):
-        shared_client({})
+        shared_client(lambda _: None, {})
     monkeypatch.setenv("MAIL_APPLIANCE_TOKEN", "t")
-    assert shared_client({}) is shared_client({"MAIL_APPLIANCE_TOKEN": ""})
+    assert shared_client(lambda _: None, {}) is shared_client(lambda _: "", {"url": None})
     close_shared_clients()

@@ -111,7 +111,9 @@ def test_django(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     settings = pytest.importorskip("django.conf").settings
     if not settings.configured:
         settings.configure()
-    chosen = {name: value for name, value in run("Django").items() if name.isupper()}
+    older = import_module("django").VERSION < (6, 1)
+    left_out = "MAILERS" if older else "EMAIL_BACKEND"
+    chosen = {name: value for name, value in run("Django").items() if name.isupper() and name != left_out}
     with import_module("django.test.utils").override_settings(**chosen):
         run("Django", 1)
     assert capsys.readouterr().out == "msg_1\n"

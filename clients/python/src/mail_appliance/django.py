@@ -1,4 +1,5 @@
-"""Django's email backend: `EMAIL_BACKEND = "mail_appliance.django.EmailBackend"`.
+"""Django's email backend: `EMAIL_BACKEND = "mail_appliance.django.EmailBackend"`, or from Django 6.1 on the same as the
+BACKEND of a mailer, whose OPTIONS win over the settings.
 
 The settings are MAIL_APPLIANCE_URL, MAIL_APPLIANCE_USERNAME and MAIL_APPLIANCE_PASSWORD, or MAIL_APPLIANCE_TOKEN, and
 MAIL_APPLIANCE_RETRIES, MAIL_APPLIANCE_CONNECT_TIMEOUT and MAIL_APPLIANCE_TIMEOUT; the first four may come from the
@@ -13,7 +14,7 @@ from django.core.mail.backends.base import (  # type: ignore[import-not-found, i
     BaseEmailBackend,
 )
 
-from mail_appliance.email_messages import Backend, UnsupportedMessage, shared_client
+from mail_appliance.email_messages import OPTIONS, Backend, UnsupportedMessage, shared_client
 
 __all__ = ["EmailBackend", "UnsupportedMessage"]
 
@@ -23,10 +24,9 @@ class EmailBackend(Backend, BaseEmailBackend):  # type: ignore[misc, unused-igno
 
     _message_class = EmailMessage
 
-    def __init__(
-        self, username: str | None = None, password: str | None = None, fail_silently: bool = False, **options: Any
-    ) -> None:
-        """`username` and `password` are the `auth_user` and `auth_password` of `send_mail`."""
-        super().__init__(fail_silently=fail_silently)
-        names = [name for name in dir(settings) if name.startswith("MAIL_APPLIANCE_")]
-        self._client = shared_client({name: getattr(settings, name) for name in names}, username, password)
+    def __init__(self, fail_silently: bool = False, **options: Any) -> None:
+        """`options` are `url`, `username`, `password`, `token`, `retries`, `connect_timeout` and `timeout`."""
+        given = {name: options.pop(name, None) for name in OPTIONS}
+        super().__init__(**options)
+        self.fail_silently = fail_silently
+        self._client = shared_client(lambda name: getattr(settings, name, None), given)

@@ -7,7 +7,7 @@ import atexit
 import mimetypes
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.message import Message as MimePart
 from typing import Any
 
@@ -26,7 +26,8 @@ _PART_HEADERS = frozenset(
         "x-attachment-id",
     }
 )
-_OPTIONS = ("url", "username", "password", "token", "retries", "connect_timeout", "timeout")
+_CREDENTIALS = ("username", "password", "token")
+OPTIONS = ("url", *_CREDENTIALS, "retries", "connect_timeout", "timeout")
 
 
 class UnsupportedMessage(ConfigurationError):
@@ -58,21 +59,21 @@ class Backend:
         return True
 
 
-def shared_client(settings: Mapping[str, Any], username: str | None = None, password: str | None = None) -> Client:
+def shared_client(setting: Callable[[str], Any], given: Mapping[str, Any]) -> Client:
     """The client of these settings (MAIL_APPLIANCE_URL and so on), the same each time, so that connections are kept.
 
-    A given username and password win over the credentials of the settings; what the settings lack is taken from the
-    environment.
+    What is given, by the names in OPTIONS, wins over the settings, and given credentials over all of theirs. What both
+    lack comes from the environment.
     """
-    options = {name: settings.get(f"MAIL_APPLIANCE_{name.upper()}") for name in _OPTIONS}
-    if username or password:
-        options |= {"username": username, "password": password, "token": None}
-    given = {name: value for name, value in options.items() if value not in (None, "")}
+    options = {name: setting(f"MAIL_APPLIANCE_{name.upper()}") for name in OPTIONS}
+    if any(given.get(name) for name in _CREDENTIALS):
+        options |= dict.fromkeys(_CREDENTIALS)
+    options |= {name: value for name, value in given.items() if value is not None}
+    key = tuple((name, value) for name, value in options.items() if value not in (None, ""))
     with _LOCK:
-        client = _CLIENTS.get(tuple(given.items()))
-        if client is None:
-            client = _CLIENTS[tuple(given.items())] = Client(**given)
-        return client
+        if key not in _CLIENTS:
+            _CLIENTS[key] = Client(**dict(key))
+        return _CLIENTS[key]
 
 
 _LOCK = threading.Lock()
@@ -147,7 +148,7 @@ def _bodies(message: Any) -> dict[str, str]:
 
 
 def _attachments(message: Any) -> Iterator[Attachment]:
-    subtype = message.mixed_subtype
+    subtype = getattr(message, "mixed_subtype", "mixed")
     if subtype not in ("mixed", "related"):
         raise UnsupportedMessage(f"parts in multipart/{subtype}; they can be mixed or related")
     for given in message.attachments:

@@ -11,7 +11,7 @@ from flask_mailman.backends.base import (  # type: ignore[import-not-found, impo
     BaseEmailBackend,
 )
 
-from mail_appliance.email_messages import Backend, UnsupportedMessage, shared_client
+from mail_appliance.email_messages import OPTIONS, Backend, UnsupportedMessage, shared_client
 
 __all__ = ["EmailBackend", "UnsupportedMessage"]
 
@@ -21,9 +21,9 @@ class EmailBackend(Backend, BaseEmailBackend):  # type: ignore[misc, unused-igno
 
     _message_class = EmailMessage
 
-    def __init__(
-        self, username: str | None = None, password: str | None = None, fail_silently: bool = False, **options: Any
-    ) -> None:
-        """`username` and `password` are those of `send_mail`."""
-        super().__init__(mailman=options.get("mailman"), fail_silently=fail_silently)
-        self._client = shared_client(current_app.config, username, password)
+    def __init__(self, fail_silently: bool = False, **options: Any) -> None:
+        """`options` are `url`, `username`, `password`, `token`, `retries`, `connect_timeout` and `timeout`."""
+        given = {name: options.pop(name, None) for name in OPTIONS}
+        super().__init__(**options)
+        self.fail_silently = fail_silently
+        self._client = shared_client(current_app.config.get, given)

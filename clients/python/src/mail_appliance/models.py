@@ -273,7 +273,7 @@ def _text(value: Any) -> str | None:
 
 
 def _texts(value: Any) -> tuple[str, ...] | None:
-    return tuple(text for text in value if isinstance(text, str)) if isinstance(value, list) else None
+    return tuple([text for text in value if isinstance(text, str)]) if isinstance(value, list) else None
 
 
 def _number(value: Any) -> int | None:
