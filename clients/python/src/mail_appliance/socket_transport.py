@@ -16,7 +16,7 @@ from mail_appliance.planning import ANSWER_LIMIT, Answer, Configuration, Request
 KEPT: Final = 100  # idle connections that are kept for reuse
 KEPT_SECONDS: Final = 60.0  # idle for longer, a middlebox may have forgotten it, and a send on it would only time out
 JOINED: Final = 64 * 1024  # bytes of a body that are sent together with the head, in one segment where that fits
-_BLOCK = 256 * 1024  # bytes given to the system at a time, so that the deadline is looked at in between
+BLOCK: Final = 256 * 1024  # bytes given to the system at a time, so that the deadline is looked at in between
 
 
 class SocketTransport:
@@ -166,7 +166,7 @@ class _Connection:
         left = memoryview(data)
         while left:
             self._socket.settimeout(_time_left(end))
-            left = left[self._socket.send(left[:_BLOCK]) :]
+            left = left[self._socket.send(left[:BLOCK]) :]
 
 
 def _read(response: HTTPResponse) -> bytes:
