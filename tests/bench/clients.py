@@ -10,6 +10,7 @@ and each load have a process of their own.
 """
 
 import argparse
+import asyncio
 import json
 import socket
 import statistics
@@ -27,7 +28,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from tests.bench.load import HTML, TEXT
+from tests.bench.load import HTML, TEXT, drive, send_requests
 from tests.fork_client import ROOT
 from tests.running_appliance import appliance
 
@@ -36,7 +37,6 @@ sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
 from mail_appliance import AsyncClient, Client
 
 TASKS = 50
-HERE = Path(__file__)
 SENDER, TO, SUBJECT = "Shop <orders@example.com>", "ada@example.net", "On its way"
 WARM_UP = 50  # sends
 LOOPS = ("asyncio", "trio")
@@ -189,28 +189,45 @@ async def send_in_tasks(url: str, token: str, seconds: float) -> float:
         return sent / (time.perf_counter() - began)
 
 
-def rate_of_tasks(loop: str, url: str, token: str, seconds: float) -> float:
-    """The same in a process of its own."""
-    words = ["-m", "tests.bench.clients", "--load", loop, url, token, str(seconds)]
-    return float(subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
-
-
-def rate_of_loader(url: str, token: str, seconds: float) -> float:
+async def load_on_connections(url: str, token: str, seconds: float) -> float:
     """Answers a second of tests/bench/load.py on as many connections."""
-    words = ["127.0.0.1", str(urlsplit(url).port), str(TASKS), str(seconds), f"{time.time_ns()}", "/emails"]
-    command = [sys.executable, str(HERE.with_name("load.py")), *words, f"Bearer {token}"]
-    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert list(result["statuses"]) == ["202"], result
-    return float(result["rate"])
+    requests = send_requests(f"Bearer {token}", f"{time.time_ns()}")
+    load = await drive("127.0.0.1", urlsplit(url).port or 80, TASKS, seconds, requests)
+    assert list(load.statuses) == [202], load.statuses
+    return load.rate
+
+
+def run_loads(name: str, url: str, token: str) -> None:
+    """Answer each line of the input, which is a number of seconds, with the rate of a load of that length."""
+    for line in sys.stdin:
+        if name == "loader":
+            rate = asyncio.run(load_on_connections(url, token, float(line)))
+        else:
+            rate = anyio.run(send_in_tasks, url, token, float(line), backend=name)
+        print(rate, flush=True)
+
+
+def rate_of(process: subprocess.Popen[str], seconds: float) -> float:
+    """One load of a process that runs them."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(seconds, file=process.stdin, flush=True)
+    return float(process.stdout.readline())
 
 
 def compare_rates(url: str, token: str, *, rounds: int, seconds: float) -> dict[str, float]:
     """The median over the rounds of each loop's rate against the loader's, which is next to it."""
     rates: dict[str, list[float]] = {name: [] for name in ("loader", *LOOPS)}
-    for _ in range(rounds):
-        rates["loader"].append(rate_of_loader(url, token, seconds))
-        for loop in LOOPS:
-            rates[loop].append(rate_of_tasks(loop, url, token, seconds))
+    with ExitStack() as stack:
+        processes = {}
+        for name in rates:
+            words = [sys.executable, "-m", "tests.bench.clients", "--load", name, url, token]
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+            processes[name] = stack.enter_context(process)
+            rate_of(process, 0.2)
+        for _ in range(rounds):
+            for name, process in processes.items():
+                rates[name].append(rate_of(process, seconds))
     print(f"{'loader':<26} {statistics.median(rates['loader']):>6.0f} /s")
     ratios = {}
     for loop in LOOPS:
@@ -223,17 +240,16 @@ def compare_rates(url: str, token: str, *, rounds: int, seconds: float) -> dict[
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="with many tasks")
+    parser.add_argument("--rounds", type=int, default=30, help="with many tasks")
     parser.add_argument("--sends", type=int, default=1000, help="of each side, by one thread")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each side in a round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each side in a round")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--load", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         return serve()
     if options.load:
-        loop, url, token, seconds = options.load
-        return print(anyio.run(send_in_tasks, url, token, float(seconds), backend=loop))
+        return run_loads(*options.load)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         prompt = stack.enter_context(prompt_server())
