@@ -51,7 +51,7 @@ class AsyncClient:
             timeout=timeout,
             environment=os.environ,
         )
-        self._transport = transport or _stream_transport(self._configuration, ssl_context)
+        self._transport = transport or _socket_transport(self._configuration, ssl_context)
         self._sleep = sleep or _sleep
 
     async def send(
@@ -132,13 +132,13 @@ class AsyncClient:
             await self._sleep(step.seconds)
 
 
-def _stream_transport(configuration: Configuration, ssl_context: ssl.SSLContext | None) -> AsyncTransport:
+def _socket_transport(configuration: Configuration, ssl_context: ssl.SSLContext | None) -> AsyncTransport:
     try:
-        from mail_appliance.stream_transport import StreamTransport
+        from mail_appliance.async_socket_transport import AsyncSocketTransport
     except ImportError as cause:
         advice = "pip install 'mail-appliance-client[async]'"
         raise ConfigurationError(f"AsyncClient needs anyio and httptools ({cause}): {advice}") from cause
-    return StreamTransport(configuration, ssl_context)
+    return AsyncSocketTransport(configuration, ssl_context)
 
 
 async def _sleep(seconds: float) -> None:

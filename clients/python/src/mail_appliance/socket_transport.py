@@ -101,7 +101,7 @@ class SocketTransport:
                 if isinstance(error, TimeoutError) and number == len(addresses) - 1:
                     seconds = self._configuration.connect_timeout
                     raise TransportError(f"no connection within {seconds:g} s") from error
-                if not isinstance(error, OSError) or number == len(addresses) - 1:
+                if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or number == len(addresses) - 1:
                     raise
         raise OSError(f"{host} has no address")
 

@@ -26,7 +26,7 @@ _RECEIVED: Final = 64 * 1024  # bytes taken from the system at a time
 _LOST: Final = (OSError, EOFError, httptools.HttpParserError)
 
 
-class StreamTransport:
+class AsyncSocketTransport:
     """Sends for the tasks of one event loop; each connection is used by one task at a time."""
 
     def __init__(self, configuration: Configuration, ssl_context: ssl.SSLContext | None = None) -> None:
@@ -99,7 +99,7 @@ class StreamTransport:
                     await connection.secure(self._ssl, host)
             except BaseException as error:
                 connection.close()
-                if not isinstance(error, OSError) or number == len(addresses):
+                if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or number == len(addresses):
                     raise
             else:
                 return connection
