@@ -1,0 +1,289 @@
+"""What is sent and what comes back, as frozen dataclasses.
+
+Answers are read leniently, so that a newer appliance does not break an older library: unknown fields are ignored,
+statuses and types are plain strings, and a field that is missing or of another type is None.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from mail_appliance.errors import ConfigurationError
+
+FINAL_STATUSES = frozenset({"delivered", "partial", "failed"})
+
+
+class ByteStream(Protocol):
+    """What `Attachment.from_stream` reads: any file opened in binary mode."""
+
+    def read(self) -> bytes:
+        """All that is left of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file to send. Without a `content_type` the appliance takes it from the name's extension.
+
+    With a `content_id` it is an inline image, which the HTML shows with `<img src="cid:…">`.
+    """
+
+    filename: str
+    content: bytes
+    content_type: str | None = None
+    content_id: str | None = None
+
+    @classmethod
+    def from_path(
+        cls,
+        path: str | PathLike[str],
+        filename: str | None = None,
+        *,
+        content_type: str | None = None,
+        content_id: str | None = None,
+    ) -> Self:
+        """Read a file now. Its name is the last part of the path unless another is given."""
+        file = Path(path)
+        try:
+            content = file.read_bytes()
+        except OSError as cause:
+            raise ConfigurationError(f"the attachment {file} cannot be read: {cause.strerror}") from cause
+        return cls(filename or file.name, content, content_type, content_id)
+
+    @classmethod
+    def from_stream(
+        cls, stream: ByteStream, filename: str, *, content_type: str | None = None, content_id: str | None = None
+    ) -> Self:
+        """Read a binary stream to its end, now and once."""
+        return cls(filename, stream.read(), content_type, content_id)
+
+    def fields(self) -> dict[str, str]:
+        """The JSON object of the interface."""
+        try:
+            encoded = base64.b64encode(self.content).decode("ascii")
+        except TypeError as cause:  # a stream that was opened as text, for one
+            raise ConfigurationError(f"the content of attachment {self.filename!r} is not bytes: {cause}") from cause
+        fields = {"filename": self.filename, "content": encoded}
+        if self.content_type is not None:
+            fields["content_type"] = self.content_type
+        if self.content_id is not None:
+            fields["content_id"] = self.content_id
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentInfo:
+    """What the appliance says of an attachment; `size` is in bytes, before base64."""
+
+    filename: str | None
+    content_type: str | None
+    size: int | None
+    content_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """An accepted message. `replayed` means that an earlier send with this key had been accepted already."""
+
+    id: str
+    status: str | None
+    source: str | None
+    request_id: str | None
+    from_: str | None
+    to: tuple[str, ...] | None
+    cc: tuple[str, ...] | None
+    bcc: tuple[str, ...] | None
+    reply_to: str | None
+    subject: str | None
+    billing_status: str | None
+    recipient_count: int | None
+    credits_reserved: int | None
+    headers: Mapping[str, str] | None
+    tags: tuple[str, ...] | None
+    attachments: tuple[AttachmentInfo, ...] | None
+    idempotency_key: str
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """How far one recipient's delivery is: `queued`, `deferred`, `delivered`, `bounced` or `failed`."""
+
+    id: str | None
+    email: str | None
+    status: str | None
+    billing_status: str | None
+    attempt_count: int | None
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: datetime | None
+    bounced_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message and its recipients: `queued`, and in the end `delivered`, `partial` or `failed`."""
+
+    id: str
+    status: str | None
+    source: str | None
+    from_: str | None
+    subject: str | None
+    billing_status: str | None
+    recipient_count: int | None
+    credits_reserved: int | None
+    created_at: datetime | None
+    recipients: tuple[Recipient, ...] | None
+    request_id: str | None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether every recipient has its result."""
+        return self.status in FINAL_STATUSES
+
+
+@dataclass(frozen=True, slots=True)
+class EventData:
+    """What an event is about; a field that it did not have is None."""
+
+    email_id: str | None
+    recipient_id: str | None
+    to: str | None
+    from_: str | None
+    subject: str | None
+    smtp_code: int | None
+    smtp_response: str | None
+    test: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A verified webhook event. Retries and replays have the same `id`: handle each once."""
+
+    id: str
+    type: str
+    created_at: datetime | None
+    data: EventData
+
+
+# ---- reading JSON
+
+
+def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bool) -> SendResult:
+    """Read the answer of `POST /emails`, which has an `id`."""
+    headers, attachments = answer.get("headers"), answer.get("attachments")
+    return SendResult(
+        id=answer["id"],
+        status=_text(answer.get("status")),
+        source=_text(answer.get("source")),
+        request_id=_text(answer.get("request_id")),
+        from_=_text(answer.get("from")),
+        to=_texts(answer.get("to")),
+        cc=_texts(answer.get("cc")),
+        bcc=_texts(answer.get("bcc")),
+        reply_to=_text(answer.get("reply_to")),
+        subject=_text(answer.get("subject")),
+        billing_status=_text(answer.get("billing_status")),
+        recipient_count=_number(answer.get("recipient_count")),
+        credits_reserved=_number(answer.get("credits_reserved")),
+        headers=headers if isinstance(headers, dict) else None,
+        tags=_texts(answer.get("tags")),
+        attachments=tuple(map(_attachment_info, _objects(attachments))) if isinstance(attachments, list) else None,
+        idempotency_key=idempotency_key,
+        replayed=replayed,
+    )
+
+
+def message(answer: Mapping[str, Any]) -> Message:
+    """Read the answer of `GET /emails/{id}`, which has an `id`."""
+    recipients = answer.get("recipients")
+    return Message(
+        id=answer["id"],
+        status=_text(answer.get("status")),
+        source=_text(answer.get("source")),
+        from_=_text(answer.get("from")),
+        subject=_text(answer.get("subject")),
+        billing_status=_text(answer.get("billing_status")),
+        recipient_count=_number(answer.get("recipient_count")),
+        credits_reserved=_number(answer.get("credits_reserved")),
+        created_at=_time(answer.get("created_at")),
+        recipients=tuple(map(_recipient, _objects(recipients))) if isinstance(recipients, list) else None,
+        request_id=_text(answer.get("request_id")),
+    )
+
+
+def event(body: Any) -> Event | None:
+    """Read the body of a webhook; None if it is not an event."""
+    if not isinstance(body, dict):
+        return None
+    identifier, kind, data = body.get("id"), body.get("type"), body.get("data", {})
+    if not isinstance(identifier, str) or not isinstance(kind, str) or not isinstance(data, dict):
+        return None
+    test = data.get("test")
+    return Event(
+        id=identifier,
+        type=kind,
+        created_at=_time(body.get("created_at")),
+        data=EventData(
+            email_id=_text(data.get("email_id")),
+            recipient_id=_text(data.get("recipient_id")),
+            to=_text(data.get("to")),
+            from_=_text(data.get("from")),
+            subject=_text(data.get("subject")),
+            smtp_code=_number(data.get("smtp_code")),
+            smtp_response=_text(data.get("smtp_response")),
+            test=test if isinstance(test, bool) else None,
+        ),
+    )
+
+
+def _attachment_info(fields: Mapping[str, Any]) -> AttachmentInfo:
+    return AttachmentInfo(
+        filename=_text(fields.get("filename")),
+        content_type=_text(fields.get("content_type")),
+        size=_number(fields.get("size")),
+        content_id=_text(fields.get("content_id")),
+    )
+
+
+def _recipient(fields: Mapping[str, Any]) -> Recipient:
+    return Recipient(
+        id=_text(fields.get("id")),
+        email=_text(fields.get("email")),
+        status=_text(fields.get("status")),
+        billing_status=_text(fields.get("billing_status")),
+        attempt_count=_number(fields.get("attempt_count")),
+        last_smtp_code=_number(fields.get("last_smtp_code")),
+        last_smtp_response=_text(fields.get("last_smtp_response")),
+        delivered_at=_time(fields.get("delivered_at")),
+        bounced_at=_time(fields.get("bounced_at")),
+    )
+
+
+def _objects(values: list[Any]) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _texts(value: Any) -> tuple[str, ...] | None:
+    return tuple([text for text in value if isinstance(text, str)]) if isinstance(value, list) else None
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _time(value: Any) -> datetime | None:
+    """An aware time; one without an offset is UTC."""
+    try:
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,0 +1,226 @@
+"""For the tests of programs that send mail: a `Client` and an `AsyncClient` that keep what is sent and send nothing.
+
+They are the real clients on a transport that answers as the appliance's sandbox does, so they check, retry and raise
+alike. For tests end to end, use the sandbox itself: `appliance serve` without a configuration.
+"""
+
+import base64
+import binascii
+import json
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parseaddr
+from typing import Any
+from urllib.parse import unquote
+
+from mail_appliance.async_client import AsyncClient
+from mail_appliance.client import Client
+from mail_appliance.planning import Answer, Request, TransportError
+
+_URL = "http://mail-appliance.invalid"
+_TOKEN = "fake"  # noqa: S105 (it opens nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class SentEmail:
+    """One accepted send: the fields of the JSON body by the names of the interface, and the key."""
+
+    id: str
+    fields: dict[str, Any]
+    idempotency_key: str
+
+    def attachment(self, filename: str) -> bytes:
+        """The content of the attachment of this name; KeyError if there is none."""
+        for attachment in self.fields.get("attachments", ()):
+            if attachment["filename"] == filename:
+                return base64.b64decode(attachment["content"])
+        raise KeyError(filename)
+
+
+class FakeAppliance:
+    """What the fake clients talk to. `sent` has every accepted message, `pauses` the seconds between attempts.
+
+    A recipient whose local part begins with `bounce` has bounced, with `fail` failed; any other is delivered.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was sent yet."""
+        self.sent: list[SentEmail] = []
+        self.pauses: list[float] = []
+        self._failures: deque[Answer | TransportError] = deque()
+
+    def fail_next(self, status: int, code: str, *, retry_after: int | None = None) -> None:
+        """Answer the next request that has no failure yet with an error object; may be called several times."""
+        headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+        self._failures.append(_answer(status, {"error": f"this test asked for {code}", "code": code}, headers))
+
+    def lose_next(self) -> None:
+        """Lose the connection of the next request that has no failure yet."""
+        self._failures.append(TransportError("this test asked for a lost connection"))
+
+    def respond(self, request: Request) -> Answer:
+        """What comes back for a request."""
+        if self._failures:
+            failure = self._failures.popleft()
+            if isinstance(failure, TransportError):
+                raise failure
+            return failure
+        if request.method == "POST":
+            return self._accept(json.loads(request.body), request.headers["Idempotency-Key"])
+        wanted = unquote(request.target.rpartition("/")[2])
+        for sent in self.sent:
+            if sent.id == wanted:
+                return _answer(200, _message(sent))
+        return _answer(404, {"error": "There is no message with this id.", "code": "not_found"})
+
+    def _accept(self, fields: dict[str, Any], key: str) -> Answer:
+        for sent in self.sent:
+            if sent.idempotency_key == key and sent.fields == fields:
+                return _answer(202, _accepted(sent), {"idempotent-replayed": "true"})
+            if sent.idempotency_key == key:
+                conflict = {
+                    "error": "This Idempotency-Key was used for another message.",
+                    "code": "idempotency_conflict",
+                }
+                return _answer(409, conflict)
+        sent = SentEmail(f"msg_{len(self.sent) + 1}", fields, key)
+        self.sent.append(sent)
+        return _answer(202, _accepted(sent))
+
+
+class FakeClient(Client):
+    """A `Client` that sends nothing; `appliance` has what it would have sent."""
+
+    def __init__(self, appliance: FakeAppliance | None = None) -> None:
+        """Clients that are given the same fake share what was sent."""
+        self.appliance = appliance or FakeAppliance()
+        super().__init__(_URL, token=_TOKEN, transport=_Transport(self.appliance), sleep=self.appliance.pauses.append)
+
+    @property
+    def sent(self) -> list[SentEmail]:
+        """The accepted messages."""
+        return self.appliance.sent
+
+
+class AsyncFakeClient(AsyncClient):
+    """An `AsyncClient` that sends nothing; `appliance` has what it would have sent."""
+
+    def __init__(self, appliance: FakeAppliance | None = None) -> None:
+        """Clients that are given the same fake share what was sent."""
+        self.appliance = appliance or FakeAppliance()
+        super().__init__(_URL, token=_TOKEN, transport=_AsyncTransport(self.appliance), sleep=self._pause)
+
+    @property
+    def sent(self) -> list[SentEmail]:
+        """The accepted messages."""
+        return self.appliance.sent
+
+    async def _pause(self, seconds: float) -> None:
+        self.appliance.pauses.append(seconds)
+
+
+class _Transport:
+    def __init__(self, appliance: FakeAppliance) -> None:
+        self._appliance = appliance
+
+    def send(self, request: Request, timeout: float) -> Answer:
+        return self._appliance.respond(request)
+
+    def close(self) -> None:
+        pass
+
+
+class _AsyncTransport:
+    def __init__(self, appliance: FakeAppliance) -> None:
+        self._appliance = appliance
+
+    async def send(self, request: Request, timeout: float) -> Answer:  # noqa: ASYNC109 (the protocol's name)
+        return self._appliance.respond(request)
+
+    async def close(self) -> None:
+        pass
+
+
+# ---- answers
+
+
+def _answer(status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> Answer:
+    content = {**content, "request_id": "req_fake"}
+    return Answer(status, {"x-request-id": "req_fake", **(headers or {})}, json.dumps(content).encode())
+
+
+def _accepted(sent: SentEmail) -> dict[str, Any]:
+    fields = sent.fields
+    recipients = _recipients(fields)
+    return {
+        **{name: fields[name] for name in ("from", "reply_to", "subject", "headers") if name in fields},
+        **{name: _list(fields.get(name)) for name in ("to", "cc", "bcc", "tags")},
+        "id": sent.id,
+        "status": "queued",
+        "source": "api",
+        "billing_status": "reserved",
+        "recipient_count": len(recipients),
+        "credits_reserved": len(recipients),
+        "attachments": [_attachment(attachment) for attachment in fields.get("attachments", ())],
+    }
+
+
+def _attachment(fields: dict[str, str]) -> dict[str, Any]:
+    try:
+        size = len(base64.b64decode(fields["content"]))
+    except binascii.Error:
+        size = 0
+    return {**{name: value for name, value in fields.items() if name != "content"}, "size": size}
+
+
+def _message(sent: SentEmail) -> dict[str, Any]:
+    recipients = [_recipient(number, email) for number, email in enumerate(_recipients(sent.fields), 1)]
+    delivered = sum(recipient["status"] == "delivered" for recipient in recipients)
+    return {
+        "id": sent.id,
+        "status": "delivered" if delivered == len(recipients) else "partial" if delivered else "failed",
+        "source": "api",
+        "from": sent.fields["from"],
+        "subject": sent.fields.get("subject"),
+        "billing_status": "settled" if any(each["status"] != "bounced" for each in recipients) else "released",
+        "recipient_count": len(recipients),
+        "credits_reserved": len(recipients),
+        "created_at": datetime.now(UTC).isoformat(),
+        "recipients": recipients,
+    }
+
+
+def _recipient(number: int, email: str) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat()
+    status = "bounced" if email.startswith("bounce") else "failed" if email.startswith("fail") else "delivered"
+    code, response = {
+        "bounced": (550, "550 5.1.1 no such user"),
+        "failed": (451, "451 4.3.0 try again later"),
+        "delivered": (250, "250 2.0.0 OK"),
+    }[status]
+    return {
+        "id": f"rcp_{number}",
+        "email": email,
+        "status": status,
+        "billing_status": "released" if status == "bounced" else "settled",
+        "attempt_count": 12 if status == "failed" else 1,
+        "last_smtp_code": code,
+        "last_smtp_response": response,
+        "delivered_at": now if status == "delivered" else None,
+        "bounced_at": now if status == "bounced" else None,
+    }
+
+
+def _list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())
+
+
+def _recipients(fields: dict[str, Any]) -> list[str]:
+    """The unique addresses, in their first spelling."""
+    addresses: dict[str, str] = {}
+    for name in ("to", "cc", "bcc"):
+        for text in _list(fields.get(name)):
+            address = parseaddr(text)[1] or text
+            addresses.setdefault(address.lower(), address)
+    return list(addresses.values())
