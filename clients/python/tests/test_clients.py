@@ -41,7 +41,6 @@ def test_send_get_and_wait(server: Server, make_client: MakeClient) -> None:
     sent = mail.send(to=["ada@example.net", "bounce@example.net"], text="Grüße", attachments=[Attachment("a", b"\x00")])
     message = mail.wait(sent.id, timeout=5)
     assert (mail.get(sent.id).status, message.status) == ("partial", "partial")
-    assert message.recipients is not None
     assert [recipient.status for recipient in message.recipients] == ["delivered", "bounced"]
     assert server.appliance.sent[0].attachment("a") == b"\x00"
     assert server.connections == 1

@@ -94,17 +94,17 @@ class SendResult:
     source: str | None
     request_id: str | None
     from_: str | None
-    to: tuple[str, ...] | None
-    cc: tuple[str, ...] | None
-    bcc: tuple[str, ...] | None
+    to: tuple[str, ...]
+    cc: tuple[str, ...]
+    bcc: tuple[str, ...]
     reply_to: str | None
     subject: str | None
     billing_status: str | None
     recipient_count: int | None
     credits_reserved: int | None
     headers: Mapping[str, str] | None
-    tags: tuple[str, ...] | None
-    attachments: tuple[AttachmentInfo, ...] | None
+    tags: tuple[str, ...]
+    attachments: tuple[AttachmentInfo, ...]
     idempotency_key: str
     replayed: bool
 
@@ -137,7 +137,7 @@ class Message:
     recipient_count: int | None
     credits_reserved: int | None
     created_at: datetime | None
-    recipients: tuple[Recipient, ...] | None
+    recipients: tuple[Recipient, ...]
     request_id: str | None
 
     @property
@@ -175,7 +175,7 @@ class Event:
 
 def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bool) -> SendResult:
     """Read the answer of `POST /emails`, which has an `id`."""
-    headers, attachments = answer.get("headers"), answer.get("attachments")
+    headers = answer.get("headers")
     return SendResult(
         id=answer["id"],
         status=_text(answer.get("status")),
@@ -192,7 +192,7 @@ def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bo
         credits_reserved=_number(answer.get("credits_reserved")),
         headers=headers if isinstance(headers, dict) else None,
         tags=_texts(answer.get("tags")),
-        attachments=tuple(map(_attachment_info, _objects(attachments))) if isinstance(attachments, list) else None,
+        attachments=tuple(map(_attachment_info, _objects(answer.get("attachments")))),
         idempotency_key=idempotency_key,
         replayed=replayed,
     )
@@ -200,7 +200,6 @@ def send_result(answer: Mapping[str, Any], *, idempotency_key: str, replayed: bo
 
 def message(answer: Mapping[str, Any]) -> Message:
     """Read the answer of `GET /emails/{id}`, which has an `id`."""
-    recipients = answer.get("recipients")
     return Message(
         id=answer["id"],
         status=_text(answer.get("status")),
@@ -211,7 +210,7 @@ def message(answer: Mapping[str, Any]) -> Message:
         recipient_count=_number(answer.get("recipient_count")),
         credits_reserved=_number(answer.get("credits_reserved")),
         created_at=_time(answer.get("created_at")),
-        recipients=tuple(map(_recipient, _objects(recipients))) if isinstance(recipients, list) else None,
+        recipients=tuple(map(_recipient, _objects(answer.get("recipients")))),
         request_id=_text(answer.get("request_id")),
     )
 
@@ -264,16 +263,16 @@ def _recipient(fields: Mapping[str, Any]) -> Recipient:
     )
 
 
-def _objects(values: list[Any]) -> list[dict[str, Any]]:
-    return [value for value in values if isinstance(value, dict)]
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _texts(value: Any) -> tuple[str, ...] | None:
-    return tuple([text for text in value if isinstance(text, str)]) if isinstance(value, list) else None
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple([text for text in value if isinstance(text, str)]) if isinstance(value, list) else ()
 
 
 def _number(value: Any) -> int | None:
