@@ -26,12 +26,16 @@ from typing import Final
 from appliance.feedback.bounce_class import BounceClass, blames_recipient, classify
 from appliance.feedback.mime import ReceivedMail, field_groups, open_mail
 from appliance.message.decoding import one_line
+from appliance.message.reader import ContentPart
 
 WORDS_CHARACTERS: Final = 500  # kept of what the message says
 REMOTE_MTA_CHARACTERS: Final = 255
 _CANDIDATES: Final = 50  # SMTP replies looked at in a text
 _SUBJECT: Final = 500  # characters of a subject that are looked at
 _LINES: Final = 200  # of a text that are searched
+_GROUPS: Final = 100  # recipients of one report that are compared
+
+_Reason = tuple[int | None, str | None, str]  # SMTP code, status, words
 
 
 class NoticeKind(StrEnum):
@@ -77,7 +81,7 @@ _ACTIONS: Final = {
 _CLASSES: Final = {"2": NoticeKind.DELIVERED, "4": NoticeKind.DELAYED, "5": NoticeKind.FAILED}
 _STATUS: Final = re.compile(r"(?<![0-9.])([245]\.[0-7]\.[0-9]{1,3})(?![0-9]|\.[0-9])")
 _REPLY: Final = re.compile(
-    r"""(?:^|(?<=[\s(\[<:;"'>|]))([245][0-9]{2})(?:[ \t]|-(?=[^\s0-9]|[0-9]\.))[ \t]?
+    r"""(?:^|(?<=[\s(\[<:;"'>|\#]))([245][0-9]{2})(?:[ \t]|-(?=[^\s0-9]|[0-9]\.))[ \t]?
     (?:\(?\#?([245]\.[0-9]{1,3}\.[0-9]{1,3})(?![0-9]|\.[0-9]))?""",
     re.VERBOSE,
 )
@@ -87,14 +91,17 @@ _FIELDS_IN_TEXT: Final = re.compile(r"^(?:Final|Original)-Recipient:", re.IGNORE
 def _delivery_status(mail: ReceivedMail, address: str) -> Notice | None:
     part = mail.part("/delivery-status", "/global-delivery-status")
     if part is not None:
-        block = part.text
+        block: ContentPart | str = part
     elif (start := _FIELDS_IN_TEXT.search(mail.text)) is not None:
         block = mail.text[start.start() :]
     else:
         return None
     groups = [group for group in field_groups(block) if group.keys() & {"action", "status", "diagnostic-code"}]
     ours = [group for group in groups if address and address in _addresses(group)]
-    notices = [notice for group in ours or groups if (notice := _reported(group, mail)) is not None]
+    # What the text says is about this recipient only if there is no other.
+    reason = _reason(mail.text) if len(groups) == 1 else (None, None, "")
+    chosen = (ours or groups)[:_GROUPS]
+    notices = [notice for group in chosen if (notice := _reported(group, reason, mail.header("subject"))) is not None]
     if not notices:
         return None
     first = notices[0]
@@ -109,7 +116,8 @@ def _addresses(group: dict[str, str]) -> list[str]:
     return [value.rpartition(";")[2].strip(" <>").lower() for value in found]
 
 
-def _reported(group: dict[str, str], mail: ReceivedMail) -> Notice | None:
+def _reported(group: dict[str, str], reason: _Reason, subject: str) -> Notice | None:
+    """What a group says; `reason` is what the text says, for a group without a reply."""
     action = group.get("action", "").lower().partition(" ")[0].rstrip(";,")
     field = _STATUS.search(group.get("status", ""))
     status = field[1] if field else None
@@ -119,8 +127,8 @@ def _reported(group: dict[str, str], mail: ReceivedMail) -> Notice | None:
     if kind is None:
         return None
     if not words and kind in (NoticeKind.FAILED, NoticeKind.DELAYED):
-        code, told, words = _reason(mail.text)
-    words = words or mail.header("subject")
+        code, told, words = reason
+    words = words or subject
     # The reply itself says it best; the field of many servers is 5.0.0, or their own.
     if told is not None and (status is None or not told.endswith(".0.0")):
         status = told
@@ -189,12 +197,13 @@ def _disposition(mail: ReceivedMail, _address: str) -> Notice | None:
     part = mail.part("/disposition-notification", "/global-disposition-notification")
     if part is None:
         return None
-    fields = {name: value for group in field_groups(part.text) for name, value in group.items()}
+    fields = {name: value for group in field_groups(part) for name, value in group.items()}
     disposition = fields.get("disposition", "").lower().rpartition(";")[2].strip()
     subject = mail.header("subject")
-    if _REFUSED.search(mail.text) or "reject" in subject.lower():  # Sieve, RFC 5429 2.2.1
-        return replace(_notice(NoticeKind.FAILED, None, None, mail.text), bounce_class=BounceClass.POLICY,
-                       recipient_fault=False)  # fmt: skip
+    refused = _REFUSED.search(mail.text) or "reject" in subject.lower()
+    if refused and not disposition.startswith("displayed"):  # Sieve, RFC 5429 2.2.1
+        notice = _notice(NoticeKind.FAILED, None, None, mail.text or subject)
+        return replace(notice, bounce_class=BounceClass.POLICY, recipient_fault=False)
     seen = disposition.partition("/")[0] in _SEEN
     return Notice(kind=NoticeKind.DELIVERED if seen else NoticeKind.UNKNOWN, words=_cut(subject))
 
@@ -225,7 +234,7 @@ _AUTO_SUBJECT: Final = re.compile(
     | away\b | i\ am\ (?:away|out) | abwesen\w* | automatische | automatisk | autosvar
     | réponse\ automatique | absence | absent | respuesta\ autom | fuera\ de | risposta\ autom | fuori\ (?:sede|uff)
     | afwezig\w* | resposta\ autom | ausência | ausente | frånvar | fravær | poissa | nieobecn | automatyczna
-    | automatická | nepřítomn | автоответ | автоматический | нет\ на\ месте
+    | odpowied\w{1,3}\ autom     | automatická | nepřítomn | автоответ | автоматический | нет\ на\ месте
     | 自動(?:返信|応答) | 不在 | 自动(?:回复|答复) | 休假 | yanıt | otomatik | αυτόματη)""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -273,7 +282,8 @@ _BOUNCED: Final = re.compile(
     r"""\bundeliver(?:able|ed)\b | \bnon-?\ ?deliver(?:y|able) | \bunable\ to\ (?:deliver|be\ delivered)
     | \b(?:could|can|was|were|has|have)\ ?not\ (?:yet\ )?(?:be\ |been\ )?(?:delivered|reached|sent|deliver)\b
     | \bdelivery\ (?:\w{1,30}\ ){0,8}?(?:failed|failure|error|problem) | \bfail(?:ed|ure)\b.{0,40}?\bdeliver
-    | \bdelivery\ (?:has\ )?failed | \bfailed\ permanently\b | \bpermanent\ (?:fatal\ )?error
+    | \bdelivery\ (?:has\ )?failed | \bdelivery\ status\ notification\ \(failure\)
+    | \bfailed\ permanently\b | \bpermanent\ (?:fatal\ )?error
     | \breturned\ (?:mail|to\ sender|message) | \bfailure\ notice\b | \bmail\ system\ error | \bmessage\ rejected
     | \bwasn'?t\ (?:able\ to\ be\ )?delivered | \bcouldn'?t\ (?:be\ )?deliver | \bdidn'?t\ reach
     | \bdid\ not\ reach | \bfollowing\ (?:address\(?e?s?\)?|recipient\(?s?\)?)\ (?:had|has|have|failed|could)
@@ -303,12 +313,12 @@ _ORIGINAL: Final = re.compile(
     | (?:the\ )?(?:text|header|headers|contents|body)\ of\ (?:the|your)\ (?:original\ )?message
     | (?:original|returned|undelivered|unsent)\ (?:message|mail)\b | message\ (?:contents|headers?|text)\ follow
     | (?:original\ )?message\ headers?: | returned\ message | body\ of\ message\ generated | received:\ from\b
-    | copy\ of\ (?:the\ )?(?:original\ )?message | diagnostic\ information\ for\ administrators\ end)""",
+    | copy\ of\ (?:the\ )?(?:original\ )?message)""",
     re.IGNORECASE | re.VERBOSE,
 )
 _TELLING: Final = re.compile(
-    r"""\b(?:user|mailbox|recipient|account|address|host|domain|quota|directory|relay\w*|spam|policy|blocked|refused|reject\w*
-    | timed\ out|timeout|expired|size|virus|unknown|unrouteable|unreachable|full|exist|disabled|listed)\b""",
+    r"""\b(?:user|mailbox|recipient|account|address|host|domain|quota|directory|relay\w*|spam|policy|blocked|refused
+    | reject\w*|timed\ out|timeout|expired|size|virus|unknown|unrouteable|unreachable|full|exist|disabled|listed)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 _BOILERPLATE: Final = re.compile(
@@ -337,11 +347,9 @@ def _bounce_text(mail: ReceivedMail, _address: str) -> Notice | None:
     code, status, words = _reason(text)
     if not _by_daemon(mail) or not (code or status or _BOUNCED.search(heading)):
         return None
-    if not words:
-        words = subject
     kind = NoticeKind.DELAYED if _DELAYED.search(heading) else NoticeKind.FAILED
     remote = _REMOTE.search(text)
-    return _notice(kind, code, status, words, remote[1] if remote else "")
+    return _notice(kind, code, status, words or subject, remote[1] if remote else "")
 
 
 def _ours(text: str) -> str:
@@ -354,16 +362,17 @@ def _ours(text: str) -> str:
     return "\n".join(kept)
 
 
-def _reason(text: str) -> tuple[int | None, str | None, str]:
+def _reason(text: str) -> _Reason:
     """The SMTP code, the status and the words of the lines in which a text says why."""
     lines = _ours(text).splitlines()
     best = (-1, 0)
     for number, line in enumerate(lines):
         code, status = _reply_in(line[:1_000])
-        weight = 4 * (code is not None) + 4 * (status is not None)
-        if weight == 0 and (_BOILERPLATE.search(line[:300]) or not _TELLING.search(line[:300])):
+        start = line.strip()[:300]
+        telling = _TELLING.search(start) is not None
+        weight = 4 * (code is not None) + 4 * (status is not None) + telling
+        if weight < 4 and (not telling or _BOILERPLATE.search(start)):
             continue
-        weight += _TELLING.search(line[:300]) is not None
         if weight > best[0]:
             best = (weight, number)
     if best[0] < 0:

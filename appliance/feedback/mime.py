@@ -43,9 +43,9 @@ class ReceivedMail:
         """What a person reads first: the first text that is no file, else the first HTML as text."""
         for part in self.parts:
             if part.kind == "text/plain" and part.content.strip():
-                return part.text[:READ_CHARACTERS]
+                return part.text(READ_CHARACTERS)
         html = self.part("text/html")
-        return (text_from_html(html.text[:READ_CHARACTERS]) or "") if html else ""
+        return (text_from_html(html.text(READ_CHARACTERS)) or "") if html else ""
 
     @cached_property
     def embedded(self) -> list[tuple[str, str]]:
@@ -67,14 +67,15 @@ def first_value(headers: list[tuple[str, str]], name: str) -> str:
     return next((value[:VALUE_CHARACTERS] for key, value in headers if key.lower() == name), "")
 
 
-def field_groups(text: str) -> list[dict[str, str]]:
+def field_groups(block: ContentPart | str) -> list[dict[str, str]]:
     """The groups of fields in a block, divided by empty lines; the first field of a name counts, names in lower case.
 
     Lines that are no field and continue none are passed over.
     """
+    text = block if isinstance(block, str) else block.text(READ_CHARACTERS)
     groups: list[dict[str, list[str]]] = [{}]
     last: list[str] = []
-    for line in text[:READ_CHARACTERS].splitlines():
+    for line in text.splitlines():
         if not line.strip():
             if groups[-1]:
                 if len(groups) == GROUPS:

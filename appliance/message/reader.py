@@ -56,9 +56,9 @@ class ContentPart:
     content: bytes
     complete: bool
 
-    @property
-    def text(self) -> str:
-        return decode_charset(self.content, self.codec)
+    def text(self, most: int) -> str:
+        """Up to so many characters of its text."""
+        return decode_charset(self.content[: 4 * most], self.codec)[:most]
 
 
 @dataclass(slots=True, kw_only=True)

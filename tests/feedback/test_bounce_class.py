@@ -1,6 +1,8 @@
 """Classes of bounces, by replies of real servers; and the agreement with what delivery does about the same replies."""
 
+import csv
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,12 @@ from appliance.deliver.outcome import Disposition, FaultSide, judge
 from appliance.deliver.smtp.protocol import ReplyReader, Stage, Verdict, answered
 from appliance.feedback import bounce_class
 from appliance.feedback.bounce_class import BounceClass, blames_recipient, classify
-from tests.feedback.replies import REPLIES
 
+# Replies of mail servers and large providers, after their documentation and public logs.
+with (Path(__file__).parent / "corpus" / "replies.tsv").open(newline="") as table:
+    REPLIES = [
+        (row["source"], row["reply"], BounceClass(row["class"])) for row in csv.DictReader(table, delimiter="\t")
+    ]
 UNWANTED = {BounceClass.AUTHENTICATION, BounceClass.REPUTATION, BounceClass.CONTENT, BounceClass.POLICY}
 
 
