@@ -20,6 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("retention", "submission", "web"),
     ("intake",),
     ("acme", "deliver", "first_start", "metrics", "webhook"),
+    ("feedback",),
     ("keys",),
     ("dns", "store", "tls"),
     ("message",),

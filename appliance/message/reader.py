@@ -1,4 +1,5 @@
-"""Parses a stored message for the dashboard: its header, its texts, and what is attached. No I/O; nothing raises.
+"""Parses a message: for the dashboard its header, its texts, and what is attached; for `feedback/` its header and the
+content of every part. No I/O; nothing raises.
 
 The message may have been written to be expensive to parse. So nothing here recurses, retries or backtracks: each octet
 is read a bounded number of times, every count below has a limit, and no single call on the octets keeps the interpreter
@@ -45,6 +46,21 @@ class MessageView:
     truncated: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ContentPart:
+    """A part that is not a multipart, its transfer encoding removed; `complete` unless its content was cut."""
+
+    kind: str
+    filename: str
+    codec: str
+    content: bytes
+    complete: bool
+
+    def text(self, most: int) -> str:
+        """Up to so many characters of its text."""
+        return decode_charset(self.content[: 4 * most], self.codec)[:most]
+
+
 @dataclass(slots=True, kw_only=True)
 class _Part:
     """A part that is not a multipart, or is shown as if it were none: where its content is, and how to read it."""
@@ -67,6 +83,21 @@ def read_message(mime: bytes) -> MessageView:
     return reader.view
 
 
+def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[ContentPart]]:
+    """The header of these bytes, whatever they are, and their parts, each with up to `most` bytes of its content."""
+    reader = _Reader(mime)
+    parts = []
+    for part in reader.parts():
+        content, complete = reader.content(part, most)
+        parts.append(ContentPart(part.kind, part.filename, part.codec, content, complete))
+    return reader.view.headers, parts
+
+
+def read_header(mime: bytes) -> list[tuple[str, str]]:
+    """The header alone."""
+    return _decoded(_Reader(mime).header(0, len(mime))[0])
+
+
 class _Reader:
     """One message, and what is left of the limits."""
 
@@ -86,11 +117,9 @@ class _Reader:
                 return
             left -= 1
             start, end, depth, usual = waiting.pop()
-            fields, body = self._header(start, end)
+            fields, body = self.header(start, end)
             if start == 0 and not depth:
-                self.view.headers = [
-                    (name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]
-                ]
+                self.view.headers = _decoded(fields)
                 self.view.truncated |= len(fields) > FIELDS
             part, boundary = _described(fields, usual, body, end)
             inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
@@ -102,7 +131,7 @@ class _Reader:
 
     # ---- headers
 
-    def _header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
+    def header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
         """The fields at the beginning of an extent, each unfolded, and where its body begins."""
         fields: list[tuple[str, list[bytes]]] = []
         at, limit = start, min(end, start + PART_HEADER_BYTES)
@@ -189,15 +218,20 @@ class _Reader:
         view.attachments.append(AttachedFile(part.filename, part.kind, self._size(part), part.content_id))
 
     def _shown(self, part: _Part) -> str:
+        content, complete = self.content(part, TEXT_BYTES)
+        self.view.truncated |= not complete
+        return decode_charset(content, part.codec)
+
+    def content(self, part: _Part, most: int) -> tuple[bytes, bool]:
+        """Up to so many bytes of a part's content, and whether that is all."""
         decodings = {"base64": self._base64, "quoted-printable": self._quoted_printable}
         pieces, size = [], 0
         for piece in decodings.get(part.encoding, self._windows)(part):
             pieces.append(piece)
             size += len(piece)
-            if size > TEXT_BYTES:
-                self.view.truncated = True
+            if size > most:
                 break
-        return decode_charset(b"".join(pieces)[:TEXT_BYTES], part.codec)
+        return b"".join(pieces)[:most], size <= most
 
     def _size(self, part: _Part) -> int:
         if part.encoding == "base64":  # by its characters: nothing is decoded
@@ -230,6 +264,11 @@ class _Reader:
                 cut = self._mime.rfind(b"\n", at, cut) + 1 or (code if code >= 0 else cut)
             yield binascii.a2b_qp(self._mime[at:cut])
             at = cut
+
+
+def _decoded(fields: list[tuple[str, bytes]]) -> list[tuple[str, str]]:
+    """The first fields of a header, for display."""
+    return [(name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]]
 
 
 def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int) -> tuple[_Part, bytes | None]:

@@ -1,0 +1,231 @@
+"""DMARC aggregate reports (RFC 7489 appendix C, and its successor): who sent in a domain's name, and what passed. No
+I/O; raises UnreadableReport only.
+
+The XML is read by expat, as a stream of elements and without a tree: a document type or an entity declaration ends it
+(so nothing is ever expanded or fetched), depth, elements and attributes are bounded, and only the texts that are wanted
+are kept, each cut. The whole document is handed over at once, since expat before 2.6 takes quadratic time for a large
+token that comes in pieces. The charset that the document names is one of our list, or the document is taken for UTF-8:
+expat would otherwise look up any codec of Python's.
+"""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+from xml.parsers import expat
+
+from appliance.feedback.report_file import UnreadableReport, report_file
+from appliance.message.decoding import codec_of, decode_charset, one_line
+from appliance.message.reader import ContentPart
+from appliance.times import SECOND
+
+DMARC_ROWS: Final = 10_000
+_DEPTH: Final = 16  # a report needs six
+_ELEMENTS: Final = 400_000  # that many rows of forty elements
+_ATTRIBUTES: Final = 100_000  # expat keeps each name that it has seen; a report has hardly any
+_TEXT: Final = 255  # characters kept of one element
+
+_ENCODING: Final = re.compile(rb"""<\?xml[^>]{0,100}?encoding=["']([A-Za-z0-9._-]{1,40})["']""")
+_NUMBER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
+_KINDS: Final = frozenset(
+    ("application/gzip", "application/x-gzip", "application/zip", "application/x-zip-compressed", "application/x-zip",
+     "application/xml", "text/xml", "application/dmarc+xml", "application/dmarc+gzip")
+)  # fmt: skip
+_ENDINGS: Final = (".xml", ".gz", ".zip", ".xml.gz", ".gzip")
+_DISPOSITIONS: Final = frozenset(("none", "quarantine", "reject"))
+
+# Where a wanted text stands, below the root.
+_REPORT: Final = {
+    "report_metadata/org_name": "org",
+    "report_metadata/report_id": "report_id",
+    "report_metadata/date_range/begin": "begin",
+    "report_metadata/date_range/end": "end",
+    "policy_published/domain": "domain",
+    "policy_published/p": "p",
+    "policy_published/sp": "sp",
+    "policy_published/pct": "pct",
+}
+_ROW: Final = {
+    "record/row/source_ip": "source_ip",
+    "record/row/count": "count",
+    "record/row/policy_evaluated/disposition": "disposition",
+    "record/row/policy_evaluated/dkim": "dkim",
+    "record/row/policy_evaluated/spf": "spf",
+    "record/identifiers/header_from": "header_from",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DmarcRow:
+    """Messages of one source with one result; `dkim` and `spf` say whether it passed and was aligned."""
+
+    source_ip: str
+    count: int
+    disposition: str  # none, quarantine, reject
+    dkim: bool
+    spf: bool
+    header_from: str
+
+    @property
+    def passed(self) -> bool:
+        return self.dkim or self.spf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DmarcReport:
+    """One receiver's report about one domain; `left_out` counts rows over the limit or without a source or a count."""
+
+    org: str
+    report_id: str
+    begins_at: int  # microseconds
+    ends_at: int
+    domain: str
+    policy: str
+    subdomain_policy: str | None
+    percentage: int
+    rows: tuple[DmarcRow, ...]
+    left_out: int
+
+
+def read_dmarc_report(mime: bytes) -> DmarcReport:
+    """The report that a message carries. Raises UnreadableReport."""
+    return parse_dmarc_report(report_file(mime, _may_be_report))
+
+
+def _may_be_report(part: ContentPart) -> bool:
+    return part.kind in _KINDS or part.filename.lower().endswith(_ENDINGS)
+
+
+def parse_dmarc_report(document: bytes) -> DmarcReport:
+    """The report in an expanded document. Raises UnreadableReport."""
+    if document.count(b"=") > _ATTRIBUTES:
+        raise UnreadableReport("the XML has too many attributes")
+    reader = _Reader()
+    try:
+        reader.parser.Parse(_as_utf8(document), True)
+    except expat.ExpatError as cause:
+        raise UnreadableReport(f"the XML is malformed: {expat.ErrorString(cause.code)}") from cause
+    return reader.report()
+
+
+def _as_utf8(document: bytes) -> bytes:
+    named = _ENCODING.search(document[:200])
+    codec = codec_of(named[1].decode("ascii")) if named else None
+    if codec is None or codec in ("utf-8", "ascii"):
+        return document
+    return decode_charset(document, codec).encode("utf-8")
+
+
+class _Reader:
+    """The texts of one document so far."""
+
+    def __init__(self) -> None:
+        self._path: list[str] = []
+        self._text: list[str] = []
+        self._kept = self._elements = 0
+        self._report: dict[str, str] = {}
+        self._row: dict[str, str] = {}
+        self._rows: list[DmarcRow] = []
+        self._left_out = 0
+        # "utf-8" overrules what the document says.
+        self.parser = expat.ParserCreate("utf-8", " ")
+        self.parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._characters
+        self.parser.StartDoctypeDeclHandler = self._refuse
+        self.parser.EntityDeclHandler = self._refuse
+        self.parser.ExternalEntityRefHandler = self._refuse_reference
+
+    def _refuse(self, *_declared: object) -> None:
+        raise UnreadableReport("the XML has a document type or declares entities")
+
+    def _refuse_reference(self, *_declared: object) -> int:
+        raise UnreadableReport("the XML has a document type or declares entities")
+
+    def _start(self, name: str, _attributes: object) -> None:
+        self._elements += 1
+        if len(self._path) >= _DEPTH or self._elements > _ELEMENTS:
+            raise UnreadableReport("the XML has too many or too deep elements")
+        name = name.rpartition(" ")[2][:_TEXT]  # the namespace is in front
+        if not self._path and name != "feedback":
+            raise UnreadableReport("the XML is no DMARC report")
+        self._path.append(name)
+        self._text.clear()
+        self._kept = 0
+
+    def _characters(self, text: str) -> None:
+        if self._kept < _TEXT:
+            self._text.append(text[:_TEXT])
+            self._kept += len(text)
+
+    def _end(self, _name: str) -> None:
+        path = "/".join(self._path[1:])
+        if (key := _ROW.get(path)) is not None:
+            self._row.setdefault(key, self._value())
+        elif (key := _REPORT.get(path)) is not None:
+            self._report.setdefault(key, self._value())
+        elif path == "record":
+            self._end_of_row()
+        self._path.pop()
+        self._text.clear()
+        self._kept = 0
+
+    def _value(self) -> str:
+        return one_line("".join(self._text))[:_TEXT]
+
+    def _end_of_row(self) -> None:
+        row = _row(self._row)
+        self._row = {}
+        if row is None or len(self._rows) >= DMARC_ROWS:
+            self._left_out += 1
+        else:
+            self._rows.append(row)
+
+    def report(self) -> DmarcReport:
+        found = self._report
+        domain = found.get("domain", "").lower().strip(".")
+        begins, ends = _number(found.get("begin", "")), _number(found.get("end", ""))
+        if not domain or begins is None or ends is None:
+            raise UnreadableReport("the report names no domain or no time")
+        percentage = _number(found.get("pct", ""))
+        return DmarcReport(
+            org=found.get("org", ""),
+            report_id=found.get("report_id", ""),
+            begins_at=begins * SECOND,
+            ends_at=ends * SECOND,
+            domain=domain,
+            policy=_disposition(found.get("p", "")),
+            subdomain_policy=_disposition(found["sp"]) if found.get("sp") else None,
+            percentage=100 if percentage is None else min(percentage, 100),
+            rows=tuple(self._rows),
+            left_out=self._left_out,
+        )
+
+
+def _row(found: dict[str, str]) -> DmarcRow | None:
+    count = _number(found.get("count", ""))
+    try:
+        source = str(ipaddress.ip_address(found.get("source_ip", "")))
+    except ValueError:
+        return None
+    if count is None:
+        return None
+    return DmarcRow(
+        source_ip=source,
+        count=count,
+        disposition=_disposition(found.get("disposition", "")),
+        dkim=found.get("dkim", "").lower() == "pass",
+        spf=found.get("spf", "").lower() == "pass",
+        header_from=found.get("header_from", "").lower().strip("."),
+    )
+
+
+def _disposition(value: str) -> str:
+    return value.lower() if value.lower() in _DISPOSITIONS else "none"
+
+
+def _number(value: str) -> int | None:
+    found = _NUMBER.match(value)
+    return int(found[0]) if found else None

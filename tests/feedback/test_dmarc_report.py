@@ -1,0 +1,138 @@
+"""DMARC aggregate reports: what they say is read, in every packing; DTDs, entities, depth and size are refused."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.feedback.dmarc_report import DMARC_ROWS, DmarcReport, DmarcRow, parse_dmarc_report, read_dmarc_report
+from appliance.feedback.report_file import UnreadableReport
+from appliance.times import SECOND
+from tests.feedback.report_mail import alone, as_mail, gzipped, zipped
+
+CORPUS = Path(__file__).parent / "corpus" / "dmarc"
+GOOGLE = (CORPUS / "google.xml").read_bytes()
+HEAD = b"<feedback><report_metadata><date_range><begin>1</begin><end>2</end></date_range></report_metadata>"
+POLICY = b"<policy_published><domain>a.b</domain></policy_published>"
+ROW = b"<record><row><source_ip>192.0.2.1</source_ip><count>1</count></row></record>"
+
+EXPECTED = DmarcReport(
+    org="google.com",
+    report_id="12345678901234567890",
+    begins_at=1_789_948_800 * SECOND,
+    ends_at=1_790_035_199 * SECOND,
+    domain="example.com",
+    policy="quarantine",
+    subdomain_policy="none",
+    percentage=50,
+    rows=(
+        DmarcRow("192.0.2.1", 42, "none", dkim=True, spf=True, header_from="example.com"),
+        DmarcRow("2001:db8::7", 3, "quarantine", dkim=False, spf=False, header_from="news.example.com"),
+    ),
+    left_out=0,
+)
+
+
+@pytest.mark.parametrize(
+    "mime",
+    [
+        alone(zipped(GOOGLE), "application/zip"),
+        alone(gzipped(GOOGLE), "application/gzip"),
+        as_mail(gzipped(GOOGLE), "application/gzip", "google.com!example.com!1789948800!1790035199.xml.gz"),
+        as_mail(zipped(GOOGLE), "application/octet-stream", "google.com!example.com!1!2.zip"),
+        as_mail(GOOGLE, "text/xml"),
+        as_mail(GOOGLE, "application/octet-stream", "report.xml"),
+        as_mail(b"\xef\xbb\xbf" + GOOGLE, "application/xml"),
+    ],
+)
+def test_a_report_in_every_packing(mime: bytes) -> None:
+    """Zip, gzip or plain; alone or attached; by its type or its name."""
+    assert read_dmarc_report(mime) == EXPECTED
+
+
+def test_passing_is_either() -> None:
+    """DMARC passes if one of the two is aligned (RFC 7489 3.1)."""
+    assert [row.passed for row in EXPECTED.rows] == [True, False]
+    (row,) = parse_dmarc_report((CORPUS / "microsoft.xml").read_bytes()).rows
+    assert (row.dkim, row.spf, row.passed, row.count) == (True, False, True, 7)
+
+
+def test_a_report_with_a_namespace() -> None:
+    """As the successor of RFC 7489 has it; rows without an address or a count are left out."""
+    report = parse_dmarc_report((CORPUS / "dmarcbis.xml").read_bytes())
+    assert (report.org, report.domain, report.policy) == ("Sample Reporter", "example.com", "none")
+    assert report.percentage == 100
+    assert report.subdomain_policy is None
+    assert [(row.source_ip, row.count, row.disposition) for row in report.rows] == [("192.0.2.123", 123, "none")]
+    assert report.left_out == 2
+
+
+BILLION_LAUGHS = b"""<?xml version="1.0"?><!DOCTYPE feedback [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">
+<!ENTITY c "&b;&b;&b;&b;&b;&b;&b;&b;">]><feedback><version>&c;</version></feedback>"""
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (BILLION_LAUGHS, "document type"),
+        (b'<!DOCTYPE feedback SYSTEM "file:///etc/passwd"><feedback/>', "document type"),
+        (b'<!DOCTYPE feedback [<!ENTITY x SYSTEM "file:///etc/passwd">]><feedback>&x;</feedback>', "document type"),
+        (b"<!DOCTYPE feedback><feedback/>", "document type"),
+        (b"<feedback>&x;</feedback>", "malformed: undefined entity"),
+        (b"<html/>", "no DMARC report"),
+        (b"", "malformed: no element found"),
+        (b"<feedback>", "malformed"),
+        (b"<feedback/>", "no domain"),
+        (HEAD + b"</feedback>", "no domain"),
+        (b"<feedback>" + POLICY + b"</feedback>", "no time"),
+        (b"<feedback>" + b"<a>" * 50, "too deep"),
+        (b"<feedback>" + b"<a/>" * 500_000 + b"</feedback>", "too many"),
+        (b"<feedback " + b" ".join(b"a%d=''" % number for number in range(120_000)) + b"/>", "too many attributes"),
+        (b"\xff\xfe<\0f\0", "malformed"),
+    ],
+)
+def test_what_is_refused(document: bytes, reason: str) -> None:
+    """No document type, no entity, no other document, nothing endless."""
+    with pytest.raises(UnreadableReport, match=reason):
+        parse_dmarc_report(document)
+
+
+def test_rows_are_bounded() -> None:
+    """What is over the limit is counted, not kept."""
+    report = parse_dmarc_report(HEAD + POLICY + ROW * (DMARC_ROWS + 5) + b"</feedback>")
+    assert (len(report.rows), report.left_out) == (DMARC_ROWS, 5)
+
+
+def test_texts_are_bounded() -> None:
+    """A long text is cut, whether it comes in one piece or in many."""
+    for piece in (b"a", b"a&amp;", b"<![CDATA[a]]>"):
+        metadata = b"<report_metadata><org_name>" + piece * 100_000 + b"</org_name></report_metadata>"
+        assert len(parse_dmarc_report(HEAD + metadata + POLICY + b"</feedback>").org) == 255
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("windows-1252", "Grüße"), ("iso-8859-1", "Grüße"), ("utf-8", "Grüße")]
+)
+def test_a_charset_of_our_list(encoding: str, expected: str) -> None:
+    """Is decoded before expat sees it."""
+    text = f'<?xml version="1.0" encoding="{encoding}"?>' + (HEAD + POLICY).decode()
+    metadata = f"<report_metadata><org_name>{expected}</org_name></report_metadata></feedback>"
+    assert parse_dmarc_report((text + metadata).encode(encoding)).org == expected
+
+
+@pytest.mark.parametrize("encoding", ["punycode", "idna", "utf-7", "rot13", "no-such", "unicode_escape"])
+def test_no_other_codec_is_looked_up(encoding: str) -> None:
+    """Any other name leaves the document UTF-8."""
+    document = f'<?xml version="1.0" encoding="{encoding}"?>'.encode() + HEAD + POLICY + b"</feedback>"
+    assert parse_dmarc_report(document).domain == "a.b"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_report_or_refused(data: bytes) -> None:
+    """Alone, and inside of a report."""
+    for document in (data, HEAD + POLICY + b"<record>" + data + b"</record></feedback>"):
+        try:
+            parse_dmarc_report(document)
+        except UnreadableReport:
+            continue

@@ -1,0 +1,227 @@
+"""Nothing that a stranger sends makes a reader raise what it does not declare, or take longer than its size allows."""
+
+import gzip
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from appliance.feedback.arf import read_complaint
+from appliance.feedback.bounce_class import blames_recipient, classify
+from appliance.feedback.dmarc_report import parse_dmarc_report, read_dmarc_report
+from appliance.feedback.dsn import REMOTE_MTA_CHARACTERS, WORDS_CHARACTERS, read_notice
+from appliance.feedback.report_file import UnreadableReport, expanded
+from appliance.feedback.return_path import read_address
+from appliance.feedback.tls_report import parse_tls_report, read_tls_report
+from tests.feedback.mutations import mutated
+from tests.feedback.report_mail import as_mail, gzipped, zipped
+from tests.message.hostile_mail import HOSTILE
+
+CORPUS = Path(__file__).parent / "corpus"
+FILES = [path.read_bytes() for path in sorted(CORPUS.rglob("*.*")) if path.suffix != ".tsv"]
+for document, kind in (("dmarc/google.xml", "application/zip"), ("tls/rfc8460.json", "application/tlsrpt+gzip")):
+    for packed in (zipped, gzipped):
+        content = packed((CORPUS / document).read_bytes())
+        FILES += [content, as_mail(content, kind)]
+FEW, MANY = 2_000, 100_000  # mutations: always, and with the slow tests
+
+
+def read_all(data: bytes) -> None:
+    """Every reader on the same bytes."""
+    notice = read_notice(data, "rcpt@example.net")
+    assert len(notice.words) <= WORDS_CHARACTERS
+    assert len(notice.remote_mta or "") <= REMOTE_MTA_CHARACTERS
+    notice.words.encode()  # can be stored
+    for attached in (True, False):
+        read_complaint(data, attached=attached)
+    for read in (read_dmarc_report, read_tls_report, parse_dmarc_report, parse_tls_report, expanded):
+        with suppress(UnreadableReport):
+            read(data)
+
+
+def read_mutations(start: int, count: int) -> float:
+    """The longest time that one of them took, in seconds."""
+    longest = 0.0
+    for number in range(start, start + count):
+        data = mutated(FILES[number % len(FILES)], number)
+        began = time.process_time()
+        read_all(data)
+        longest = max(longest, time.process_time() - began)
+    return longest
+
+
+def test_mutated_messages_are_read() -> None:
+    """Some thousand changed copies of the corpus: no exception, and none takes long."""
+    assert read_mutations(0, FEW) < 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_hundred_thousand_mutated_messages_are_read(tenth: int) -> None:
+    """The same with a hundred thousand others."""
+    assert read_mutations(FEW + tenth * MANY // 10, MANY // 10) < 2
+
+
+# ---- growth
+
+
+def _bounce(text: bytes) -> bytes:
+    return b"From: mailer-daemon@example.net\r\nSubject: failure notice\r\n\r\n" + text
+
+
+def _status(fields: bytes) -> bytes:
+    head = (
+        b"From: mailer-daemon@example.net\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; a\r\n\r\n"
+    )
+    return head + fields
+
+
+def _status_and_text(fields: bytes) -> bytes:
+    """Many groups without a reply of their own, and a long text that may have it."""
+    head = b"Content-Type: multipart/report; boundary=b\r\n\r\n--b\r\n\r\n" + b"550 user unknown, host \r\n" * 2_000
+    return head + b"\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n" + fields
+
+
+def _complaint(fields: bytes) -> bytes:
+    return b"Content-Type: message/feedback-report\r\n\r\nFeedback-Type: abuse\r\n" + fields
+
+
+def _dmarc(inside: bytes) -> bytes:
+    return b"<feedback>" + inside + b"</feedback>"
+
+
+def notice(data: bytes) -> None:
+    """As a bounce."""
+    read_notice(data, "rcpt@example.net")
+
+
+def complaint(data: bytes) -> None:
+    """As a complaint."""
+    read_complaint(data, attached=True)
+
+
+def xml(data: bytes) -> None:
+    """As a DMARC report, if it is one."""
+    with suppress(UnreadableReport):
+        parse_dmarc_report(data)
+
+
+def json(data: bytes) -> None:
+    """As a TLS report, if it is one."""
+    with suppress(UnreadableReport):
+        parse_tls_report(data)
+
+
+def words(data: bytes) -> None:
+    """As the words of a reply."""
+    text = data.decode("latin-1")
+    classify(550, None, text)
+    blames_recipient(550, None, text)
+
+
+def rcpt(data: bytes) -> None:
+    """As an address."""
+    read_address(data.decode("latin-1"))
+
+
+def unpacked(data: bytes) -> None:
+    """As a compressed file."""
+    with suppress(UnreadableReport):
+        expanded(data)
+
+
+GROWING: list[tuple[Callable[[bytes], None], Callable[[bytes], bytes], bytes]] = [
+    (notice, _bounce, b"550 "),
+    (notice, _bounce, b"550 5.1.1 user unknown\n"),
+    (notice, _bounce, b"delivery a "),
+    (notice, _bounce, b"user does not "),
+    (notice, _bounce, b"a"),
+    (notice, _bounce, b" "),
+    (notice, _bounce, b"\n"),
+    (notice, _bounce, b"- \n"),
+    (notice, _bounce, b"host a.b.c.d.e.f.g "),
+    (notice, _bounce, b"host aaaaaaaaaaaa-"),
+    (notice, _bounce, b"1.2.3."),
+    (notice, _bounce, b"5.1.1"),
+    (notice, _bounce, b"a@"),
+    (notice, _bounce, b"please click the link "),
+    (notice, _bounce, b"Final-Recipient: a\n\nAction: failed\n\n"),
+    (notice, _status, b"Final-Recipient: rfc822; a@b.c\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n"),
+    (notice, _status, b"Action: failed\r\nDiagnostic-Code: smtp; 550 5.1.1 a\r\n\r\n"),
+    (notice, _status_and_text, b"Action: failed\r\n\r\n"),
+    (notice, _status, b"Diagnostic-Code: 550 \r\n"),
+    (notice, _status, b" folded\r\n"),
+    (notice, _status, b"Action: failed\r\n\r\n"),
+    (notice, lambda text: b"Subject: " + text + b"\r\nFrom: mailer-daemon\r\n\r\nx", b"delivery "),
+    (notice, lambda text: b"From: " + text + b"\r\n\r\nx", b"mailer-daemo "),
+    (notice, lambda text: b"Content-Type: text/html\r\nFrom: mailer-daemon\r\n\r\n" + text, b"<p>550 "),
+    (notice, lambda text: b"Content-Type: text/html\r\nFrom: mailer-daemon\r\n\r\n" + text, b"<a href='"),
+    (complaint, _complaint, b"b+"),
+    (complaint, _complaint, b"Original-Rcpt-To: <a@b.c>\r\n"),
+    (complaint, _complaint, b"X: b+aaaaaaaaaaaaaaaaaaaaaaaa@a\r\n"),
+    (complaint, lambda text: b"Content-Type: message/rfc822\r\n\r\n" + text, b"X: <"),
+    (complaint, lambda text: b"Content-Type: message/rfc822\r\n\r\n" + text, b"From \n"),
+    (xml, _dmarc, b"<a/>"),
+    (xml, _dmarc, b"a"),
+    (xml, _dmarc, b"&lt;"),
+    (xml, _dmarc, b"<!-- a -->"),
+    (xml, lambda text: b"<feedback><record " + text + b"/></feedback>", b"a='1' "),
+    (xml, lambda text: b"<feedback " + text, b"a "),
+    (xml, lambda text: b"<feedback a='" + text, b"a"),
+    (xml, lambda text: b"<?xml " + text, b"encoding='"),
+    (xml, _dmarc, b"<record><row><source_ip>192.0.2.1</source_ip><count>1</count></row></record>"),
+    (json, lambda text: b'{"policies":[' + text, b"{},"),
+    (json, lambda text: b'{"a":' + text, b"["),
+    (json, lambda text: b'{"a":"' + text, b"\\u0041"),
+    (words, lambda text: text, b"mailbox "),
+    (words, lambda text: text, b"user a "),
+    (words, lambda text: text, b"exceed "),
+    (rcpt, lambda text: b"b+" + text, b"a"),
+    (unpacked, lambda text: b"PK\x03\x04" + text, b"PK\x05\x06"),
+    (unpacked, lambda text: b"\x1f\x8b" + text, b"\x1f\x8b\x08\0"),
+    (unpacked, gzip.compress, b"\0"),
+]
+SIZE, GROWTH, BOUND = 32 * 1024, 8, 24.0  # octets; times as many; times as long: 8 when linear, 64 when quadratic
+
+
+def seconds(read: Callable[[bytes], None], data: bytes) -> float:
+    """The least processor time of two readings."""
+    taken = []
+    for _ in range(2):
+        start = time.process_time()
+        read(data)
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+@pytest.mark.parametrize("case", range(len(GROWING)), ids=lambda number: f"{GROWING[number][0].__name__}-{number}")
+def test_time_grows_no_faster_than_the_input(case: int) -> None:
+    """Eight times as much takes about eight times as long, or nothing to speak of."""
+    read, framed, unit = GROWING[case]
+    small, large = (framed(unit * (size // len(unit))) for size in (SIZE, GROWTH * SIZE))
+    taken = seconds(read, large)
+    assert taken < 3
+    if taken > 0.02:
+        assert taken < BOUND * seconds(read, small) + 0.01
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_expensive_mail_is_cheap(name: str) -> None:
+    """What was written to be expensive for the reader of stored mail is so for none of these readers."""
+    start = time.process_time()
+    read_all(HOSTILE[name](500_000))
+    assert time.process_time() - start < 5
+
+
+def test_a_bomb_is_not_expanded() -> None:
+    """It is refused while it is expanded."""
+    compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(compressor.compress(b"\0" * 2**20) for _ in range(64)) + compressor.flush()
+    start = time.process_time()
+    with pytest.raises(UnreadableReport, match="expands to more than"):
+        expanded(bomb)
+    assert time.process_time() - start < 1

@@ -1,0 +1,164 @@
+"""Return-path tokens: they lead to their recipient, are folded on the way, age, and cannot be made without the key."""
+
+import base64
+import hmac
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.feedback.return_path import (
+    LIFETIME,
+    FeedbackAddress,
+    RecipientIds,
+    ReportAddress,
+    ReturnPaths,
+    TokenFault,
+    read_address,
+)
+from appliance.outside import Outside, identifier_time
+from appliance.times import DAY, HOUR
+
+NOW = 1_790_000_000_000_000
+NAME = "bounces.example.com"
+KNOWN = "b+bpbiwyyjaaaerumfo3wkknlp@bounces.example.com"
+PATHS = ReturnPaths(b"k" * 32)
+
+
+def recipient_id(at: int = NOW, bits: int = 12345678901234567890123) -> str:
+    """An id as accepting gives them."""
+    return Outside(now=lambda: at, random_bits=lambda: bits % 2**74).identifier("rcp")
+
+
+def token_of(address: str) -> str:
+    """The token of a return path."""
+    read = read_address(address)
+    assert read is not None
+    assert read.token is not None
+    return read.token
+
+
+def check(address: str, now: int = NOW, paths: ReturnPaths = PATHS) -> RecipientIds | TokenFault:
+    """What an address leads to at this time."""
+    read = read_address(address)
+    assert read is not None
+    assert read.token is not None
+    return paths.check(read.token, read.domain, now)
+
+
+@given(st.integers(NOW - LIFETIME, NOW + HOUR), st.integers(0, 2**74 - 1))
+def test_a_token_leads_to_its_recipient(at: int, bits: int) -> None:
+    """The range has the id, and only ids that agree with it in time and 24 bits."""
+    id_ = recipient_id(at, bits)
+    address = PATHS.address(id_, NAME)
+    assert len(address.partition("@")[0]) == 26
+    found = check(address)
+    assert isinstance(found, RecipientIds)
+    assert found.first <= id_ <= found.last
+    assert identifier_time(found.first) == identifier_time(found.last) == found.given_at == at
+    assert int(found.last[4:], 16) - int(found.first[4:], 16) == 2**50 - 1
+
+
+@given(st.randoms(use_true_random=False))
+def test_case_does_not_matter(random: Random) -> None:
+    """Servers on the way fold local parts, and domains have no case."""
+    address = PATHS.address(recipient_id(), NAME)
+    folded = "".join(random.choice((c.upper(), c.lower())) for c in address)
+    assert check(folded) == check(address)
+
+
+def test_a_token_expires() -> None:
+    """After thirty days it is told apart from a forged one, until its time comes round."""
+    address = PATHS.address(recipient_id(), NAME)
+    assert isinstance(check(address, NOW + LIFETIME), RecipientIds)
+    assert check(address, NOW + LIFETIME + 1) is TokenFault.EXPIRED
+    assert check(address, NOW + 101 * DAY) is TokenFault.EXPIRED
+    for days in (102, 103, 110, 131, 204, 3_000):
+        assert check(address, NOW + days * DAY) is TokenFault.FORGED
+
+
+def test_a_token_is_bound_to_key_and_name() -> None:
+    """Another installation's, another domain's, and a fresh name under the same domain: all forged."""
+    address = PATHS.address(recipient_id(), NAME)
+    assert check(address, paths=ReturnPaths(b"o" * 32)) is TokenFault.FORGED
+    assert PATHS.check(token_of(address), "bounces.example.org", NOW) is TokenFault.FORGED
+    assert PATHS.check(token_of(address), "example.com", NOW) is TokenFault.FORGED
+
+
+@given(st.integers(0, 119))
+def test_every_bit_counts(bit: int) -> None:
+    """A token with one bit changed is forged: version, time, id and MAC are all covered."""
+    token = base64.b32decode(token_of(PATHS.address(recipient_id(), NAME)).upper())
+    changed = (int.from_bytes(token, "big") ^ 1 << bit).to_bytes(15, "big")
+    assert PATHS.check(base64.b32encode(changed).decode().lower(), NAME, NOW) is TokenFault.FORGED
+
+
+def test_guesses_find_nothing() -> None:
+    """Twenty thousand guesses at the MAC of a known recipient are all forged."""
+    token, random = token_of(PATHS.address(recipient_id(), NAME)), Random(7)
+    guesses = {token[:14] + "".join(random.choices("abcdefghijklmnopqrstuvwxyz234567", k=10)) for _ in range(20_000)}
+    assert {PATHS.check(guess, NAME, NOW) for guess in guesses - {token}} == {TokenFault.FORGED}
+
+
+def test_the_mac_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the library's comparison, whose answer decides."""
+    compared: list[tuple[int, int]] = []
+
+    def differ(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", differ)
+    assert check(PATHS.address(recipient_id(), NAME)) is TokenFault.FORGED
+    assert compared == [(6, 6)]
+
+
+def test_a_clock_that_runs_ahead() -> None:
+    """An id from up to an hour ahead is good; one from further ahead cannot be one of ours."""
+    assert isinstance(check(PATHS.address(recipient_id(NOW + HOUR), NAME)), RecipientIds)
+    assert check(PATHS.address(recipient_id(NOW + HOUR + 1), NAME)) is TokenFault.FORGED
+
+
+def test_the_form_does_not_change() -> None:
+    """Mail that is under way has tokens of this form: one made long ago is still read."""
+    id_ = "rcp_196f0a2d8c24000123456789abcdef01"
+    assert PATHS.address(id_, NAME) == KNOWN
+    assert isinstance(check(KNOWN, identifier_time(id_)), RecipientIds)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("fbl@bounces.example.com", FeedbackAddress(NAME, report=ReportAddress.COMPLAINTS)),
+        ("DMARC@Bounces.Example.com", FeedbackAddress(NAME, report=ReportAddress.DMARC)),
+        ("tlsrpt@bounces.example.com", FeedbackAddress(NAME, report=ReportAddress.TLS)),
+        ("b+" + "a" * 24 + "@bounces.example.com", FeedbackAddress(NAME, token="a" * 24)),
+        ("B+" + "A2" * 12 + "@bounces.example.com", FeedbackAddress(NAME, token="a2" * 12)),
+        ("b+" + "a" * 23 + "@bounces.example.com", None),
+        ("b+" + "a" * 25 + "@bounces.example.com", None),
+        ("b+" + "a" * 23 + "1@bounces.example.com", None),
+        ("b+" + "a" * 23 + "ſ@bounces.example.com", None),
+        ("c+" + "a" * 24 + "@bounces.example.com", None),
+        ("fbl+x@bounces.example.com", None),
+        ("fbl@", None),
+        ("fbl", None),
+        ("", None),
+        ("fbl@a@b", None),
+        ("fbl@example.com\n", None),
+        ("postmaster@bounces.example.com", None),
+        ("fbl@" + "a" * 400, None),
+    ],
+)
+def test_an_address_of_rcpt(address: str, expected: FeedbackAddress | None) -> None:
+    """A token in form, a report address, or neither."""
+    assert read_address(address) == expected
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_an_address_or_none(text: str) -> None:
+    """And any token in form can be checked."""
+    read_address(text)
+    read = read_address(f"b+{text}@x.y")
+    if read is not None and read.token is not None:
+        assert PATHS.check(read.token, read.domain, NOW) is TokenFault.FORGED
