@@ -52,7 +52,7 @@ class Crowd:
 
 
 async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Deferred each time, a recipient is tried twelve times at the configured delays ±10 %, and then has failed."""
+    """Deferred each time, a recipient is tried twelve times at the configured delays, up to 20 % later, and then failed."""
     server = FakeMx(answers={"RCPT": LATER})
     rarely = Intervals(publish=600.0, close_idle=600.0)  # two days have many seconds
     async with stage(tmp_path, *one(server), intervals=rarely) as played:
@@ -61,8 +61,8 @@ async def test_twelve_attempts_through_48_hours(tmp_path: Path, autojump_clock: 
         times = [at for (at,) in await played.rows("SELECT started_at FROM attempts ORDER BY number")]
         waits = [(later - at) / 1_000_000 for at, later in pairwise(times)]
         assert len(times) == 12
-        assert all(0.9 * delay <= wait <= 1.1 * delay + 1 for wait, delay in zip(waits, DELAYS, strict=True))
-        assert 43 <= sum(waits) / 3600 <= 53
+        assert all(delay <= wait <= 1.2 * delay + 1 for wait, delay in zip(waits, DELAYS, strict=True))
+        assert 48 <= sum(waits) / 3600 <= 58
         assert await played.recipient(message) == ("failed", 12)
         assert await played.rows("SELECT type FROM events") == [("email.failed",)]
         assert played.signer.signed == 1
