@@ -5,7 +5,7 @@ Invariant: a message is handed to another server only if none has received its f
 only `Shortage`, a lack of this machine, is raised, and then nothing was handed over.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -357,7 +357,8 @@ class Deliverer:
         else:
             self.slow.remove(key.address)
             connection.timeouts = self.slow.usual
-        self.connections.give_back(key, connection, limiter.limits.messages_per_connection)
+        most = 0 if _all_put_off(result.verdicts) else limiter.limits.messages_per_connection
+        self.connections.give_back(key, connection, most)
         lines = (connection.transcript + result.transcript) if connection.transactions == 1 else result.transcript
         tls = str(connection.tls) if connection.tls else None
         contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls, lines)
@@ -391,3 +392,14 @@ class Deliverer:
             first, sender = wishes[0], await self.limiters.sender(slot)
             limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
         return judgements
+
+
+def _all_put_off(verdicts: Iterable[Verdict]) -> bool:
+    """Whether every RCPT was answered 4xx.
+
+    Postfix's postscreen answers so to a client that has passed its tests, and takes mail only on the next connection;
+    whatever else followed on this one would be put off as well.
+    """
+    asked = [verdict for verdict in verdicts if verdict.kind is not ResultKind.LOCAL]
+    put_off = (verdict.kind is ResultKind.DEFERRED and verdict.stage is Stage.RCPT for verdict in asked)
+    return bool(asked) and all(put_off)
