@@ -163,7 +163,7 @@ FIELD_DESCRIPTIONS = {
     "templates": "The templates of the page, sorted by alias.",
     "test": "Whether it is a test key, whose messages are not delivered.",
     "text": "The plain-text body; null if there is none.",
-    "tls": "TLS version, cipher, and how far the certificate was verified; null without TLS.",
+    "tls": "TLS version, cipher, and by what it was verified: DANE, MTA-STS, PKIX, or not; null without TLS.",
     "to": "The recipient.",
     "token": "The token, to be sent as `Authorization: Bearer <token>`.",
     "token_type": "Always `Bearer`.",

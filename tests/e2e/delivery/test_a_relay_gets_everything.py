@@ -99,8 +99,12 @@ async def test_a_relay_gets_everything(tmp_path: Path) -> None:
         for attempt in made.attempts(sent[0]):
             assert attempt.host in ("smarthost.test", "other.test")
             assert (attempt.tls or "").startswith("TLSv1.3")
-            assert "not verified" not in (attempt.tls or "")
-        told = await explained(made, sent[0], "--dialogue") + made.running.log_file.read_text()
+            assert (attempt.tls or "").endswith(", verified by PKIX")
+        told = await explained(made, sent[0], "--dialogue")
+        assert "over TLSv1.3, verified by PKIX" in told
+        log = made.running.log_file.read_text()
+        assert ", verified by PKIX" in log
+        told += log
         for secret in (SECRET, f"\0{USER}\0{SECRET}"):
             assert secret not in told
             assert base64.b64encode(secret.encode()).decode() not in told
