@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.outcome import (
     DELIVERED,
@@ -112,6 +113,8 @@ class Connections(IdlePool[ConnectionKey, SmtpConnection]):
 # ---- attempts
 
 THREAD_BYTES = 256 * 1024  # of a message whose payload is made in a thread
+LOGIN_REMINDER = 3_600.0  # seconds until a login that is still refused is logged again
+RELAYS_KEPT = 1_000
 LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an envelope is still wanted
 
 log = get_logger("deliver")
@@ -151,6 +154,7 @@ class Deliverer:
     warmup: Warmup
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
+    refused_logins: TtlCache[Relay, bool] = field(default_factory=lambda: TtlCache(RELAYS_KEPT, LOGIN_REMINDER))
     payload_limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
 
     # ---- an attempt
@@ -303,14 +307,25 @@ class Deliverer:
                 self.slow.add(dialled)
             if verdict.kind is ResultKind.LOST and verdict.stage is Stage.GREETING:
                 self.limiters.proofs.silent(dialled)
+            if route.relay is not None and verdict.kind is ResultKind.REJECTED and verdict.stage is Stage.AUTH:
+                self._login_refused(route.relay, verdict)
             contact = Contact(active.started_at, limiter.pool, host.name, dialled, dialogue=failure.transcript)
             return _Reached((verdict,) * count, contact, False, limiter)
         if route.relay is None:
             verified = connection.tls is not None and connection.tls.verified
             self.limiters.proofs.answered(host.name, dialled, verified=verified)
+        else:
+            self.refused_logins.discard(route.relay)
         fresh = await self._send(connection, key, active, transaction)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
+
+    def _login_refused(self, relay: Relay, verdict: Verdict) -> None:
+        """All mail to this relay waits for the operator: an error, but not one for each message."""
+        if relay not in self.refused_logins:
+            self.refused_logins.put(relay, True)
+            who, reply = {"relay": relay.host, "username": relay.username}, verdict.text[:200]
+            log.error("a relay refuses our login: its mail waits", **who, smtp_code=verdict.code, reply=reply)
 
     async def _open(self, key: ConnectionKey, plan: TlsPlan | None, progress: Progress) -> SmtpConnection:
         """Dial and greet. Without a demand for TLS a broken handshake is tried again in the clear (RFC 7435)."""

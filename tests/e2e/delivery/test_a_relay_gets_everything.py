@@ -158,6 +158,9 @@ async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
             assert not begins(relays[name], "AUTH", "MAIL"), name
         assert passed_over.sessions == 0
         assert made.rows("SELECT * FROM suppressions") == []
+        await made.tried(await made.send("bob@for-wrong.test"))
+        (refused,) = [line for line in made.complaints() if "login" in line["event"]]  # once, not for each message
+        assert (refused["level"], refused["relay"], refused["smtp_code"]) == ("error", "wrong.test", 535)
 
 
 async def test_a_domain_may_have_a_relay_of_its_own(tmp_path: Path) -> None:
