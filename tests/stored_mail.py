@@ -71,7 +71,7 @@ async def defer(store: Store, outside: Outside, message: NewMessage, seconds: in
         pool="example.net",
         mx_host="mx.example.net",
         mx_address="192.0.2.1",
-        tls="TLSv1.3, TLS_AES_256_GCM_SHA384, verified",
+        tls="TLSv1.3, TLS_AES_256_GCM_SHA384, verified by PKIX",
         decision="deferred: attempt 2 of 12",
         dialogue='[[0,"S","220 mx.example.net ESMTP"],[3,"C","EHLO mail.example.com"]]',
     )

@@ -309,7 +309,7 @@ class DeliverySettings:
     retry_delays: tuple[float, ...] = _key(
         _DELAYS,
         ["5m", "10m", "15m", "30m", "1h", "2h", "4h", "8h", "8h", "12h", "12h"],
-        "Wait before each further attempt, ±10 %; after the last one the recipient has failed",
+        "Wait before each further attempt, up to 20 % longer; after the last one the recipient has failed",
     )
     ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust besides the system's, for relay and checked TLS")
     relay_host: str = _key(

@@ -5,13 +5,14 @@ Invariant: a message is handed to another server only if none has received its f
 only `Shortage`, a lack of this machine, is raised, and then nothing was handed over.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import trio
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.outcome import (
     DELIVERED,
@@ -39,12 +40,14 @@ from appliance.deliver.smtp.connection import (
     Timeouts,
 )
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
-from appliance.deliver.smtp.sending import MailTransaction, prepare
+from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.errors import Refused
 from appliance.message.addresses import parse
+from appliance.message.dkim import sign
+from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool
@@ -112,6 +115,8 @@ class Connections(IdlePool[ConnectionKey, SmtpConnection]):
 # ---- attempts
 
 THREAD_BYTES = 256 * 1024  # of a message whose payload is made in a thread
+LOGIN_REMINDER = 3_600.0  # seconds until a login that is still refused is logged again
+RELAYS_KEPT = 1_000
 LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an envelope is still wanted
 
 log = get_logger("deliver")
@@ -151,6 +156,7 @@ class Deliverer:
     warmup: Warmup
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
+    refused_logins: TtlCache[Relay, bool] = field(default_factory=lambda: TtlCache(RELAYS_KEPT, LOGIN_REMINDER))
     payload_limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
 
     # ---- an attempt
@@ -246,9 +252,7 @@ class Deliverer:
 
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
         """Without the message itself: the payload is enough to keep for as long as a server takes."""
-        messages, signature = self.store.messages, ready.signature
-        known = ready.routed.mime or (await messages.to_send(envelope.message_id)).mime
-        mime = known or await messages.content(envelope.message_id)
+        signature, mime = ready.signature, await self._mime(ready)
         if len(mime) < THREAD_BYTES:
             payload = prepare(signature + mime)
         else:
@@ -256,6 +260,27 @@ class Deliverer:
         recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
         eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
         return MailTransaction(envelope.recipients[0].envelope_from, recipients, payload, eight_bit_header)
+
+    async def _mime(self, ready: Ready) -> bytes:
+        messages, message_id = self.store.messages, ready.routed.envelope.message_id
+        return ready.routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)
+
+    async def _encoded(self, ready: Ready, transaction: MailTransaction) -> MailTransaction:
+        """The transaction for a server that does not take its message as it is: encoded in seven bits, and signed anew.
+
+        Only here, since what a server offers is known only in its session, and nearly every server offers all.
+        """
+        mime, keys, now = await self._mime(ready), ready.routed.keys, self.outside.now() // 1_000_000
+
+        def encode() -> Payload:
+            encoded = seven_bit(mime)
+            return prepare(sign(encoded, keys, now_seconds=now) + encoded)
+
+        try:
+            payload = await trio.to_thread.run_sync(encode, limiter=self.payload_limiter)
+        except CannotEncode as cannot:
+            return transaction._replace(unencodable=str(cannot))
+        return transaction._replace(payload=payload, needs_smtputf8=False)
 
     # ---- one server after the other
 
@@ -303,14 +328,25 @@ class Deliverer:
                 self.slow.add(dialled)
             if verdict.kind is ResultKind.LOST and verdict.stage is Stage.GREETING:
                 self.limiters.proofs.silent(dialled)
+            if route.relay is not None and verdict.kind is ResultKind.REJECTED and verdict.stage is Stage.AUTH:
+                self._login_refused(route.relay, verdict)
             contact = Contact(active.started_at, limiter.pool, host.name, dialled, dialogue=failure.transcript)
             return _Reached((verdict,) * count, contact, False, limiter)
         if route.relay is None:
             verified = connection.tls is not None and connection.tls.verified
             self.limiters.proofs.answered(host.name, dialled, verified=verified)
+        else:
+            self.refused_logins.discard(route.relay)
         fresh = await self._send(connection, key, active, transaction)
         assert fresh is not None  # noqa: S101 - only a reused connection can be stale
         return fresh
+
+    def _login_refused(self, relay: Relay, verdict: Verdict) -> None:
+        """All mail to this relay waits for the operator: an error, but not one for each message."""
+        if relay not in self.refused_logins:
+            self.refused_logins.put(relay, True)
+            who, reply = {"relay": relay.host, "username": relay.username}, verdict.text[:200]
+            log.error("a relay refuses our login: its mail waits", **who, smtp_code=verdict.code, reply=reply)
 
     async def _open(self, key: ConnectionKey, plan: TlsPlan | None, progress: Progress) -> SmtpConnection:
         """Dial and greet. Without a demand for TLS a broken handshake is tried again in the clear (RFC 7435)."""
@@ -349,6 +385,12 @@ class Deliverer:
     ) -> _Reached | None:
         """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
         limiter = self.limiters.at(active.ready.routed.route, key.host, key.address)
+        if transaction.payload.eight_bit and not transaction.fits(connection.capabilities):
+            try:
+                transaction = await self._encoded(active.ready, transaction)
+            except BaseException:
+                await connection.aclose()
+                raise
         result = await connection.send(transaction, active.progress)
         if result.stale:
             return None
@@ -357,7 +399,8 @@ class Deliverer:
         else:
             self.slow.remove(key.address)
             connection.timeouts = self.slow.usual
-        self.connections.give_back(key, connection, limiter.limits.messages_per_connection)
+        most = 0 if _all_put_off(result.verdicts) else limiter.limits.messages_per_connection
+        self.connections.give_back(key, connection, most)
         lines = (connection.transcript + result.transcript) if connection.transactions == 1 else result.transcript
         tls = str(connection.tls) if connection.tls else None
         contact = Contact(active.started_at, limiter.pool, key.host, key.address, tls, lines)
@@ -391,3 +434,14 @@ class Deliverer:
             first, sender = wishes[0], await self.limiters.sender(slot)
             limiter.slow_down(now, first.text[:200], sender, about_us=first.is_before_mail)
         return judgements
+
+
+def _all_put_off(verdicts: Iterable[Verdict]) -> bool:
+    """Whether every RCPT was answered 4xx.
+
+    Postfix's postscreen answers so to a client that has passed its tests, and takes mail only on the next connection;
+    whatever else followed on this one would be put off as well.
+    """
+    asked = [verdict for verdict in verdicts if verdict.kind is not ResultKind.LOCAL]
+    put_off = (verdict.kind is ResultKind.DEFERRED and verdict.stage is Stage.RCPT for verdict in asked)
+    return bool(asked) and all(put_off)

@@ -189,7 +189,9 @@ def _fault_by_text(verdict: Verdict) -> FaultSide:
 
 # ---- what is recorded
 
-JITTER = 0.1  # of a delay, to either side: what was deferred together need not come back together
+# Of a delay, at most, and added to it: what was deferred together need not come back together. Never taken from it: a
+# greylist that asks for 300 seconds, as most do, would refuse the second attempt as well.
+JITTER = 0.2
 RECORDED_RESPONSE = 1_000  # kept of a reply
 
 _FAULTS = {
@@ -229,7 +231,7 @@ class Retries:
         """When to try again after so many attempts (microseconds); None when they are used up."""
         if attempts > len(self.delays):
             return None
-        factor = 1 - JITTER + 2 * JITTER * self.random()
+        factor = 1 + JITTER * self.random()
         return now + round(self.delays[attempts - 1] * factor * 1_000_000)
 
 

@@ -20,7 +20,7 @@ from appliance.config.settings import RelayTls
 from appliance.deliver import dane
 from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
-from appliance.deliver.smtp.tls import TlsPlan, TrustStore, opportunistic_context
+from appliance.deliver.smtp.tls import DANE, MTA_STS, PKIX, TlsPlan, TrustStore, opportunistic_context
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
 from appliance.net.dial import Shortage
 
@@ -35,7 +35,7 @@ class TlsLevel(StrEnum):
     OFF = "off"  # the operator wants none
     OPPORTUNISTIC = "opportunistic"  # if it can be had; any certificate, or none
     ENCRYPTED = "encrypted"  # any certificate
-    VERIFIED = "verified"  # a certificate of a public authority, for one of `names`
+    VERIFIED = "verified"  # by MTA-STS or for a relay: a certificate of a trusted authority, for one of `names`
     DANE = "dane"  # a certificate that one of `records` names
     NOT_NOW = "not now"  # no mail to this host at present
 
@@ -163,10 +163,11 @@ class TlsChoice:
             return None
         if demand.level is TlsLevel.VERIFIED:
             implicit = route.relay is not None and route.relay.tls is RelayTls.IMPLICIT
-            return TlsPlan(self.verifying, host.name, required=True, implicit=implicit)
+            by = MTA_STS if route.relay is None else PKIX
+            return TlsPlan(self.verifying, host.name, required=True, implicit=implicit, by=by)
         if demand.level is TlsLevel.DANE:
             verify = dane.verifier(demand.records, demand.names)
-            return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True)
+            return TlsPlan(self._opportunistic, host.name, required=True, verify=verify, must_verify=True, by=DANE)
         if self._trust is None:
             self._trust = TrustStore(self.verifying.get_ca_certs(binary_form=True))
         required = demand.level is TlsLevel.ENCRYPTED

@@ -11,7 +11,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.doctor import Finding, database_server, domains, machine, names, ok, warning
+from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
 from appliance.errors import Refused
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
@@ -33,8 +33,8 @@ DATABASE_TIMEOUT = 10.0  # seconds of them for the integrity check of the databa
 WARMUPS_READ = 1_000  # counted; few of them get a line
 
 ORDER = (
-    *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "blocklist"),
-    *("dkim", "spf", "dmarc", "mx", "queue", "warmup"),
+    *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
+    *("blocklist", "dkim", "spf", "dmarc", "mx", "queue", "warmup"),
 )
 
 
@@ -98,6 +98,9 @@ class Examination:
         }
         if self.config.delivery.mode is not DeliveryMode.SANDBOX:
             checks["port"] = partial(names.check_port, self.resolver, self.config, self.outside)
+            for relay in relays.with_login(self.config):
+                name = f"relay {relay.username} at {relay.host}:{relay.port}"
+                checks[name] = partial(relays.check_login, self.resolver, self.config, self.outside, relay)
         for domain, keys in stored.senders:
             checks[f"dkim {domain}"] = partial(self._records, domain, keys)
             checks[f"mx {domain}"] = partial(self._mx, domain)

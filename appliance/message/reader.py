@@ -77,7 +77,7 @@ class _Part:
 
 def read_message(mime: bytes) -> MessageView:
     """What the dashboard shows of these bytes, whatever they are."""
-    reader = _Reader(mime)
+    reader = MimeReader(mime)
     for part in reader.parts():
         reader.show(part)
     return reader.view
@@ -85,7 +85,7 @@ def read_message(mime: bytes) -> MessageView:
 
 def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[ContentPart]]:
     """The header of these bytes, whatever they are, and their parts, each with up to `most` bytes of its content."""
-    reader = _Reader(mime)
+    reader = MimeReader(mime)
     parts = []
     for part in reader.parts():
         content, complete = reader.content(part, most)
@@ -95,10 +95,10 @@ def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[Cont
 
 def read_header(mime: bytes) -> list[tuple[str, str]]:
     """The header alone."""
-    return _decoded(_Reader(mime).header(0, len(mime))[0])
+    return _decoded(MimeReader(mime).header(0, len(mime))[0])
 
 
-class _Reader:
+class MimeReader:
     """One message, and what is left of the limits."""
 
     def __init__(self, mime: bytes) -> None:
@@ -122,7 +122,7 @@ class _Reader:
                 self.view.headers = _decoded(fields)
                 self.view.truncated |= len(fields) > FIELDS
             part, boundary = _described(fields, usual, body, end)
-            inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
+            inside = self.split(body, end, boundary) if boundary and depth < DEPTH else []
             if not inside:
                 yield part
                 continue
@@ -155,7 +155,7 @@ class _Reader:
 
     # ---- multiparts
 
-    def _split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
+    def split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
         """The extents of the parts between these delimiters; none when there is no delimiter (RFC 2046 5.1.1)."""
         extents: list[tuple[int, int]] = []
         opened = -1

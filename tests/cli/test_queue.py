@@ -331,7 +331,7 @@ def test_an_explanation_is_readable(acme: Shell) -> None:
     assert lines[4].startswith("  deferred: try 2 of 12 at ")
     assert lines[5].startswith("    attempt 1 at ")
     assert lines[5].endswith(
-        "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, verified:"
+        "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, verified by PKIX:"
         " 451 4.7.1 greylisted -> deferred: attempt 2 of 12"
     )
     assert len(lines) == 6

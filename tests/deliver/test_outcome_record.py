@@ -21,7 +21,7 @@ from appliance.deliver.smtp.protocol import TranscriptLine
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 
 NOW = 1_750_000_000_000_000
-RETRIES = Retries((300.0, 600.0), lambda: 0.5)
+RETRIES = Retries((300.0, 600.0), lambda: 0.0)
 CONTACT = Contact(
     NOW - 5, "pool", "mx.example.net", "192.0.2.1", "TLSv1.3, verified", (TranscriptLine(0, "S", "220 hello"),)
 )
@@ -137,16 +137,16 @@ def attempts(random: float) -> list[int]:
 
 
 def test_twelve_attempts_in_48_hours() -> None:
-    """The default schedule has 12 attempts and ends 48 hours after the first."""
-    times = attempts(0.5)
+    """The default schedule has 12 attempts and ends 48 hours after the first, when chance adds nothing."""
+    times = attempts(0.0)
     assert len(times) == 12
     assert times[-1] == 48 * HOUR
     assert times[1] == 5 * 60_000_000
 
 
-@pytest.mark.parametrize(("random", "hours"), [(0.0, 43.2), (1.0, 52.8)])
-def test_jitter_is_a_tenth_to_either_side(random: float, hours: float) -> None:
-    """Each delay is at most a tenth shorter or longer."""
+@pytest.mark.parametrize(("random", "hours"), [(0.5, 52.8), (1.0, 57.6)])
+def test_jitter_is_a_fifth_at_most(random: float, hours: float) -> None:
+    """Each delay is at most a fifth longer."""
     assert attempts(random)[-1] == pytest.approx(hours * HOUR)
 
 
@@ -154,8 +154,8 @@ def test_jitter_spreads() -> None:
     """A thousand deferrals of the same moment come back spread over the whole of the jitter."""
     random = Random(1).random
     times = sorted(Retries([100], random).next_attempt(0, 1) or 0 for _ in range(1000))
-    assert times[0] >= 90_000_000
-    assert times[-1] <= 110_000_000
+    assert times[0] >= 100_000_000  # a greylist that asks for the delay itself must not see us sooner
+    assert times[-1] <= 120_000_000
     assert times[-1] - times[0] > 19_000_000
 
 

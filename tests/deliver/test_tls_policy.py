@@ -19,8 +19,8 @@ from appliance.config.settings import RelayTls
 from appliance.deliver.dane import matches, public_key, usable, verifier
 from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyFetcher, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
-from appliance.deliver.smtp.tls import TlsFault, TlsPlan, encrypt, opportunistic_context
-from appliance.deliver.tls_policy import TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
+from appliance.deliver.smtp.tls import TlsFault, encrypt
+from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
 from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
 from appliance.net.dial import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
@@ -530,13 +530,9 @@ async def test_dane_in_a_handshake(named: bytes, good: bool) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     LEAF.configure_cert(context)
     ours, theirs = trio.testing.memory_stream_pair()
-    plan = TlsPlan(
-        opportunistic_context(),
-        "mx1.example.com",
-        required=True,
-        verify=verifier((tlsa(3, 1, 1, named),)),
-        must_verify=True,
-    )
+    demand = TlsDemand(TlsLevel.DANE, "TLSA records", (HOST.name, ROUTE.domain), (tlsa(3, 1, 1, named),))
+    plan = TlsChoice(TlsPolicies(ZoneResolver({}), never), trusting()).plan(demand, ROUTE, HOST)
+    assert plan is not None
 
     async def serve() -> None:
         await trio.SSLStream(theirs, context, server_side=True).do_handshake()
@@ -545,10 +541,29 @@ async def test_dane_in_a_handshake(named: bytes, good: bool) -> None:
         nursery.start_soon(serve)
         if good:
             _, record = await encrypt(ours, plan)
-            assert record.verified
+            assert str(record).endswith(", verified by DANE")
         else:
             with pytest.raises(TlsFault, match="TLSA"):
                 await encrypt(ours, plan)
+
+
+@pytest.mark.parametrize(
+    ("level", "relay", "by"),
+    [
+        (TlsLevel.DANE, None, "DANE"),
+        (TlsLevel.VERIFIED, None, "MTA-STS"),
+        (TlsLevel.VERIFIED, Relay("mx1.example.com"), "PKIX"),
+        (TlsLevel.ENCRYPTED, None, "PKIX"),
+        (TlsLevel.OPPORTUNISTIC, None, "PKIX"),
+        (TlsLevel.OPPORTUNISTIC, Relay("mx1.example.com", tls=RelayTls.OPPORTUNISTIC), "PKIX"),
+    ],
+)
+def test_a_plan_says_by_what_it_verifies(level: TlsLevel, relay: Relay | None, by: str) -> None:
+    """By the demand that is met; where none is made, or the operator makes it, by authorities."""
+    choice = TlsChoice(TlsPolicies(ZoneResolver({}), never), trusting())
+    plan = choice.plan(TlsDemand(level, "why"), replace(ROUTE, relay=relay), HOST)
+    assert plan is not None
+    assert plan.by == by
 
 
 def test_usable_records() -> None:

@@ -1,12 +1,14 @@
 """Whole examinations: other modes, databases that cannot be read, time that runs out."""
 
 import shutil
+import ssl
 from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
 import trio
+import trustme
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
@@ -19,8 +21,9 @@ from appliance.model.warmup import begin
 from appliance.store import FILE_NAME, Store
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble, ZoneResolver
+from tests.fakes.mx import Answer, FakeMx
 
-FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
+FAULT, WARNING, OK = FindingLevel.FAULT, FindingLevel.WARNING, FindingLevel.OK
 
 
 def test_a_damaged_database_is_told_and_the_rest_still_looked_at(world: World) -> None:
@@ -90,6 +93,32 @@ def test_a_relay_is_asked_as_delivery_does_it(world: World, tls: str) -> None:
     (told,) = (each for each in trio.run(world.examine) if each.check == "port")
     assert told.level is FAULT
     assert "delivery.relay_host" in told.advice
+
+
+@pytest.mark.parametrize(
+    ("password", "answers", "level", "words"),
+    [
+        ("secret", {}, OK, "takes our login, over TLSv1.3, verified by PKIX"),
+        ("a guess", {}, FAULT, "refuses our login: 535 5.7.8 no"),
+        ("secret", {"AUTH": b"454 4.7.0 not now\r\n"}, WARNING, "cannot be logged in to: 454 4.7.0 not now"),
+        ("secret", {"STARTTLS": b"454 4.7.0 no\r\n"}, FAULT, "the server refused STARTTLS: 454 4.7.0 no"),
+    ],
+)
+def test_a_login_that_the_relay_refuses_is_a_fault(
+    world: World, password: str, answers: dict[str, Answer | list[Answer]], level: FindingLevel, words: str
+) -> None:
+    """The relay is logged in to as delivery does it; what it answers is a line of its own, and no mail is begun."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("smtp.relay.test").configure_cert(context)
+    authority.cert_pem.write_to_path(world.directory / "ca.pem")
+    world.mx = FakeMx(tls=context, logins={"ada": "secret"}, answers=answers)
+    login = f'relay_username = "ada"\nrelay_password = "{password}"\nca_file = "{world.directory / "ca.pem"}"'
+    world.settings |= {"mode": "relay", "relay_host": "smtp.relay.test", "relay_login": login}
+    world.zone["smtp.relay.test"] = {"A": ["127.0.0.1"]}
+    (told,) = (each for each in trio.run(world.examine) if each.check == "relay")
+    assert (told.level, told.subject) == (level, "smtp.relay.test")
+    assert words in told.text
+    assert not any(command.startswith("MAIL") for command in world.mx.commands)
 
 
 def test_in_the_sandbox_nothing_leaves(world: World) -> None:
@@ -192,6 +221,19 @@ def test_a_record_made_by_others_is_not_pasted(world: World) -> None:
     found = spf_finding(world, f'v=spf1 x={"y" * 200}" "{"y" * 200}" "{"y" * 200} -all')
     assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} -all"]
     assert len(found.advice) < 500
+
+
+def test_pending_keys_are_a_warning(world: World) -> None:
+    """The old ones sign, and are published: the new ones are only to be published."""
+    key = load_or_create(world.data_dir)
+
+    async def rotate(store: Store) -> None:
+        await SigningKeys(store, OUTSIDE, key).begin_rotation((await store.accounts.named("acme")).id, DOMAIN)
+
+    world.stored(rotate)
+    found = [each for each in trio.run(world.examine) if each.level is not OK]
+    assert [(each.level, each.check, len(each.records)) for each in found] == [(WARNING, "dkim", 1)] * 2
+    assert all("publish it now" in each.advice for each in found)
 
 
 def test_keys_that_retired_need_not_be_opened(world: World) -> None:

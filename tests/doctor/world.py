@@ -52,6 +52,7 @@ relay_host = "{relay_host}"
 relay_port = {mx}
 own_addresses = {own_addresses}
 relay_tls = "{relay_tls}"
+{relay_login}
 allow_networks = {allow_networks}
 [metrics]
 bind = {metrics}
@@ -166,6 +167,7 @@ def healthy(directory: Path, original: Path, url: str = "") -> World:
         "acme": "",
         "metrics": "[]",
         "relay_tls": "required",
+        "relay_login": "",
         "allow_networks": '["127.0.0.0/8"]',
         "http_host": "127.0.0.1",
     }

@@ -11,7 +11,7 @@ from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue
 from appliance.times import SECOND
 
 NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
-TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified"
+TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified by DANE"
 GOOGLE = PoolState("google", 5, 5, None, None, NOW)
 IDLE = PoolState("google", 1, 5, None, None, NOW)
 HOLD = PoolHold("google", "10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked", NOW)
@@ -65,7 +65,7 @@ CASES = [
     (
         tried(DELIVERED, GREY, OK),
         PoolView(),
-        "delivered at 13:59:00 to mx.example.net (192.0.2.1) over TLSv1.3, verified, on attempt 2",
+        "delivered at 13:59:00 to mx.example.net (192.0.2.1) over TLSv1.3, verified by DANE, on attempt 2",
     ),
     (
         tried(DELIVERED, attempt(250, "250 ok", tls=None)),
@@ -236,7 +236,7 @@ def test_a_time_has_its_date_unless_it_is_today() -> None:
     ("tls", "words"),
     [
         (None, "without TLS"),
-        (TLS, "over TLSv1.3, verified"),
+        (TLS, "over TLSv1.3, verified by DANE"),
         ("TLSv1.2, AES, not verified: self-signed, and old", "over TLSv1.2, not verified: self-signed, and old"),
         ("TLSv1.3", "over TLSv1.3"),
     ],
@@ -250,7 +250,7 @@ def test_an_attempt_on_one_line() -> None:
     """When, how long, where, what was said, what was decided."""
     line = attempt_line(2, attempt(451, "451 4.7.1 greylisted", pool="google", decision="deferred: later"), NOW)
     assert line == (
-        "attempt 2 at 13:58:59, 1000 ms, pool google: mx.example.net (192.0.2.1) over TLSv1.3, verified:"
+        "attempt 2 at 13:58:59, 1000 ms, pool google: mx.example.net (192.0.2.1) over TLSv1.3, verified by DANE:"
         " 451 4.7.1 greylisted -> deferred: later"
     )
     assert attempt_line(1, NO_ROUTE, NOW) == (

@@ -27,6 +27,8 @@ from appliance.deliver.smtp.protocol import Cause
 
 CHAIN_LENGTH = 10  # certificates read; real chains have two to four
 
+PKIX, MTA_STS, DANE = "PKIX", "MTA-STS", "DANE"  # by what a certificate can be verified; PKIX: by authorities alone
+
 # Judges a chain (DER, the server's own first) shown under a name: None if it is good, else what is wrong with it.
 Verifier = Callable[[tuple[bytes, ...], str], str | None]
 
@@ -39,6 +41,7 @@ class TlsPlan:
     verify: Verifier | None = None  # for a context that verifies nothing itself
     must_verify: bool = False  # by `verify`; a context that verifies insists anyway
     implicit: bool = False  # from the first byte (RFC 8314), not by STARTTLS
+    by: str = PKIX  # by what a good certificate is good
 
     @property
     def demanded(self) -> bool:
@@ -53,9 +56,11 @@ class TlsRecord:
     verified: bool
     fault: str | None  # why it is not verified
     certificate: bytes = field(repr=False)  # the server's own, DER
+    by: str = PKIX  # by what it is verified, if it is
 
     def __str__(self) -> str:
-        return f"{self.version}, {self.cipher}, {'verified' if self.verified else f'not verified: {self.fault}'}"
+        verification = f"verified by {self.by}" if self.verified else f"not verified: {self.fault}"
+        return f"{self.version}, {self.cipher}, {verification}"
 
 
 class TlsFault(Exception):
@@ -75,7 +80,7 @@ async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStrea
     except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError, ValueError) as error:
         cause = error if isinstance(error, ssl.SSLError | ValueError) else error.__cause__
         if isinstance(cause, ssl.SSLCertVerificationError):
-            text = f"the certificate is not verified: {cause.verify_message}"
+            text = f"the certificate is not verified by {plan.by}: {cause.verify_message}"
             raise TlsFault(Cause.TLS_NOT_VERIFIED, text) from error
         reason = getattr(cause, "reason", None) or str(cause or "the connection was lost")
         raise TlsFault(Cause.TLS_FAILED, f"the TLS handshake failed: {reason}") from error
@@ -83,8 +88,9 @@ async def encrypt(stream: trio.abc.Stream, plan: TlsPlan) -> tuple[trio.SSLStrea
     if plan.context.verify_mode is ssl.CERT_NONE:
         fault = plan.verify(chain, plan.server_name) if plan.verify else "not looked at"
     if plan.must_verify and fault is not None:
-        raise TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified: {fault}")
-    return secure, TlsRecord(secure.version(), secure.cipher()[0], fault is None, fault, chain[0] if chain else b"")
+        raise TlsFault(Cause.TLS_NOT_VERIFIED, f"the certificate is not verified by {plan.by}: {fault}")
+    shown = chain[0] if chain else b""
+    return secure, TlsRecord(secure.version(), secure.cipher()[0], fault is None, fault, shown, plan.by)
 
 
 def _chain(stream: trio.SSLStream[trio.abc.Stream]) -> tuple[bytes, ...]:

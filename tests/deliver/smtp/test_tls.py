@@ -113,7 +113,7 @@ async def test_opportunistic_tls_records_a_good_certificate(certificate: Callabl
     record = await deliver(mx, opportunistic())
     assert record is not None
     assert (record.version, record.verified, record.fault) == ("TLSv1.3", True, None)
-    assert record.cipher
+    assert str(record) == f"TLSv1.3, {record.cipher}, verified by PKIX"
     assert record.certificate == ssl.PEM_cert_to_DER_cert(shown.cert_chain_pems[0].bytes().decode())
     assert mx.sessions == 1
     assert [command.split()[0] for command in mx.commands[:3]] == ["EHLO", "STARTTLS", "EHLO"]

@@ -44,8 +44,20 @@ virtual_minimum_uid = 1
 virtual_uid_maps = static:{uid}
 virtual_gid_maps = static:{gid}
 """
+# Tests that are passed only by talking to the end: then every RCPT is answered 450, and the next connection is taken.
+SCREENING = """
+postscreen_access_list =
+postscreen_greet_wait = 1s
+postscreen_pipelining_enable = yes
+postscreen_non_smtp_command_enable = yes
+postscreen_bare_newline_enable = yes
+"""
+DIRECT = "{address}:{port} inet n - n - - smtpd"
+SCREENED = """{address}:{port} inet n - n - 1 postscreen
+smtpd     pass  - - n - - smtpd
+dnsblog   unix  - - n - 0 dnsblog
+tlsproxy  unix  - - n - 0 tlsproxy"""
 MASTER = """
-{address}:{port} inet n - n - - smtpd
 pickup    unix  n - n 60    1 pickup
 cleanup   unix  n - n -     0 cleanup
 qmgr      unix  n - n 300   1 qmgr
@@ -84,7 +96,7 @@ class Mailbox:
         return file.read_text() if file.exists() else ""
 
 
-def _prepare(directory: Path, domain: str, address: str, port: int) -> None:
+def _prepare(directory: Path, domain: str, address: str, port: int, *, screening: bool) -> None:
     directory.chmod(0o755)  # not readable only for root: Postfix reads its files as another user
     user = pwd.getpwnam("nobody")
     for name in ("config", "queue", "data", "mail"):
@@ -92,8 +104,9 @@ def _prepare(directory: Path, domain: str, address: str, port: int) -> None:
     shutil.chown(directory / "data", "postfix")
     shutil.chown(directory / "mail", user.pw_uid, user.pw_gid)
     settings = MAIN.format(directory=directory, domain=domain, uid=user.pw_uid, gid=user.pw_gid)
-    (directory / "config" / "main.cf").write_text(settings)
-    (directory / "config" / "master.cf").write_text(MASTER.format(address=address, port=port))
+    listener = SCREENED if screening else DIRECT
+    (directory / "config" / "main.cf").write_text(settings + (SCREENING if screening else ""))
+    (directory / "config" / "master.cf").write_text(listener.format(address=address, port=port) + MASTER)
 
 
 def _run(directory: Path, command: str) -> None:
@@ -121,11 +134,11 @@ async def _listens(address: str, port: int) -> None:
 
 
 @asynccontextmanager
-async def postfix(domain: str, address: str, port: int) -> AsyncIterator[Mailbox]:
-    """A Postfix that takes mail for this domain there, meanwhile."""
+async def postfix(domain: str, address: str, port: int, *, screening: bool = False) -> AsyncIterator[Mailbox]:
+    """A Postfix that takes mail for this domain there, meanwhile; `screening` puts postscreen before it."""
     with tempfile.TemporaryDirectory(prefix="receiving-postfix-") as name:
         directory = Path(name)
-        _prepare(directory, domain, address, port)
+        _prepare(directory, domain, address, port, screening=screening)
         await trio.to_thread.run_sync(partial(_run, directory, "start"))
         try:
             await _listens(address, port)

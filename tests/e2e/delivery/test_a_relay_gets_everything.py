@@ -99,8 +99,12 @@ async def test_a_relay_gets_everything(tmp_path: Path) -> None:
         for attempt in made.attempts(sent[0]):
             assert attempt.host in ("smarthost.test", "other.test")
             assert (attempt.tls or "").startswith("TLSv1.3")
-            assert "not verified" not in (attempt.tls or "")
-        told = await explained(made, sent[0], "--dialogue") + made.running.log_file.read_text()
+            assert (attempt.tls or "").endswith(", verified by PKIX")
+        told = await explained(made, sent[0], "--dialogue")
+        assert "over TLSv1.3, verified by PKIX" in told
+        log = made.running.log_file.read_text()
+        assert ", verified by PKIX" in log
+        told += log
         for secret in (SECRET, f"\0{USER}\0{SECRET}"):
             assert secret not in told
             assert base64.b64encode(secret.encode()).decode() not in told
@@ -154,6 +158,9 @@ async def test_a_relay_that_cannot_be_used_gets_nothing(tmp_path: Path) -> None:
             assert not begins(relays[name], "AUTH", "MAIL"), name
         assert passed_over.sessions == 0
         assert made.rows("SELECT * FROM suppressions") == []
+        await made.tried(await made.send("bob@for-wrong.test"))
+        (refused,) = [line for line in made.complaints() if "login" in line["event"]]  # once, not for each message
+        assert (refused["level"], refused["relay"], refused["smtp_code"]) == ("error", "wrong.test", 535)
 
 
 async def test_a_domain_may_have_a_relay_of_its_own(tmp_path: Path) -> None:

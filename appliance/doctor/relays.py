@@ -1,0 +1,83 @@
+"""Whether the relays take our login: each that has a username is dialled and logged in to as delivery does it.
+
+No mail is begun, and the password is sent under TLS only. The greeting of a relay without login is read in `names.py`.
+"""
+
+import trio
+
+from appliance.config.settings import Config
+from appliance.deliver.build import relays
+from appliance.deliver.mta_sts import NoPolicy
+from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
+from appliance.deliver.smtp.protocol import NotOpened, RelayCredentials, ResultKind, Stage, Verdict
+from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.dns.check import addresses_of
+from appliance.dns.resolver import LookupFailed, Resolver
+from appliance.doctor import Finding, fault, not_looked_up, ok, warning
+from appliance.errors import error_text
+from appliance.net.address_policy import Address
+from appliance.outside import Outside
+from appliance.report.explain import encryption
+from appliance.tls.certificate import verifying_context
+
+LOGIN_TIMEOUT = 10.0  # seconds for a connection, TLS and the login
+
+
+def with_login(config: Config) -> list[Relay]:
+    """The relays that are logged in to, each once."""
+    known = relays(config.delivery)
+    every = [*([known.default] if known.default else []), *known.by_domain.values()]
+    return list(dict.fromkeys(relay for relay in every if relay.username))
+
+
+async def check_login(resolver: Resolver, config: Config, outside: Outside, relay: Relay) -> list[Finding]:
+    """Log in to a relay, at the first address that answers."""
+    try:
+        addresses = await addresses_of(resolver, relay.host)
+    except LookupFailed as failed:
+        return [not_looked_up("relay", relay.host, failed.text)]
+    trouble = "it has no address"
+    for address in addresses[:2]:
+        try:
+            with trio.fail_after(LOGIN_TIMEOUT):
+                tls = await _log_in(resolver, config, outside, relay, address)
+        except NotOpened as failure:
+            return [judge_login(relay, failure.verdict)]
+        except trio.TooSlowError:
+            trouble = f"no login at {address} within {LOGIN_TIMEOUT:.0f} s"
+        except OSError as error:
+            trouble = f"{address}: {error_text(error)}"
+        else:
+            return [ok("relay", relay.host, f"takes our login, {encryption(tls)}")]
+    return [fault("relay", relay.host, f"cannot be logged in to: {trouble}", "Check its name, port and firewall.")]
+
+
+def judge_login(relay: Relay, verdict: Verdict) -> Finding:
+    """What it means that a session with a relay was not opened."""
+    if verdict.stage is Stage.AUTH and verdict.kind is ResultKind.REJECTED:
+        advice = "Check relay_username and relay_password, or username and password of the domain's relay."
+        return fault("relay", relay.host, f"refuses our login: {verdict.text}", advice)
+    advice = "Mail for it waits meanwhile; check its settings, TLS above all."
+    kind = warning if verdict.kind is ResultKind.DEFERRED else fault
+    return kind("relay", relay.host, f"cannot be logged in to: {verdict.text}", advice)
+
+
+async def _log_in(resolver: Resolver, config: Config, outside: Outside, relay: Relay, address: Address) -> str | None:
+    """Open a session and end it; how it was encrypted. Raises NotOpened or OSError."""
+    host = Host(relay.host, (address,))
+    route = Route("", (host,), relay.port, relay=relay)
+    choice = TlsChoice(TlsPolicies(resolver, _no_policy), verifying_context(config.delivery.ca_file))
+    connection = await SmtpConnection.open(
+        await outside.dial(str(address), relay.port),
+        config.server.hostname,
+        watch=DeadlineWatch(),
+        tls=choice.plan(await choice.demand(route, host), route, host),
+        credentials=RelayCredentials(relay.username, relay.password),
+    )
+    await connection.quit()
+    return str(connection.tls) if connection.tls else None
+
+
+async def _no_policy(domain: str) -> str:
+    raise NoPolicy("a relay's TLS is the operator's to choose")
