@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import Refused
-from appliance.message import addresses, json_faults, request, submitted
+from appliance.message import addresses, json_faults, request, seven_bit, submitted
 from appliance.web import fast_post
 from appliance.webhook import connect, fast_answer
 from appliance.webhook.connect import NotPosted
@@ -154,6 +154,12 @@ def read_address(text: str) -> None:
     addresses._split(f"{text}>")
 
 
+def encode_mailboxes(text: str) -> None:
+    """The tokens of a list of mailboxes, without the limit on a header."""
+    with suppress(seven_bit.CannotEncode):
+        list(seven_bit._mailboxes("To", text))
+
+
 def read_json(body: str) -> None:
     """A body that is no send request: its values are counted, and its fault is explained."""
     request.decode(body.encode())
@@ -198,6 +204,12 @@ HOSTILE: list[tuple[Callable[[str], None], str, str, str]] = [
     (read_address, "a", " ", '"'),
     (read_address, '"', '\\"', ""),
     (read_address, '"a"', " ", '"'),
+    (encode_mailboxes, "", "ü ", "("),
+    (encode_mailboxes, '"', '\\"', ""),
+    (encode_mailboxes, "(", "\\(", ""),
+    (encode_mailboxes, "", '"ü"', ""),
+    (encode_mailboxes, "", "(a)", "("),
+    (encode_mailboxes, "", "a,", "<"),
     (read_url, "/", "a", " "),
     (read_url, "/", "%20", "%2"),
     (read_url, "/", "a%20", " "),

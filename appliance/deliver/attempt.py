@@ -40,12 +40,14 @@ from appliance.deliver.smtp.connection import (
     Timeouts,
 )
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict, lost
-from appliance.deliver.smtp.sending import MailTransaction, prepare
+from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.errors import Refused
 from appliance.message.addresses import parse
+from appliance.message.dkim import sign
+from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool
@@ -250,9 +252,7 @@ class Deliverer:
 
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
         """Without the message itself: the payload is enough to keep for as long as a server takes."""
-        messages, signature = self.store.messages, ready.signature
-        known = ready.routed.mime or (await messages.to_send(envelope.message_id)).mime
-        mime = known or await messages.content(envelope.message_id)
+        signature, mime = ready.signature, await self._mime(ready)
         if len(mime) < THREAD_BYTES:
             payload = prepare(signature + mime)
         else:
@@ -260,6 +260,27 @@ class Deliverer:
         recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
         eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
         return MailTransaction(envelope.recipients[0].envelope_from, recipients, payload, eight_bit_header)
+
+    async def _mime(self, ready: Ready) -> bytes:
+        messages, message_id = self.store.messages, ready.routed.envelope.message_id
+        return ready.routed.mime or (await messages.to_send(message_id)).mime or await messages.content(message_id)
+
+    async def _encoded(self, ready: Ready, transaction: MailTransaction) -> MailTransaction:
+        """The transaction for a server that does not take its message as it is: encoded in seven bits, and signed anew.
+
+        Only here, since what a server offers is known only in its session, and nearly every server offers all.
+        """
+        mime, keys, now = await self._mime(ready), ready.routed.keys, self.outside.now() // 1_000_000
+
+        def encode() -> Payload:
+            encoded = seven_bit(mime)
+            return prepare(sign(encoded, keys, now_seconds=now) + encoded)
+
+        try:
+            payload = await trio.to_thread.run_sync(encode, limiter=self.payload_limiter)
+        except CannotEncode as cannot:
+            return transaction._replace(unencodable=str(cannot))
+        return transaction._replace(payload=payload, needs_smtputf8=False)
 
     # ---- one server after the other
 
@@ -364,6 +385,12 @@ class Deliverer:
     ) -> _Reached | None:
         """Hand over; None when a reused connection turned out to be closed and nothing was tried."""
         limiter = self.limiters.at(active.ready.routed.route, key.host, key.address)
+        if transaction.payload.eight_bit and not transaction.fits(connection.capabilities):
+            try:
+                transaction = await self._encoded(active.ready, transaction)
+            except BaseException:
+                await connection.aclose()
+                raise
         result = await connection.send(transaction, active.progress)
         if result.stale:
             return None

@@ -231,7 +231,7 @@ def _file(file: File, kind: str) -> MimePart:
     headers = f"Content-Type: {file.content_type}\r\n{header_lines.disposition(kind, file.filename)}"
     if file.content_id:
         headers += f"Content-ID: <{file.content_id}>\r\n"
-    return MimePart(f"{headers}Content-Transfer-Encoding: base64\r\n", _base64(file.content))
+    return MimePart(f"{headers}Content-Transfer-Encoding: base64\r\n", base64_lines(file.content))
 
 
 def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
@@ -255,12 +255,15 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 def _encode_text(text: str) -> tuple[str, list[bytes]]:
     """A body: 7bit when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
     chunks = list(_chunks(text))
-    if text.isascii() and _lines_fit(text):
-        return "7bit", chunks
+    return ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
+
+
+def encode_lines(chunks: list[bytes]) -> tuple[str, list[bytes]]:
+    """Text in chunks of whole lines with CRLF line ends, as quoted-printable or base64, whichever is shorter."""
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
     # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
     if high * 2 > sum(map(len, chunks)) * 0.37:
-        return "base64", _base64(b"".join(chunks))
+        return "base64", base64_lines(b"".join(chunks))
     for index, chunk in enumerate(chunks):  # in place: each chunk is released as the next one is encoded
         # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
         ends = chunk.endswith(b"\r\n")
@@ -280,7 +283,7 @@ def _chunks(text: str) -> Iterator[bytes]:
         start = end
 
 
-def _base64(data: bytes) -> list[bytes]:
+def base64_lines(data: bytes) -> list[bytes]:
     """Lines of 76 characters."""
     view = memoryview(data)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))

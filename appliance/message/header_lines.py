@@ -7,7 +7,7 @@ character, so nothing here can end a line early. No I/O, no state but caches.
 import binascii
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from appliance.message.addresses import Address
@@ -59,7 +59,7 @@ def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
     tokens: list[str] = []
     for address in addresses:
         if not address.name.isascii() or "=?" in address.name:
-            tokens += [f" {word}" for word in _words(address.name, _room_after(name))]
+            tokens += words(name, address.name)
         elif _ATOMS.fullmatch(address.name):
             tokens.append(f" {address.name}")
         elif address.name:
@@ -82,16 +82,42 @@ def date(seconds: int) -> str:
 
 def disposition(kind: str, filename: str) -> str:
     """A Content-Disposition line: a plain file name quoted, any other by RFC 2231."""
-    if filename.isascii() and "=?" not in filename:
-        quoted = filename.replace("\\", "\\\\").replace('"', '\\"')
-        return _folded("Content-Disposition", [f" {kind};", f' filename="{quoted}"'], HEADER_LINE_LENGTH)
+    return with_parameters("Content-Disposition", kind, [("filename", filename)])
+
+
+def with_parameters(name: str, value: str, parameters: Iterable[tuple[str, str]]) -> str:
+    """A field with parameters: printable ASCII quoted, anything else by RFC 2231."""
+    tokens = [value, *(token for key, text in parameters for token in _parameter(key, text))]
+    return _folded(name, [*(f" {token};" for token in tokens[:-1]), f" {tokens[-1]}"], HEADER_LINE_LENGTH)
+
+
+def _parameter(key: str, text: str) -> list[str]:
+    if text.isascii() and text.isprintable() and "=?" not in text:
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        return [f'{key}="{quoted}"']
     # Percent-encoded pieces (RFC 2231 3 and 4) that fit a line, no character split between two.
-    encoded = "".join(map(_PERCENT.__getitem__, filename.encode("utf-8")))
+    encoded = "".join(map(_PERCENT.__getitem__, text.encode("utf-8")))
     segments = _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)
     segments[0] = f"utf-8''{segments[0]}"
-    parameters = [f" filename*{index}*={segment};" for index, segment in enumerate(segments)]
-    parameters[-1] = parameters[-1][:-1] if len(segments) > 1 else f" filename*={segments[0]}"
-    return _folded("Content-Disposition", [f" {kind};", *parameters], HEADER_LINE_LENGTH)
+    if len(segments) == 1:
+        return [f"{key}*={segments[0]}"]
+    return [f"{key}*{index}*={segment}" for index, segment in enumerate(segments)]
+
+
+def words(name: str, text: str) -> list[str]:
+    """Encoded words for a text in a field of this name, each with the space it is folded at."""
+    return [f" {word}" for word in _words(text, _room_after(name))]
+
+
+def folded(name: str, tokens: Sequence[str]) -> str:
+    """A field of tokens, of which some are encoded words; it breaks only in front of one that begins with a space."""
+    whole: list[str] = []
+    for token in tokens:
+        if token.startswith(" ") or not whole:
+            whole.append(token)
+        else:
+            whole[-1] += token
+    return _folded(name, whole, ENCODED_LINE_LENGTH)
 
 
 def _folded(name: str, tokens: Sequence[str], width: int) -> str:
@@ -119,7 +145,7 @@ def _literal(name: str, value: str) -> str:
 
 
 def _encoded(name: str, value: str) -> str:
-    return _folded(name, [f" {word}" for word in _words(value, _room_after(name))], ENCODED_LINE_LENGTH)
+    return _folded(name, words(name, value), ENCODED_LINE_LENGTH)
 
 
 def _room_after(name: str) -> int:

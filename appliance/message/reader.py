@@ -61,13 +61,13 @@ class _Part:
 
 def read_message(mime: bytes) -> MessageView:
     """What the dashboard shows of these bytes, whatever they are."""
-    reader = _Reader(mime)
+    reader = MimeReader(mime)
     for part in reader.parts():
         reader.show(part)
     return reader.view
 
 
-class _Reader:
+class MimeReader:
     """One message, and what is left of the limits."""
 
     def __init__(self, mime: bytes) -> None:
@@ -93,7 +93,7 @@ class _Reader:
                 ]
                 self.view.truncated |= len(fields) > FIELDS
             part, boundary = _described(fields, usual, body, end)
-            inside = self._split(body, end, boundary) if boundary and depth < DEPTH else []
+            inside = self.split(body, end, boundary) if boundary and depth < DEPTH else []
             if not inside:
                 yield part
                 continue
@@ -126,7 +126,7 @@ class _Reader:
 
     # ---- multiparts
 
-    def _split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
+    def split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
         """The extents of the parts between these delimiters; none when there is no delimiter (RFC 2046 5.1.1)."""
         extents: list[tuple[int, int]] = []
         opened = -1

@@ -2,7 +2,8 @@
 
 A submitted message is sent on as its sender wrote it, byte for byte, with these exceptions: a Received field is put on
 top, and below it Date, Message-ID and MIME-Version where they are missing; the fields that `header_rules.py` lists are
-removed. Nothing is encoded anew, not even 8-bit text: the sender may have signed it.
+removed. Nothing is encoded anew, not even 8-bit text: the sender may have signed it. What is not signed is encoded when
+it meets a server that cannot take it (`seven_bit.py`).
 
 The header is read more strictly than RFC 5322's obsolete syntax wherever mail readers disagree about it: no space in
 front of a colon, no line of spaces alone, no control characters. Such things hide a field from one reader and show it

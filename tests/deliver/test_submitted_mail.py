@@ -1,11 +1,14 @@
 """Submitted mail on its way out: to the byte what was submitted, and never to a server that would damage it."""
 
+import email
+from email.header import decode_header, make_header
 from pathlib import Path
 
 import pytest
 from trio.testing import MockClock
 
 from appliance.config.values import Share
+from appliance.deliver.attempt import Deliverer
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.mail import Caller, CredentialKind
@@ -18,9 +21,11 @@ EIGHT_BIT = (*OLD, "8BITMIME")
 MODERN = (*EIGHT_BIT, "SMTPUTF8")
 
 PLAIN = message(b"X: a\r\n\tb", body=b".\r\n..\r\n.a\r\nFrom b \t\r\n\r\n\r\n")
-EIGHT_BIT_BODY = message(body="Grüße\r\n".encode())
+EIGHT_BIT_TEXT = "Grüße\r\n".encode()
+EIGHT_BIT_BODY = message(body=EIGHT_BIT_TEXT)
 NOT_EVEN_UTF8 = message(body=b"\xff\xfe\r\n")
-UTF8_HEADER = message("X: Grüße".encode())
+UTF8_TEXT = "Grüße"
+UTF8_HEADER = message(f"X: {UTF8_TEXT}".encode())
 
 
 async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
@@ -64,17 +69,51 @@ async def test_a_server_gets_the_message_byte_for_byte(
         assert any(command.startswith("MAIL FROM:<bounce@example.com>") for command in server.commands)
 
 
+SIGNED = b"DKIM-Signature: v=1; d=example.com; s=x; h=From; bh=x; b=x"
+
+
+@pytest.mark.parametrize(
+    ("data", "extensions"),
+    [(EIGHT_BIT_BODY, OLD), (NOT_EVEN_UTF8, OLD), (UTF8_HEADER, EIGHT_BIT), (UTF8_HEADER, OLD)],
+)
+async def test_what_a_server_cannot_carry_is_encoded(
+    tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...]
+) -> None:
+    """A message that its client has not signed goes in seven bits, and a reader sees the same."""
+    zone, addresses = domain_zone("a.test")
+    server = FakeMx(extensions)
+    async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
+        sent = await submit(played, data, tmp_path)
+        await played.final(sent)
+        assert await played.recipient(sent) == ("delivered", 1)
+        (got,) = server.messages
+        assert got.data.isascii()
+        was, read = email.message_from_bytes(data), email.message_from_bytes(got.data)
+        assert read.get_payload(decode=True) == was.get_payload(decode=True)
+        assert str(make_header(decode_header(read["X"] or ""))) == (UTF8_TEXT if data is UTF8_HEADER else "")
+        assert not any("SMTPUTF8" in command or "8BITMIME" in command for command in server.commands)
+
+
 @pytest.mark.parametrize(
     ("data", "extensions", "words"),
     [
-        (EIGHT_BIT_BODY, OLD, "the message has 8-bit text, the server has no 8BITMIME"),
-        (UTF8_HEADER, EIGHT_BIT, "no SMTPUTF8 at the server, and the message or its sender needs it"),
+        (message(SIGNED, body=EIGHT_BIT_TEXT), OLD, "the server has no 8BITMIME: its sender has signed it"),
+        (
+            message(SIGNED, "X: Grüße".encode()),
+            EIGHT_BIT,
+            "no SMTPUTF8 at the server, and the header of the message needs it: its sender has signed it",
+        ),
+        (
+            message("Cc: jürgen@example.net".encode()),
+            EIGHT_BIT,
+            "the header of the message needs it: an address in its Cc has no other form",
+        ),
     ],
 )
-async def test_what_a_server_cannot_carry_bounces_unchanged(
+async def test_what_cannot_be_encoded_bounces_unchanged(
     tmp_path: Path, autojump_clock: MockClock, data: bytes, extensions: tuple[str, ...], words: str
 ) -> None:
-    """A submitted message is not encoded anew: it bounces, in words, and the server never sees it."""
+    """Signed mail, and addresses with no form in ASCII: they bounce, in words, and the server never sees them."""
     zone, addresses = domain_zone("a.test")
     server = FakeMx(extensions)
     async with stage(tmp_path, zone, {addresses["a.test"]: server}) as played:
@@ -84,3 +123,17 @@ async def test_what_a_server_cannot_carry_bounces_unchanged(
         ((response,),) = await played.rows("SELECT last_smtp_response FROM recipients")
         assert words in response
         assert server.messages == []
+
+
+async def test_a_server_that_takes_it_costs_no_encoding(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain mail to any server, and 8-bit mail to a modern one, are neither encoded nor signed again."""
+    monkeypatch.setattr(Deliverer, "_encoded", None)
+    zone, addresses = domain_zone("a.test")
+    for number, (data, extensions) in enumerate([(PLAIN, OLD), (EIGHT_BIT_BODY, EIGHT_BIT), (UTF8_HEADER, MODERN)]):
+        async with stage(tmp_path / str(number), zone, {addresses["a.test"]: FakeMx(extensions)}) as played:
+            sent = await submit(played, data, tmp_path)
+            await played.final(sent)
+            assert await played.recipient(sent) == ("delivered", 1)
+            assert played.signer.signed == 1

@@ -34,6 +34,8 @@ LONE_DOT = b".\r\n"  # RFC 5321 4.1.1.4: the CRLF before it ends the message's o
 # other to read (RFC 2920 3.1): a hundred long ones are about 10 KB.
 PIPELINED_COMMANDS = 100
 
+_NO_SMTPUTF8 = "no SMTPUTF8 at the server, and"
+
 
 class LoneLineEnd(ValueError):
     """A CR or LF that is not part of a CRLF: to some servers an end of line, to others not, and so a way to smuggle."""
@@ -69,6 +71,12 @@ class MailTransaction(NamedTuple):
     recipients: tuple[str, ...]
     payload: Payload
     needs_smtputf8: bool = False  # for its header; what an address needs is seen from the address
+    unencodable: str = ""  # why it cannot be encoded for a server that does not take it as it is, if that was tried
+
+    def fits(self, offered: Capabilities) -> bool:
+        """Whether a server takes the message itself as it is."""
+        eight_bit = offered.eight_bit or not self.payload.eight_bit
+        return eight_bit and (offered.smtputf8 or not self.needs_smtputf8)
 
 
 class _Command(NamedTuple):
@@ -117,15 +125,18 @@ class Sending(SmtpExchange):
             self._settle_all(local(Cause.TOO_LARGE, text))
             return
         if not offered.smtputf8:
-            if mail.needs_smtputf8 or not mail.sender.isascii():
-                text = "no SMTPUTF8 at the server, and the message or its sender needs it"
-                self._settle_all(local(Cause.NO_SMTPUTF8, text))
             for number, address in enumerate(mail.recipients):
                 if not address.isascii():
-                    text = "no SMTPUTF8 at the server, and the address needs it"
-                    self._settle(number, local(Cause.NO_SMTPUTF8, text))
-        if mail.payload.eight_bit and not offered.eight_bit:
-            self._settle_all(local(Cause.NO_8BITMIME, "the message has 8-bit text, the server has no 8BITMIME"))
+                    self._settle(number, local(Cause.NO_SMTPUTF8, f"{_NO_SMTPUTF8} the recipient's address needs it"))
+            if not mail.sender.isascii():
+                self._settle_all(local(Cause.NO_SMTPUTF8, f"{_NO_SMTPUTF8} the sender's address needs it"))
+        if mail.fits(offered):
+            return
+        why = f": {mail.unencodable}" if mail.unencodable else ""
+        if mail.needs_smtputf8 and not offered.smtputf8:
+            self._settle_all(local(Cause.NO_SMTPUTF8, f"{_NO_SMTPUTF8} the header of the message needs it{why}"))
+        text = f"the message has 8-bit text, the server has no 8BITMIME{why}"
+        self._settle_all(local(Cause.NO_8BITMIME, text))
 
     def _plan(self, reset: bool) -> None:
         mail, offered = self._transaction, self._offered
