@@ -20,8 +20,10 @@ from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
+from appliance.dns.resolver import DnsResolver
 from appliance.errors import Refused
 from appliance.intake.accept import IntakeServices, build_services
+from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
@@ -193,6 +195,8 @@ async def _run_all(
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
         workers.start_soon(_update_statistics, store, shared)
+        rotating = SigningKeys(store, outside, key)
+        workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(MESSAGE_LOG.run)
         metrics_urls = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, store))
         challenges = await workers.start(acme.serve, config, outside, live, store, key)

@@ -10,9 +10,12 @@ from appliance.cli.options import PRINTABLE, config_option, of_account
 from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from appliance.config.settings import Config
     from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
+    from appliance.keys.dkim_keys import SigningKeys
     from appliance.model.mail import Domain, StoredDkimKey
     from appliance.store import Store
 
@@ -86,20 +89,24 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
 
 
 @domain.command()
+@click.option("--now", is_flag=True, help="Let the new keys sign at once, before DNS shows them: the old ones leaked.")
 @of_account
 @domain_argument
-def rotate(name: str, domain: str, as_json: bool) -> None:
-    """Sign the mail of DOMAIN of the account NAME with new keys from now on.
+def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
+    """Make new keys for the mail of DOMAIN of the account NAME, which sign once DNS shows them.
 
-    The new keys have new names in DNS; publish them at once. The records of the old keys stay for seven days, for mail
-    that is on its way.
+    The new keys have new names in DNS; publish them, and keep the records of the old ones. The running server looks at
+    DNS every minute, `appliance domain verify` at once: when all new records are there, the new keys sign, and
+    `appliance domain records` says until when the old records must stay. Until then a second rotation changes nothing.
 
     \b
-    Example:
+    Examples:
       appliance domain rotate acme acme.example
+      appliance domain rotate acme acme.example --now
     """
-    wanted = _records(name, domain, rotate=True)
-    text = f"New keys sign for {domain}. Publish their records now:\n\n{_to_publish(wanted)}"
+    wanted = _records(name, domain, keys=partial(_rotated, at_once=now))
+    when = " once DNS shows them" if any(each.pending for each in wanted) else ""
+    text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(wanted)}"
     show(as_json, _answer(wanted), text)
 
 
@@ -109,7 +116,7 @@ def rotate(name: str, domain: str, as_json: bool) -> None:
 def verify(name: str, domain: str, as_json: bool) -> None:
     """Ask DNS whether the records of DOMAIN of the account NAME are published as they should be.
 
-    Exits with 0 when all are right, and with 1 when one is not.
+    Exits with 0 when all are right, and with 1 when one is not. New keys of a rotation sign once all of theirs are.
 
     \b
     Examples:
@@ -122,8 +129,19 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     from appliance.dns.resolver import DnsResolver
 
     settings = database.load_settings()
-    wanted, resolver = _records(name, domain, settings), DnsResolver(settings.dns.resolvers)
-    checked = trio.run(partial(check.check, resolver, records.sending_host(settings), wanted, for_operator=True))
+
+    def look() -> "list[CheckedRecord]":
+        resolver, host = DnsResolver(settings.dns.resolvers), records.sending_host(settings)
+        wanted = _records(name, domain, settings)
+        return trio.run(partial(check.check, resolver, host, wanted, for_operator=True))
+
+    async def switch(store: "Store") -> bool:
+        account_id = (await store.accounts.named(name)).id
+        return await (await _signing_keys(store, settings)).switch(account_id, _domain_name(domain), checked)
+
+    checked = look()
+    if any(each.record.pending for each in checked) and database.run(switch, settings=settings):
+        checked = look()
     right = all(each.status == "ok" for each in checked if each.record.needed)
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
     answer = {"domain": _domain_name(domain), "ok": right, "records": rows}
@@ -145,10 +163,7 @@ async def _registered(store: "Store", account: str, account_id: str, domain: str
     raise click.ClickException(f"the account {account} has no domain {domain}: `appliance domain add` adds it")
 
 
-async def _keys(
-    store: "Store", settings: "Config", account_id: str, domain: str, *, rotate: bool = False
-) -> "list[StoredDkimKey]":
-    """All keys of a domain; those that sign are created if there are none."""
+async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
     from appliance.keys.dkim_keys import SigningKeys
     from appliance.keys.installation_key import shared_key
     from appliance.keys.keyfile import load_or_create
@@ -156,11 +171,27 @@ async def _keys(
 
     data_dir = settings.server.data_dir
     key = await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
-    keys = SigningKeys(store, Outside(), key)
-    return await keys.known(account_id, domain, rotate=rotate)
+    return SigningKeys(store, Outside(), key)
 
 
-def _records(account: str, domain: str, settings: "Config | None" = None, *, rotate: bool = False) -> "list[DnsRecord]":
+async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":
+    """All keys of a domain; those that sign are created if there are none."""
+    return await (await _signing_keys(store, settings)).known(account_id, domain)
+
+
+async def _rotated(
+    store: "Store", settings: "Config", account_id: str, domain: str, *, at_once: bool
+) -> "list[StoredDkimKey]":
+    return await (await _signing_keys(store, settings)).begin_rotation(account_id, domain, at_once=at_once)
+
+
+def _records(
+    account: str,
+    domain: str,
+    settings: "Config | None" = None,
+    *,
+    keys: "Callable[[Store, Config, str, str], Awaitable[list[StoredDkimKey]]]" = _keys,
+) -> "list[DnsRecord]":
     from appliance.dns import records
     from appliance.outside import Outside
 
@@ -169,10 +200,10 @@ def _records(account: str, domain: str, settings: "Config | None" = None, *, rot
     async def work(store: "Store") -> "list[StoredDkimKey]":
         account_id = (await store.accounts.named(account)).id
         await _registered(store, account, account_id, wanted)
-        return await _keys(store, settings, account_id, wanted, rotate=rotate)
+        return await keys(store, settings, account_id, wanted)
 
-    keys = database.run(work, settings=settings)
-    return records.records(wanted, records.sending_host(settings), keys, Outside().now())
+    found = database.run(work, settings=settings)
+    return records.records(wanted, records.sending_host(settings), found, Outside().now())
 
 
 def _answer(wanted: "list[DnsRecord]") -> dict[str, Any]:
@@ -189,6 +220,7 @@ def _checked_line(each: "CheckedRecord") -> str:
     head = f"{each.status.value:<8} {wanted.name}  {wanted.type}" + (f"  ({each.note})" if each.note else "")
     if each.status == "ok":
         return head
-    kept = "" if wanted.needed else "  (of a retired key)"
+    kept = "  (of a new key, which signs once it is there)" if wanted.pending else ""
+    kept = kept if wanted.needed else "  (of a retired key)"
     found = [f"           DNS shows: {printable(text)}" for text in each.found]
     return "\n".join([head + kept, *found, f"           should be: {wanted.value}"])

@@ -26,7 +26,10 @@ class RecordKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DnsRecord:
-    """A record to publish; not `needed` if it is only for mail that was signed earlier."""
+    """A record to publish; not `needed` if it is only for mail that was signed earlier.
+
+    `pending` if its key does not sign before DNS shows it.
+    """
 
     kind: RecordKind
     name: str
@@ -34,6 +37,7 @@ class DnsRecord:
     purpose: str
     needed: bool = True
     type: str = "TXT"
+    pending: bool = False
 
 
 def sending_host(config: Config) -> str:
@@ -43,12 +47,20 @@ def sending_host(config: Config) -> str:
 
 
 def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:
-    """What to publish for a domain whose mail leaves from `sending_host`."""
-    current, retired = [], []
+    """What to publish for a domain whose mail leaves from `sending_host`; the keys that are to stay come first."""
+    keys = list(keys)
+    current, leaving, retired = [], [], []
+    rotating = any(key.pending for key in keys)
     for key in keys:
-        name = record_name(domain, key.selector)
-        if key.retired_at is None:
-            purpose = f"DKIM: receivers check the {_ALGORITHMS[key.algorithm]} signature of the domain's mail with it"
+        name, algorithm = record_name(domain, key.selector), _ALGORITHMS[key.algorithm]
+        if key.pending:
+            purpose = f"DKIM, a new {algorithm} key: publish it now; it signs once DNS shows all new keys"
+            current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, pending=True))
+        elif key.retired_at is None and rotating:
+            purpose = f"DKIM, the {algorithm} key that signs now: keep until the new keys sign, and seven days longer"
+            leaving.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose))
+        elif key.retired_at is None:
+            purpose = f"DKIM: receivers check the {algorithm} signature of the domain's mail with it"
             current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose))
         elif now - key.retired_at < RETIRED_KEY_KEPT:
             until = datetime.fromtimestamp((key.retired_at + RETIRED_KEY_KEPT) / SECOND, UTC).strftime("%Y-%m-%d")
@@ -65,6 +77,7 @@ def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: 
         *current,
         DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", spf),
         DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", "v=DMARC1; p=none", dmarc),
+        *leaving,
         *retired,
     ]
 

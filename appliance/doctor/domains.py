@@ -23,7 +23,7 @@ def judge_record(domain: str, checked: CheckedRecord) -> list[Finding]:
         return [not_looked_up(name, subject, checked.note)]
     text = "is missing" if checked.status is RecordStatus.MISSING else f"is not as it should be: {checked.note}"
     paste = () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, _value(checked)),)
-    helps_only = record.kind is RecordKind.DMARC or not record.needed or "k=ed25519" in record.value
+    helps_only = record.kind is RecordKind.DMARC or not record.needed or "k=ed25519" in record.value or record.pending
     level = FindingLevel.WARNING if helps_only else FindingLevel.FAULT
     return [Finding(level, name, subject, text, _advice(checked), paste)]
 
@@ -46,7 +46,7 @@ def _value(checked: CheckedRecord) -> str:
 
 def _advice(checked: CheckedRecord) -> str:
     record = checked.record
-    if not record.needed:
+    if not record.needed or record.pending:
         return f"{record.purpose}."
     if checked.status is not RecordStatus.DIFFERS:
         return "Publish this record."

@@ -1,24 +1,40 @@
-"""The DKIM keys of all domains: generated when first needed, stored sealed, replaced on rotation."""
+"""The DKIM keys of all domains: generated when first needed, stored sealed, replaced by rotations.
+
+A rotation has two steps. New keys are made and pending, while the old ones sign; once DNS shows the records of all new
+keys, these sign and the old ones retire, in one transaction. So there is no signature that a receiver cannot verify.
+`switch_rotations` looks at DNS every minute; the commands and requests that verify a domain switch as well.
+"""
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import inf
 
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.keys.keyfile import derive, seal, unseal
+from appliance.dns.check import CheckedRecord, RecordStatus, check
+from appliance.dns.records import records
+from appliance.dns.resolver import Resolver
+from appliance.errors import Refused
+from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.store import Store
+from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 DKIM_PURPOSE = "DKIM keys"  # of the key they are sealed with
 OPEN_KEYS = 2_000  # unsealed keys in memory
 KEY_THREADS = 2  # in which keys are generated and parsed
+ROTATION_LOOK_EVERY = 60.0  # seconds between two looks at the DNS of domains with pending keys
+LOOK_TIMEOUT = 12.0  # seconds for one domain
+DOMAINS_LOOKED_AT = 1_000  # in one round
+
+log = get_logger("keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +51,9 @@ class SigningKeys:
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
         """The keys that sign for a domain; a domain without any gets new ones."""
-        if not (stored := await self._unretired(account_id, domain)):
+        if not (stored := await self._signing(account_id, domain)):
             await self.rotate(account_id, domain, unless_there=True)
-            stored = await self._unretired(account_id, domain)
+            stored = await self._signing(account_id, domain)
         signing: list[SigningKey] = []
         for each in stored:
             context = _context(account_id, domain, each.selector)
@@ -50,22 +66,60 @@ class SigningKeys:
             signing.append(opened)
         return signing
 
-    async def known(self, account_id: str, domain: str, *, rotate: bool = False) -> list[StoredDkimKey]:
-        """All keys of a domain, retired ones included; new ones are made if none signs, or on rotation."""
+    async def known(self, account_id: str, domain: str) -> list[StoredDkimKey]:
+        """All keys of a domain, pending and retired ones included; new ones are made if none signs."""
         stored = await self.store.dkim_keys.of(account_id, domain)
-        if rotate or all(key.retired_at is not None for key in stored):
-            await self.rotate(account_id, domain, unless_there=not rotate)
+        if not any(key.signs for key in stored):
+            await self.rotate(account_id, domain, unless_there=True)
             stored = await self.store.dkim_keys.of(account_id, domain)
         return stored
 
-    async def _unretired(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.retired_at is None]
+    async def _signing(self, account_id: str, domain: str) -> list[StoredDkimKey]:
+        return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.signs]
+
+    async def begin_rotation(self, account_id: str, domain: str, *, at_once: bool = False) -> list[StoredDkimKey]:
+        """New keys for a domain, pending until DNS shows them; those of a rotation that has begun stay. All its keys.
+
+        They sign at once if that is asked for, and where the old ones cannot because the key file was lost.
+        """
+        stored = await self.known(account_id, domain)
+        pending = {key.selector for key in stored if key.pending}
+        lost = not all(self._opens(account_id, domain, key) for key in stored if key.retired_at is None)
+        if lost or (at_once and not pending):
+            await self.rotate(account_id, domain)
+        elif not pending:
+            await self.store.dkim_keys.add_pending(account_id, domain, await self._made(account_id, domain))
+        elif at_once:
+            await self.store.dkim_keys.activate(account_id, domain, pending)
+        return await self.store.dkim_keys.of(account_id, domain)
+
+    async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
+        """Let the pending keys of a domain sign if DNS shows the records of all of them; whether they do so now."""
+        pending = [each for each in checked if each.record.pending]
+        if not pending or any(each.status is not RecordStatus.OK for each in pending):
+            return False
+        selectors = {each.record.name.partition(".")[0] for each in pending}
+        if not await self.store.dkim_keys.activate(account_id, domain, selectors):
+            return False
+        log.info("new DKIM keys sign: DNS shows them", domain=domain, selectors=sorted(selectors))
+        return True
+
+    def _opens(self, account_id: str, domain: str, key: StoredDkimKey) -> bool:
+        try:
+            open_sealed(self.key, account_id, domain, key.selector, key.private_key)
+        except UnsealError:
+            return False
+        return True
 
     async def rotate(self, account_id: str, domain: str, *, unless_there: bool = False) -> None:
-        """New keys for a domain. The old ones are retired; their records must stay published for some days.
+        """New keys for a domain that sign at once. The old ones are retired; their records must stay for some days.
 
         With `unless_there` only the first: another node may have made them meanwhile.
         """
+        made = await self._made(account_id, domain)
+        await self.store.dkim_keys.replace(account_id, domain, made, unless_there=unless_there)
+
+    async def _made(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         taken = await self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
         fresh: list[StoredDkimKey] = []
         for algorithm in ALGORITHMS:
@@ -75,7 +129,7 @@ class SigningKeys:
                 derive(self.key, DKIM_PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector)
             )
             fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
-        await self.store.dkim_keys.replace(account_id, domain, fresh, unless_there=unless_there)
+        return fresh
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
@@ -86,3 +140,25 @@ def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed:
 def _context(account_id: str, domain: str, selector: str) -> bytes:
     """What a sealed key belongs to: it cannot be moved to another row."""
     return f"{account_id}\0{domain}\0{selector}".encode()
+
+
+# ---- the second step
+
+
+async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) -> None:
+    """Let pending keys sign once DNS shows them, until cancelled; `resolver` gives one that remembers nothing."""
+    while True:
+        await trio.sleep(ROTATION_LOOK_EVERY)
+        try:
+            await switch_shown(keys, resolver())
+        except Refused as refused:
+            log.warning("pending DKIM keys wait for the storage", reason=refused.text)
+
+
+async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
+    """One round: look at the DNS of every domain with pending keys."""
+    for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
+        stored = await keys.store.dkim_keys.of(account_id, domain)
+        wanted = [record for record in records(domain, domain, stored, keys.outside.now()) if record.pending]
+        with trio.move_on_after(LOOK_TIMEOUT):
+            await keys.switch(account_id, domain, await check(resolver, domain, wanted))

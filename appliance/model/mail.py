@@ -207,6 +207,11 @@ class StoredDkimKey:
     record: str  # the TXT record to publish
     created_at: int = 0
     retired_at: int | None = None
+    pending: bool = False  # made by a rotation, and signs once DNS shows its record
+
+    @property
+    def signs(self) -> bool:
+        return self.retired_at is None and not self.pending
 
 
 # ---- a message on its way in

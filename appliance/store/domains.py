@@ -1,8 +1,10 @@
 """The domains that customers add themselves, pending until DNS has proven them, and their signing keys.
 
-Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published.
+Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published. The
+keys of a rotation are pending until they are activated, which retires the others in the same transaction.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from appliance.errors import Code, Refused
@@ -74,12 +76,17 @@ def _domain(name: str, usable: int, created_at: int, verified_at: int | None) ->
 
 # ---- signing keys
 
-_ADD = """INSERT INTO dkim_keys (account_id, domain, selector, algorithm, private_key, record, created_at)
-    VALUES (:account_id, :domain, :selector, :algorithm, :private_key, :record, :now)"""
+_ADD = """INSERT INTO dkim_keys (account_id, domain, selector, algorithm, private_key, record, created_at, pending)
+    VALUES (:account_id, :domain, :selector, :algorithm, :private_key, :record, :now, :pending)"""
 _RETIRE = """UPDATE dkim_keys SET retired_at = :now
-    WHERE account_id = :account_id AND domain = :domain AND retired_at IS NULL"""
-_KEYS = """SELECT selector, algorithm, private_key, record, created_at, retired_at FROM dkim_keys
+    WHERE account_id = :account_id AND domain = :domain AND retired_at IS NULL AND pending = 0"""
+_ACTIVATE = "UPDATE dkim_keys SET pending = 0 WHERE account_id = :account_id AND domain = :domain AND pending = 1"
+_FORGET_PENDING = "DELETE FROM dkim_keys WHERE account_id = :account_id AND domain = :domain AND pending = 1"
+_KEYS = """SELECT selector, algorithm, private_key, record, created_at, retired_at, pending FROM dkim_keys
     WHERE account_id = :account_id AND domain = :domain ORDER BY created_at, selector"""
+_WITH_PENDING = """SELECT DISTINCT k.account_id, k.domain FROM dkim_keys k
+    JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain
+    WHERE k.pending = 1 AND d.removed_at IS NULL ORDER BY k.account_id, k.domain LIMIT :most"""
 _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
@@ -89,28 +96,85 @@ class DkimKeys(StorePart):
     ) -> None:
         """Let these keys sign from now on; the ones before them retire, their records to stay published for a while.
 
-        With `unless_there` nothing is changed where others sign already. Refused if keys of these names were made
-        meanwhile.
+        With `unless_there` nothing is changed where others sign already. Pending keys have signed nothing, and go.
         """
-        whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
 
         def work(tx: Tx) -> None:
-            known = rows(tx, _KEYS, whose)
-            if unless_there and any(retired_at is None for *_, retired_at in known):
+            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+            if unless_there and any(key.signs for key in known):
                 return
-            if {key.selector for key in keys} & {selector for selector, *_ in known}:
-                text = f"The keys of {domain} were replaced at the same moment. Look at them before you do it again."
-                raise Refused(Code.CONFLICT, text)
+            run(tx, _FORGET_PENDING, whose)
             run(tx, _RETIRE, whose)
-            for key in keys:
-                row = {"selector": key.selector, "algorithm": key.algorithm, "record": key.record}
-                run(tx, _ADD, {**whose, **row, "private_key": key.private_key})
+            _add(tx, whose, keys, [key for key in known if not key.pending])
 
         await self.engine.write(work)
 
+    async def add_pending(self, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
+        """Keep these keys until they are activated; nothing is changed where others are pending already."""
+
+        def work(tx: Tx) -> None:
+            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+            if not any(key.pending for key in known):
+                _add(tx, whose, keys, known, pending=True)
+
+        await self.engine.write(work)
+
+    async def activate(self, account_id: str, domain: str, selectors: Collection[str]) -> bool:
+        """Let the pending keys sign from now on, if they are these; the ones before them retire. Whether they were."""
+
+        def work(tx: Tx) -> bool:
+            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
+            if not pending or pending != set(selectors):
+                return False
+            run(tx, _RETIRE, whose)
+            run(tx, _ACTIVATE, whose)
+            return True
+
+        return await self.engine.write(work)
+
     async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        return await self.engine.all(StoredDkimKey, _KEYS, {"account_id": account_id, "domain": domain})
+        return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
+
+    async def with_pending(self, most: int) -> list[tuple[str, str]]:
+        """The accounts and their domains that have pending keys."""
+        return await self.engine.all(_pair, _WITH_PENDING, {"most": most})
 
     async def selectors(self, domain: str) -> list[str]:
         """The names of all keys for a domain, whichever account they are of."""
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
+
+
+def _key(
+    selector: str,
+    algorithm: str,
+    private_key: bytes,
+    record: str,
+    created_at: int,
+    retired_at: int | None,
+    pending: int,
+) -> StoredDkimKey:
+    return StoredDkimKey(selector, algorithm, private_key, record, created_at, retired_at, bool(pending))
+
+
+def _pair(account_id: str, domain: str) -> tuple[str, str]:
+    return account_id, domain
+
+
+def _add(
+    tx: Tx,
+    whose: dict[str, object],
+    keys: list[StoredDkimKey],
+    known: list[StoredDkimKey],
+    *,
+    pending: bool = False,
+) -> None:
+    """Refused if keys of these names were made meanwhile."""
+    if {key.selector for key in keys} & {key.selector for key in known}:
+        text = f"The keys of {whose['domain']} were replaced at the same moment. Look at them before you do it again."
+        raise Refused(Code.CONFLICT, text)
+    for key in keys:
+        row = {"selector": key.selector, "algorithm": key.algorithm, "record": key.record, "pending": int(pending)}
+        run(tx, _ADD, {**whose, **row, "private_key": key.private_key})

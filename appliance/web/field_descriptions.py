@@ -99,6 +99,7 @@ FIELD_DESCRIPTIONS = {
     "mx_address": "The IP address of the server; null if none was reached.",
     "mx_host": "The host name of the server; null if none was reached.",
     "needed": "False for the record of a retired key, which only mail that was sent before still needs.",
+    "pending": "True for the record of a new key, which signs once DNS shows all new ones; the old signs till then.",
     "new_password": "The new password: at least 8 characters, at most 1,024 bytes.",
     "next": "Where the following page begins; null on the last page.",
     "next_at": "When more mail may be sent; null if it may now.",

@@ -14,6 +14,7 @@ import trio
 from appliance.config.values import Endpoint
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
+from appliance.model.mail import StoredDkimKey
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests.cli.test_commands import Shell, fields
@@ -111,21 +112,55 @@ def test_behind_a_relay_it_is_the_relay_that_sends(acme: Shell) -> None:
     assert "v=spf1 ip4:192.0.2.25 -all" in [record["value"] for record in records(acme)]
 
 
-def test_a_rotation_makes_new_keys_and_keeps_the_old_records(acme: Shell) -> None:
-    """New selectors sign; the old records are listed last, with the day until which they stay."""
+def stored_keys(acme: Shell) -> list[StoredDkimKey]:
+    """All keys of the domain."""
+    account = acme.json("account", "show", "acme")["id"]
+    found: list[StoredDkimKey] = acme.stored(lambda store: store.dkim_keys.of(account, "acme.example"))
+    return found
+
+
+def signing(acme: Shell) -> set[str]:
+    """The selectors of the keys that sign."""
+    return {key.selector for key in stored_keys(acme) if key.signs}
+
+
+def test_a_rotation_makes_pending_keys_and_the_old_ones_sign(acme: Shell) -> None:
+    """New records are listed first, the old ones last and still needed; a second rotation changes nothing."""
     before = names(records(acme))
     after = records(acme, "rotate")
     assert after == records(acme)
-    current, retired = names(after)[:2], names(after)[2:]
-    assert set(retired) == set(before)
+    current, leaving = names(after)[:2], names(after)[2:]
+    assert set(leaving) == set(before) == signing(acme)
     assert not set(current) & set(before)
     assert ["keep until" in record["purpose"] for record in after] == [False] * 4 + [True] * 2
     text = acme.text("domain", "rotate", "acme", "acme.example")
-    assert len(names(records(acme))) == 6
-    assert text.startswith("New keys sign for acme.example. Publish their records now:\n\n")
+    assert records(acme) == after
+    assert text.startswith("New keys sign for acme.example once DNS shows them. Publish their records now:\n\n")
     assert text.endswith(acme.text("domain", "records", "acme", "acme.example"))
     for record in records(acme):
         assert f"  {record['name']}  {record['type']}\n  {record['value']}\n" in text
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_keys_that_leaked_are_replaced_at_once(acme: Shell, begun: bool) -> None:
+    """With --now the new keys sign before DNS shows them, those of a rotation that has begun as well."""
+    before = names(records(acme))
+    pending = names(records(acme, "rotate"))[:2] if begun else []
+    text = acme.text("domain", "rotate", "acme", "acme.example", "--now")
+    assert text.startswith("New keys sign for acme.example. Publish their records now:\n\n")
+    after = names(records(acme))
+    assert set(after[2:]) == set(before)
+    assert set(after[:2]) == signing(acme)
+    assert not begun or set(after[:2]) == set(pending)
+
+
+def test_without_the_key_file_new_keys_sign_at_once(acme: Shell) -> None:
+    """The old ones cannot be opened any more, so there is nothing to wait for."""
+    before = signing(acme)
+    (acme.data_dir / KEY_FILE).unlink()
+    after = records(acme, "rotate")
+    assert signing(acme) == set(names(after)[:2])
+    assert not signing(acme) & before
 
 
 def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None:
@@ -230,6 +265,24 @@ def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> 
     assert f"missing  {wanted[0]['name']}" in result.stdout
     assert f"should be: {wanted[0]['value']}" in result.stdout
     assert r"DNS shows: v=spf1 \x1b[2J -all" in result.stdout
+
+
+def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> None:
+    """Not while one of them is missing; then the new ones sign, and the old records are told with their last day."""
+    old = signing(acme)
+    publish(dns, records(acme))
+    wanted = records(acme, "rotate")
+    new = set(names(wanted)[:2])
+    publish(dns, wanted[:1])
+    answer = verify(acme, 1)
+    assert [record["status"] for record in answer["records"]] == ["ok", "missing", "ok", "ok", "ok", "ok"]
+    assert "(of a new key, which signs once it is there)" in acme.run("domain", "verify", "acme", "acme.example").stdout
+    assert signing(acme) == old
+    publish(dns, wanted)
+    answer = verify(acme, 0)
+    assert signing(acme) == new
+    assert [record["needed"] for record in answer["records"]] == [True] * 4 + [False] * 2
+    assert all("a retired key: keep until 20" in record["purpose"] for record in answer["records"][4:])
 
 
 def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> None:

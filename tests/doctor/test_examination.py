@@ -223,6 +223,19 @@ def test_a_record_made_by_others_is_not_pasted(world: World) -> None:
     assert len(found.advice) < 500
 
 
+def test_pending_keys_are_a_warning(world: World) -> None:
+    """The old ones sign, and are published: the new ones are only to be published."""
+    key = load_or_create(world.data_dir)
+
+    async def rotate(store: Store) -> None:
+        await SigningKeys(store, OUTSIDE, key).begin_rotation((await store.accounts.named("acme")).id, DOMAIN)
+
+    world.stored(rotate)
+    found = [each for each in trio.run(world.examine) if each.level is not OK]
+    assert [(each.level, each.check, len(each.records)) for each in found] == [(WARNING, "dkim", 1)] * 2
+    assert all("publish it now" in each.advice for each in found)
+
+
 def test_keys_that_retired_need_not_be_opened(world: World) -> None:
     """After a lost key file and the advised rotation nothing more is to do."""
     (world.data_dir / KEY_FILE).unlink()

@@ -47,7 +47,7 @@ def test_a_postgresql_is_restored_from_a_dump(tmp_path: Path) -> None:
             async with open_store(tmp_path / "first", OUTSIDE, url=first, inline=True) as store:
                 account = await provision(store, "demo")
                 keys = SigningKeys(store, OUTSIDE, await shared_key(tmp_path / "first", store))
-                return [key.selector for key in await keys.known(account.account_id, account.domain, rotate=True)]
+                return [key.selector for key in await keys.begin_rotation(account.account_id, account.domain)]
 
         selectors = trio.run(fill)
         dump = tmp_path / "appliance.dump"

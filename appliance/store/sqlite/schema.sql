@@ -246,9 +246,11 @@ CREATE TABLE dkim_keys (
     record TEXT NOT NULL,                       -- the TXT record to publish
     created_at INTEGER NOT NULL,
     retired_at INTEGER,                         -- signs no more; its record stays published for mail on its way
+    pending INTEGER NOT NULL DEFAULT 0,         -- made by a rotation, and signs once DNS shows its record
     PRIMARY KEY (account_id, domain, selector),
     FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX dkim_keys_pending ON dkim_keys (account_id, domain) WHERE pending = 1;
 
 -- Pools whose mail is held, by the operator or because servers there refuse us as a sender.
 CREATE TABLE pool_holds (

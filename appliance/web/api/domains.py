@@ -61,6 +61,7 @@ class RecordObject(msgspec.Struct):
     value: str
     purpose: str
     needed: bool
+    pending: bool
     proves: bool
     status: RecordStatus
     found: list[str]
@@ -150,9 +151,11 @@ class DomainRoutes(Routes):
         parameters=(_NAME,),
     )
     async def verify(self, user: User, name: str) -> DomainAnswer:
-        """Look at DNS, and let the domain be used if one of its DKIM records is published."""
+        """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are."""
         found = await self.store.domains.find(user.account_id, _spelled(name))
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
+        if await self.services.signing_keys.switch(user.account_id, found.name, checked):
+            checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
             found = await self.store.domains.prove(user.account_id, found.name)
             self.services.auth.forget()

@@ -255,9 +255,11 @@ CREATE TABLE dkim_keys (
     record TEXT COLLATE "C" NOT NULL,  -- the TXT record to publish
     created_at BIGINT NOT NULL,
     retired_at BIGINT,  -- signs no more; its record stays published for mail on its way
+    pending BIGINT NOT NULL DEFAULT 0,  -- made by a rotation, and signs once DNS shows its record
     PRIMARY KEY (account_id, domain, selector),
     FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
 );
+CREATE INDEX dkim_keys_pending ON dkim_keys (account_id, domain) WHERE pending = 1;
 
 -- Pools whose mail is held on all nodes: by the operator, or because servers refused the machine this was copied from.
 CREATE TABLE pool_holds (

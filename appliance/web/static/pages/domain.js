@@ -44,6 +44,7 @@ function record(each) {
 			h("h3", null, each.purpose.split(":")[0]),
 			badge(each.status, WORDS[each.status]),
 			!each.needed && h("span", { class: "quiet small" }, "retired, only for mail on its way"),
+			each.pending && h("span", { class: "quiet small" }, "new, signs once DNS shows it"),
 		),
 		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
 		copied("Name", each.name),
