@@ -30,7 +30,7 @@ ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 DKIM_PURPOSE = "DKIM keys"  # of the key they are sealed with
 OPEN_KEYS = 2_000  # unsealed keys in memory
 KEY_THREADS = 2  # in which keys are generated and parsed
-LOOK_EVERY = 60.0  # seconds between two looks at the DNS of domains with pending keys
+ROTATION_LOOK_EVERY = 60.0  # seconds between two looks at the DNS of domains with pending keys
 LOOK_TIMEOUT = 12.0  # seconds for one domain
 DOMAINS_LOOKED_AT = 1_000  # in one round
 
@@ -148,7 +148,7 @@ def _context(account_id: str, domain: str, selector: str) -> bytes:
 async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) -> None:
     """Let pending keys sign once DNS shows them, until cancelled; `resolver` gives one that remembers nothing."""
     while True:
-        await trio.sleep(LOOK_EVERY)
+        await trio.sleep(ROTATION_LOOK_EVERY)
         try:
             await switch_shown(keys, resolver())
         except Refused as refused:

@@ -46,7 +46,7 @@ _VALUE: Final = re.compile(r"[!-:<-~]{1,255}")  # of a field with parameters: a 
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9!#$&+.^_`{}~-]{1,60}")
 _LINES: Final = 64 * 1024  # octets of a part that are encoded at once, to the end of a line
 
-SIGNED: Final = "its sender has signed it"
+SIGNED_BY_SENDER: Final = "its sender has signed it"
 MALFORMED: Final = "its MIME structure cannot be read"
 
 
@@ -83,14 +83,14 @@ class _Writer:
         body = min(head_end + 2, end)
         fields, is_plain = _fields(mime[start:head_end]), mime[body:end].isascii()
         if is_message and any(name.lower() in _SIGNATURES for name, _ in fields):
-            raise CannotEncode(SIGNED)
+            raise CannotEncode(SIGNED_BY_SENDER)
         content_type, encoding = (_only(fields, name) for name in _ENCODED_PARTS)
         kind, parameters = read_parameters(content_type if content_type is not None else usual)
         if is_plain:
             self._header(fields, ())
             self.pieces.append(mime[head_end:end])
         elif kind == "multipart/signed":
-            raise CannotEncode(SIGNED)
+            raise CannotEncode(SIGNED_BY_SENDER)
         elif depth >= DEPTH or (encoding or b"").lower() not in _PLAIN_ENCODINGS:
             raise CannotEncode(MALFORMED)
         elif kind.startswith(("multipart/", "message/")):

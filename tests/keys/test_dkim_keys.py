@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from appliance.dns.records import records
 from appliance.errors import Code, Refused
-from appliance.keys.dkim_keys import LOOK_EVERY, SigningKeys, switch_rotations, switch_shown
+from appliance.keys.dkim_keys import ROTATION_LOOK_EVERY, SigningKeys, switch_rotations, switch_shown
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
@@ -123,8 +123,8 @@ async def test_the_server_looks_by_itself(
     publish(dns, new)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(switch_rotations, keys, lambda: dns)
-        await trio.sleep(1.5 * LOOK_EVERY)
+        await trio.sleep(1.5 * ROTATION_LOOK_EVERY)
         assert await signing(keys, account) == old
-        await trio.sleep(LOOK_EVERY)
+        await trio.sleep(ROTATION_LOOK_EVERY)
         assert await signing(keys, account) == set(new)
         nursery.cancel_scope.cancel()

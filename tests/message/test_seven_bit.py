@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.message.characters import has_lone_line_end, number_of_long_line
 from appliance.message.limits import DEPTH
-from appliance.message.seven_bit import MALFORMED, SIGNED, CannotEncode, seven_bit
+from appliance.message.seven_bit import MALFORMED, SIGNED_BY_SENDER, CannotEncode, seven_bit
 from tests.message.submissions import message
 
 TEXT = "Grüße an 漢字 €"
@@ -110,8 +110,8 @@ def test_a_long_name_is_several_words() -> None:
         ("Content-Type: text/ü", MALFORMED),
         ('Content-Type: text/plain; na me="ü"', MALFORMED),
         ("Content-Type: text/plain; a=ü" + "\r\n ;b=c" * 201, MALFORMED),
-        ("DKIM-Signature: v=1\r\nSubject: ü", SIGNED),
-        ("DomainKey-Signature: a=rsa-sha1\r\nSubject: ü", SIGNED),
+        ("DKIM-Signature: v=1\r\nSubject: ü", SIGNED_BY_SENDER),
+        ("DomainKey-Signature: a=rsa-sha1\r\nSubject: ü", SIGNED_BY_SENDER),
     ],
 )
 def test_what_has_no_form_in_ascii(line: str, words: str) -> None:
@@ -211,9 +211,12 @@ def test_it_grows_by_little_more_than_a_third() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (message(b"DKIM-Signature: v=1", body=LATIN), SIGNED),
-        (message(b"Content-Type: multipart/signed; boundary=b", body=b"--b\r\n\r\n\xff\r\n--b--\r\n"), SIGNED),
-        (message(b"Content-Type: message/rfc822", body=b"DKIM-Signature: v=1\r\n\r\n\xff\r\n"), SIGNED),
+        (message(b"DKIM-Signature: v=1", body=LATIN), SIGNED_BY_SENDER),
+        (
+            message(b"Content-Type: multipart/signed; boundary=b", body=b"--b\r\n\r\n\xff\r\n--b--\r\n"),
+            SIGNED_BY_SENDER,
+        ),
+        (message(b"Content-Type: message/rfc822", body=b"DKIM-Signature: v=1\r\n\r\n\xff\r\n"), SIGNED_BY_SENDER),
         (message(b"Content-Transfer-Encoding: base64", body=LATIN), MALFORMED),
         (message(b"Content-Type: message/partial", body=LATIN), MALFORMED),
         (message(b"Content-Type: multipart/mixed", body=LATIN), MALFORMED),
