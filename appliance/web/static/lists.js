@@ -1,7 +1,9 @@
 // Lists of messages and other resources, loaded page by page.
 import { get } from "./api.js";
-import { fragment, h, query } from "./dom.js";
+import { fragment, h, query, style } from "./dom.js";
 import { button, row, table } from "./pieces.js";
+
+await style("lists");
 
 /** What fetches a page of a list of the API: {items, next}. `cursor` is the parameter that `next` goes into. */
 export function loader(signal, address, plural, cursor = "after", more = {}) {

@@ -1,7 +1,6 @@
 // The operator's page: all accounts, and the queue by provider pool.
 import { get, post } from "../api.js";
-import { trace } from "../chart.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, path, s, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
@@ -278,6 +277,18 @@ function remember(past, nodes) {
 		seen.waiting = [...seen.waiting, waiting].slice(-SEEN);
 		past.set(name, seen);
 	}
+}
+
+/** The course of a number as a small line, newest on the right, on a scale up to `top`; `most` values fill its width. */
+function trace(values, top, most) {
+	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
+	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
+	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
+	return s(
+		"svg",
+		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+		s("polyline", { points: points.join(" ") }),
+	);
 }
 
 // The number, and its course since the page was opened, on one scale for all nodes.
