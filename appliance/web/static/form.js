@@ -148,17 +148,17 @@ export function confirmed(title, text, label) {
 	});
 }
 
-/** Shows a new secret once; `rows` are [name, value] pairs, the secret among them. */
-export function secretBox(title, rows, ...more) {
+/** Shows a new key or password once; `rows` are [name, value] pairs, the secret among them. */
+export const secretBox = (title, rows, ...more) =>
+	shownOnce(title, "The server keeps no more than a fingerprint of it.", rows, more);
+
+/** Shows a new secret once; `kept` tells what the server keeps of it. */
+export function shownOnce(title, kept, rows, ...more) {
 	const box = h(
 		"div",
 		{ class: "card secret stack", role: "region", "aria-label": title },
 		h("h2", { tabindex: "-1" }, title),
-		h(
-			"p",
-			{ class: "quiet" },
-			"Copy it now: it is shown only this once. The server keeps no more than a fingerprint of it.",
-		),
+		h("p", { class: "quiet" }, `Copy it now: it is shown only this once. ${kept}`),
 		facts(
 			rows.map(([name, value]) => [
 				name,

@@ -48,7 +48,7 @@ function context(place, signal) {
 		left,
 		/** Asks for an address and sends a test; `more` goes into the request. */
 		async sendTest(more) {
-			(await import("./test-message.js")).sendTest(this, more);
+			await (await import("./test-message.js")).sendTest(this, more);
 		},
 		/** Do something again and again while the page is shown and seen. */
 		every(seconds, work) {
