@@ -25,12 +25,13 @@ let leaving = new AbortController();
 function find(pathname) {
 	for (const [pattern, name, section] of PAGES) {
 		const found = pattern.exec(pathname);
-		if (found)
-			return {
-				name: name ?? found[1],
-				section: section ?? name ?? found[1],
-				params: found.slice(1).map(decodeURIComponent),
-			};
+		if (!found) continue;
+		try {
+			const params = found.slice(1).map(decodeURIComponent);
+			return { name: name ?? found[1], section: section ?? name ?? found[1], params };
+		} catch {
+			return null; // a malformed percent escape
+		}
 	}
 	return null;
 }
