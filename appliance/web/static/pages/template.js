@@ -73,6 +73,15 @@ function versions(first, load, take) {
 	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
 }
 
+/** What the editor holds, filled in, as the fields of a request: sent without being saved. */
+function unsaved(source, values) {
+	if (!source.text && !source.html) throw new Error("Write the HTML or the plain text first.");
+	const write = { html: escaped };
+	return Object.fromEntries(
+		FIELDS.filter((each) => source[each] !== "").map((each) => [each, filled(source[each], values, write[each])]),
+	);
+}
+
 export default async function template(page) {
 	const [name] = page.params;
 	const isNew = name === NEW;
@@ -161,13 +170,9 @@ export default async function template(page) {
 					"danger",
 				),
 				button("Send a test", async () => {
-					if (FIELDS.some((each) => source[each] !== saved[each]))
-						Object.assign(
-							saved,
-							await save(name).then((done) => Object.fromEntries(FIELDS.map((each) => [each, done[each] ?? ""]))),
-						);
 					const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
-					await page.sendTest({ template: name, variables: given });
+					const isSaved = FIELDS.every((each) => source[each] === saved[each]);
+					await page.sendTest(isSaved ? { template: name, variables: given } : unsaved(source, given));
 				}),
 			];
 	return fragment(
