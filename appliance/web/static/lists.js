@@ -1,6 +1,6 @@
 // Lists of messages and other resources, loaded page by page.
 import { get } from "./api.js";
-import { fragment, h, query, style } from "./dom.js";
+import { fragment, h, path, query, style } from "./dom.js";
 import { button, row, table } from "./pieces.js";
 
 await style("lists");
@@ -46,3 +46,6 @@ export function standing(message) {
 	if (message.status === "failed" && message.recipients.every((each) => each.status === "bounced")) return "bounced";
 	return message.status;
 }
+
+/** The page of a template; the address of `new`, which a program may have used as an alias, is that of a new one. */
+export const templatePath = (alias) => path("/dashboard/templates", alias) + (alias === "new" ? "?stored" : "");

@@ -279,7 +279,7 @@ function remember(past, nodes) {
 	}
 }
 
-/** The course of a number as a small line, newest on the right, on a scale up to `top`; `most` values fill its width. */
+/** The course of a number as a small line, newest on the right, scaled to `top`; `most` values fill its width. */
 function trace(values, top, most) {
 	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
 	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);

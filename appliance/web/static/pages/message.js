@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { fragment, h, path, query, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { standing } from "../lists.js";
+import { standing, templatePath } from "../lists.js";
 import { badge, button, copyButton, errorText, facts, head, section, table } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { preview } from "../preview.js";
@@ -19,7 +19,7 @@ const isNear = (message) =>
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
 function details(message) {
-	const link = message.template && h("a", { href: path("/dashboard/templates", message.template) }, message.template);
+	const link = message.template && h("a", { href: templatePath(message.template) }, message.template);
 	return facts([
 		["Message id", h("code", null, message.id), copyButton(message.id, "message id")],
 		["From", message.from],

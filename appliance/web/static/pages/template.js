@@ -2,7 +2,7 @@
 import { del, get, put } from "../api.js";
 import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
-import { loader, paged } from "../lists.js";
+import { loader, paged, templatePath } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
 import { escaped, filled, preview, variables } from "../preview.js";
 import { when } from "../time.js";
@@ -82,9 +82,21 @@ function unsaved(source, values) {
 	);
 }
 
+/** Refuses an alias that is taken, which saving would overwrite, and the one that this page has. */
+async function checkNew(alias) {
+	const refuse = (...detail) => {
+		throw Object.assign(new Error("This alias cannot be used."), { status: 409, field: "alias", detail });
+	};
+	if (alias === NEW) refuse("This name is reserved. Choose another one.");
+	const taken = await get(path("/v1/templates", alias)).catch((error) => {
+		if (error.status !== 404) throw error;
+	});
+	if (taken) refuse("There is a template with this alias. ", h("a", { href: templatePath(alias) }, "Open it"));
+}
+
 export default async function template(page) {
 	const [name] = page.params;
-	const isNew = name === NEW;
+	const isNew = name === NEW && !page.query.has("stored");
 	const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
 	const [stored, earlier] = await Promise.all([
 		isNew ? START : get(path("/v1/templates", name), page.signal),
@@ -92,7 +104,7 @@ export default async function template(page) {
 		style("pages"),
 	]);
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
-	const draft = drafts(name);
+	const draft = drafts(isNew ? "" : name);
 	const begun = draft.read();
 	const source = { ...saved, ...begun };
 	const values = {};
@@ -137,6 +149,7 @@ export default async function template(page) {
 		].filter(Boolean),
 		submit: isNew ? "Create template" : "Save as a new version",
 		async send(given) {
+			if (isNew) await checkNew(given.alias);
 			const done = await save(given.alias ?? name);
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
