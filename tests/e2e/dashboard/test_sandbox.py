@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from appliance.model.mail import Role
+from appliance.store.pools import EVERY
+from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.fakes import webhook_server
-from tests.running_appliance import Running, appliance
+from tests.running_appliance import Running, add_account, appliance
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,26 @@ def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Any, br
     secret = here.one("//*[contains(@class, 'secret')]").text
     assert "keeps it encrypted" in secret
     assert "fingerprint" not in secret
+
+
+def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -> None:
+    """Under a pause of all mail, overview and administration say how many recipients wait."""
+    operator = add_account(running.data_dir, "operator", role=Role.ADMIN)
+    change(running.data_dir, lambda store: store.pools.hold(EVERY, "maintenance"))
+    headers = {**operator.bearer, "Idempotency-Key": "waits"}
+    body = {"from": f"shop@{operator.domain}", "to": ["a@example.net", "b@example.net"], "subject": "Hi", "text": "Hi."}
+    try:
+        with running.client(headers=headers) as client:
+            assert client.post("/emails", json=body).status_code == 202
+        here = Browser(browser.driver, running.url)
+        here.log_in(operator.email)
+        here.see("2 recipients wait in the sandbox.")
+        assert "Nothing waits" not in here.text()
+        here.go("Admin")
+        here.see("2 recipients wait in the sandbox.")
+        assert "Nothing waits" not in here.text()
+    finally:
+        change(running.data_dir, lambda store: store.pools.release(EVERY))
 
 
 def test_a_test_that_is_delivered_says_so(stage: Stage, browser: Browser) -> None:

@@ -4,7 +4,7 @@ import { fragment, h, path, s, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
-import { ago, number, when } from "../time.js";
+import { ago, count, number, when } from "../time.js";
 
 const ACCOUNTS = [
 	{ title: "Name" },
@@ -340,7 +340,7 @@ export default async function admin(page) {
 		warm = h("div");
 	const past = new Map();
 	const draw = async () => {
-		const [{ paused, pools, warmups }, shared] = await Promise.all([
+		const [{ paused, pools, warmups, sandbox }, shared] = await Promise.all([
 			get("/v1/admin/queue", page.signal),
 			get("/v1/admin/nodes", page.signal),
 		]);
@@ -349,11 +349,11 @@ export default async function admin(page) {
 		const told =
 			paused &&
 			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
+		const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
 		queue.replaceChildren(
 			told || "",
-			pools.length
-				? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups)))
-				: h("p", { class: "quiet" }, "Nothing waits, and nothing is held."),
+			pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))) : "",
+			simulated || !pools.length ? h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held.") : "",
 		);
 		warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
 	};
