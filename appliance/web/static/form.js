@@ -152,6 +152,9 @@ export function confirmed(title, text, label) {
 export const secretBox = (title, rows, ...more) =>
 	shownOnce(title, "The server keeps no more than a fingerprint of it.", rows, more);
 
+/** The values in "587 (STARTTLS) or 465 (TLS)": each can be copied alone. */
+const choices = (text) => (/^\d+ \(/.test(text) ? text.split(" or ") : [text]);
+
 /** Shows a new secret once; `kept` tells what the server keeps of it. */
 export function shownOnce(title, kept, rows, ...more) {
 	const box = h(
@@ -162,8 +165,10 @@ export function shownOnce(title, kept, rows, ...more) {
 		facts(
 			rows.map(([name, value]) => [
 				name,
-				h("code", { class: "break", "data-secret": name }, value),
-				copyButton(value, name),
+				choices(value).map((each) => [
+					h("code", { class: "break", "data-secret": name }, each),
+					copyButton(/^\d+ \(/.test(each) ? each.split(" ")[0] : each, name),
+				]),
 			]),
 		),
 		more,

@@ -100,6 +100,12 @@ async function body(message, signal) {
 	);
 }
 
+/** The list that the user came from, with its filters. */
+function list() {
+	const from = history.state?.from ?? "";
+	return from.startsWith("/dashboard/messages?") ? from : "/dashboard/messages";
+}
+
 export default async function message(page) {
 	const address = path("/v1/emails", page.params[0]);
 	let [shown] = await Promise.all([get(address, page.signal), style("pages")]);
@@ -149,7 +155,7 @@ export default async function message(page) {
 	const [content] = await Promise.all([body(shown, page.signal).catch(errorText), tell()]);
 	return fragment(
 		head(shown.subject || "(no subject)", {
-			crumb: { href: "/dashboard/messages", title: "Messages" },
+			crumb: { href: list(), title: "Messages" },
 			badge: state,
 			about: ["Accepted ", when(shown.created_at), ` for ${count(shown.recipient_count, "recipient", "recipients")}`],
 			actions: [cancel],

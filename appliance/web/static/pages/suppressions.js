@@ -22,10 +22,14 @@ export default async function suppressions(page) {
 		when(each.created_at),
 		button(
 			"Release",
-			async () => {
+			async (made) => {
 				await del(path("/v1/suppressions", each.address));
 				toast(`${each.address} may be sent to again`);
-				await page.reload();
+				const row = made.closest("tr");
+				const near = row.nextElementSibling ?? row.previousElementSibling;
+				if (!near) return page.reload();
+				row.remove();
+				near.querySelector("button").focus();
 			},
 			"tiny",
 			{ "aria-label": `Release ${each.address}` },
