@@ -91,8 +91,8 @@ function accountRow(page) {
 		await page.reload();
 	};
 	return (each) => [
-		each.name,
-		h("span", { class: "mono" }, each.email),
+		h("bdi", null, each.name),
+		h("bdi", { class: "mono" }, each.email),
 		each.credits === null ? "no limit" : number(each.credits),
 		each.daily_cap === null ? "none" : number(each.daily_cap),
 		each.suspended ? badge("failed", "suspended") : badge("success", "active"),

@@ -22,7 +22,7 @@ function details(message) {
 	const link = message.template && h("a", { href: templatePath(message.template) }, message.template);
 	return facts([
 		["Message id", h("code", null, message.id), copyButton(message.id, "message id")],
-		["From", message.from],
+		["From", h("bdi", null, message.from)],
 		["Envelope sender", h("code", null, message.envelope_from)],
 		message.tags.length > 0 && [
 			"Tags",
@@ -73,7 +73,10 @@ async function body(message, signal) {
 	if (!message.body_kept) return section("What it says", h("p", { class: "quiet" }, "The body is no longer kept."));
 	const found = await get(`${path("/v1/emails", message.id)}/body`, signal);
 	const columns = [{ title: "Name" }, { title: "Value", class: "break" }];
-	const files = found.attachments.map((each) => [each.filename, `${each.content_type}, ${bytes(each.size)}`]);
+	const files = found.attachments.map((each) => [
+		h("bdi", null, each.filename),
+		`${each.content_type}, ${bytes(each.size)}`,
+	]);
 	return section(
 		"What it says",
 		found.truncated && h("p", { class: "quiet" }, "It is long: not all of it is shown."),
@@ -92,7 +95,10 @@ async function body(message, signal) {
 						table(
 							"Header fields",
 							columns,
-							found.headers.map((each) => [h("code", null, each.name), h("code", { class: "break" }, each.value)]),
+							found.headers.map((each) => [
+								h("code", null, each.name),
+								h("code", { class: "break" }, h("bdi", null, each.value)),
+							]),
 						),
 				],
 			].filter(Boolean),

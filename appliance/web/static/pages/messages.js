@@ -22,9 +22,9 @@ function listed(message) {
 	const [first] = message.recipients;
 	const more = message.recipient_count - 1;
 	const to = fragment(
-		h("span", { class: "mono" }, first?.email ?? "–"),
+		h("bdi", { class: "mono" }, first?.email ?? "–"),
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
-		h("span", { class: "narrow quiet" }, message.subject || "(no subject)"),
+		h("bdi", { class: "narrow quiet" }, message.subject || "(no subject)"),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
 	return row(COLUMNS, {
@@ -33,11 +33,11 @@ function listed(message) {
 		cells: [
 			to,
 			fragment(
-				message.subject || h("span", { class: "quiet" }, "(no subject)"),
+				h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
 				message.source !== "api" && h("span", { class: "tag" }, message.source),
-				message.tags.map((tag) => h("span", { class: "tag" }, tag)),
+				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
-			h("span", { class: "mono quiet" }, sender),
+			h("bdi", { class: "mono quiet" }, sender),
 			badge(standing(message)),
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],

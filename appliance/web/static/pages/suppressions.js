@@ -17,8 +17,8 @@ export default async function suppressions(page) {
 	const load = loader(page.signal, "/v1/suppressions", "suppressions");
 	const first = await load();
 	const listed = (each) => [
-		h("span", { class: "mono break" }, each.address),
-		each.reason,
+		h("bdi", { class: "mono break" }, each.address),
+		h("bdi", null, each.reason),
 		when(each.created_at),
 		button(
 			"Release",

@@ -64,7 +64,7 @@ function viewer(values) {
 function versions(first, load, take) {
 	const shown = (each) => [
 		String(each.version),
-		each.subject ?? "",
+		h("bdi", null, each.subject ?? ""),
 		when(each.created_at),
 		each.version === first.items[0].version
 			? "in use"

@@ -16,7 +16,7 @@ const listed = (each) => ({
 	href: templatePath(each.alias),
 	cells: [
 		h("span", { class: "mono" }, each.alias),
-		each.subject ?? "–",
+		h("bdi", null, each.subject ?? "–"),
 		h("span", { class: "mono quiet" }, each.variables.join(", ") || "none"),
 		String(each.version),
 		when(each.updated_at),
