@@ -3,7 +3,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, style } from "../dom.js";
 import { button, head, notice, section, table } from "../pieces.js";
-import { count, day, hour, number, percent, span } from "../time.js";
+import { count, hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
@@ -118,7 +118,7 @@ export default async function overview(page) {
 		const steps = await firstSteps(page);
 		const drawing = hourly
 			? chart("Recipients per hour", stats.hours, hour)
-			: chart("Recipients per day", stats.days, day);
+			: chart("Recipients per day (UTC)", stats.days, utcDay);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
