@@ -165,6 +165,17 @@ def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:
     browser.see("Account", "h1")
 
 
+def test_windows_that_renew_together_stay_logged_in(stage: Stage, browser: Browser) -> None:
+    """Without a lock in common, as over plain HTTP, requests with one cookie are all answered; the session goes on."""
+    browser.log_in(stage.account().email)
+    ask = """const done = arguments[0];
+        Promise.all(Array.from({length: 6}, () => fetch("/v1/auth/refresh", {method: "POST"})))
+            .then((answers) => done(answers.map((each) => each.status)))"""
+    assert browser.driver.execute_async_script(ask) == [200] * 6
+    browser.open("/dashboard/account")
+    browser.see("Account", "h1")
+
+
 def test_a_server_that_is_away_is_told_and_no_session_ends(stage: Stage, browser: Browser) -> None:
     """While nothing answers the page says so; afterwards one goes on where one was."""
     away = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
