@@ -87,3 +87,4 @@ class AccountStatistics:
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]
     waiting: tuple[WaitingInPool, ...]
+    simulated: int = 0  # recipients that wait in the sandbox, in no pool

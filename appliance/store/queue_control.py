@@ -59,6 +59,7 @@ UNION ALL
 SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHERE place <= :domains
 """
 
+_SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND next_attempt_at IS NOT NULL"
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
 _WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
@@ -143,6 +144,10 @@ class QueueControl(StorePart):
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
         """The same, while the event loop goes on: over a million recipients it takes its time."""
         return await self.engine.scan(lambda tx: _summary(tx, self.outside.now(), pools, domains))
+
+    async def simulated(self) -> int:
+        """How many recipients wait in the sandbox, which are in no pool, while the event loop goes on."""
+        return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
         """How much waits in all; it reads as many entries of an index as there are."""

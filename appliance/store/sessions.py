@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import User
 from appliance.store.engine import StorePart, Tx, first, one, run
-from appliance.times import DAY
+from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
+# The cookie before the current one is good for so long after it was replaced, to the browser that replaced it: windows
+# that are restored together renew at the same time, and over plain HTTP they have no lock in common.
+REPLACED_COOKIE_GRACE = 5 * SECOND
 SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longest ago makes room
 
 # Only these names of our own columns are put into SQL (S608).
@@ -20,6 +23,9 @@ _MAKE_ROOM = """DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
 _RENEW = f"""UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent,
         renewed_at = :now, expires_at = :expires_at
     WHERE id = :id AND generation = :generation AND expires_at > :now RETURNING {_COLUMNS}"""  # noqa: S608
+_JUST_RENEWED = f"""SELECT {_COLUMNS} FROM sessions
+    WHERE id = :id AND generation = :generation + 1 AND expires_at > :now
+        AND renewed_at > :now - {REPLACED_COOKIE_GRACE} AND address = :address AND user_agent = :user_agent"""  # noqa: S608
 _EXTEND = "UPDATE sessions SET renewed_at = :now, expires_at = :expires_at WHERE id = :id"
 _END_REUSED = "DELETE FROM sessions WHERE id = :id AND generation > :generation RETURNING id"
 _END = "DELETE FROM sessions WHERE id = :id AND user_id = :user_id RETURNING id"
@@ -51,11 +57,15 @@ class Sessions(StorePart):
         return await self.engine.write(work)
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Go on to the next generation. A client with an older one has a copy: then the session ends."""
+        """Go on to the next generation, or stay at one that this browser has just gone on to.
+
+        A client with an older one has a copy: then the session ends.
+        """
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
         def work(tx: Tx) -> Renewal:
-            session = one(tx, LoginSession, _RENEW, {**row, **self._times()})
+            given = {**row, **self._times()}
+            session = one(tx, LoginSession, _RENEW, given) or one(tx, LoginSession, _JUST_RENEWED, given)
             return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
         return await self.engine.write(work)

@@ -63,6 +63,9 @@ _WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM 
     WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
 ) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
+_SIMULATED = """SELECT count(*) FROM recipients
+    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL"""
+
 
 def bucket_milliseconds(bucket: int) -> float:
     return float(BUCKET_GROWTH ** (bucket + 0.5)) if bucket else 1.0
@@ -142,4 +145,4 @@ def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
                     by_bucket[bucket] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
-    return AccountStatistics(by_hour, by_bucket, by_pool)
+    return AccountStatistics(by_hour, by_bucket, by_pool, one(tx, int, _SIMULATED, bindings) or 0)

@@ -130,6 +130,7 @@ FIELD_DESCRIPTIONS = {
     "revoked": "Always true: it no longer works.",
     "revoked_at": "When it was revoked; null if it works.",
     "role": "What the user may do: `customer`, or `admin` to manage all accounts.",
+    "sandbox": "Recipients that wait for their simulated delivery, and so in no pool.",
     "scope": "What the key may do: `send`, or `full` to read messages as well.",
     "secret": "The secret that signs the posts.",
     "secret_hint": "The last four characters of the secret.",

@@ -100,6 +100,15 @@ def blueprint() -> Blueprint:
     async def empty() -> Response:
         return _page(preview, PREVIEW_POLICY)
 
+    # Routes see paths without slashes at the end (see edge.py), but the scripts of a page read the browser's own.
+    @routes.before_app_request
+    async def without_slash() -> Response | None:
+        given = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
+        if not (given.startswith(f"{DASHBOARD_ROOT}/") and given.endswith("/")):
+            return None
+        query = request.query_string.decode("latin-1")
+        return Response(b"", 302, {"Location": given.rstrip("/") + (f"?{query}" if query else "")})
+
     @routes.get(f"{DASHBOARD_ROOT}/<name>")
     @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")
     async def page(name: str, below: str = "") -> Response:

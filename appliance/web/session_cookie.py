@@ -1,7 +1,8 @@
 """The cookie that renews a dashboard session: its content, and which pages may use it. No I/O.
 
-It is valid for `POST /v1/auth/refresh` only, and once: each use sets the next cookie. So another site that makes a
-browser send it gains nothing, and is refused besides.
+It is valid for `POST /v1/auth/refresh` only, and once: each use sets the next cookie, and the one before is good for a
+few seconds more, for windows that renew at the same time (see `store.sessions`). So another site that makes a browser
+send it gains nothing, and is refused besides.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ import pytest
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Account, User
 from appliance.store import Store
-from appliance.store.sessions import SESSION_LIFETIME, SESSIONS_PER_USER
+from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSIONS_PER_USER
 from tests.store.samples import Clock
 
 WHERE = ("192.0.2.1", "curl")
@@ -38,10 +38,30 @@ async def test_each_renewal_is_the_next_generation(store: Store, user: User, clo
     assert await store.sessions.of(user.id) == [renewal.session]
 
 
-async def test_an_old_generation_ends_the_session(store: Store, user: User) -> None:
+async def test_windows_that_renew_together_share_a_generation(store: Store, user: User, clock: Clock) -> None:
+    """For some seconds the generation before is answered with the current one, to the same browser alone."""
+    begun = await begin(store, user)
+    renewed = (await store.sessions.renew(begun.id, 0, *WHERE)).session
+    clock.now += REPLACED_COOKIE_GRACE - 1_000_000
+    again = await store.sessions.renew(begun.id, 0, *WHERE)
+    assert (again.session, again.reused) == (renewed, False)
+    elsewhere = await store.sessions.renew(begun.id, 0, "198.51.100.9", WHERE[1])
+    assert (elsewhere.session, elsewhere.reused) == (None, True)
+
+
+async def test_the_generation_before_the_last_has_no_grace(store: Store, user: User) -> None:
+    """It was replaced twice, so the windows that were restored together have all had their turn."""
+    begun = await begin(store, user)
+    for generation in (0, 1):
+        await store.sessions.renew(begun.id, generation, *WHERE)
+    assert (await store.sessions.renew(begun.id, 0, *WHERE)).reused
+
+
+async def test_an_old_generation_ends_the_session(store: Store, user: User, clock: Clock) -> None:
     """A client with it has a copy; afterwards the newest generation is no good either."""
     begun, other = await begin(store, user), await begin(store, user)
     await store.sessions.renew(begun.id, 0, *WHERE)
+    clock.now += REPLACED_COOKIE_GRACE
     reused = await store.sessions.renew(begun.id, 0, *WHERE)
     assert (reused.session, reused.reused) == (None, True)
     gone = await store.sessions.renew(begun.id, 1, *WHERE)

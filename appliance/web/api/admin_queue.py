@@ -44,6 +44,7 @@ class QueueAnswer(msgspec.Struct):
     paused: PauseReport | None
     pools: list[WaitingPool]
     warmups: list[WarmingAddress]
+    sandbox: int
     next: str | None
     request_id: str
 
@@ -61,7 +62,8 @@ class AdminQueueRoutes(Routes):
         paused = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
         pools = by_pool(mail, [hold for hold in holds if hold.pool != EVERY], await self.store.pools.states())
         warmups = warming(await self.store.warmups.told(self.services.config.warmup, SHOWN_WARMUPS))
-        return QueueAnswer(paused, pools, warmups, None, request_id())
+        sandbox = await self.store.queue_control.simulated()
+        return QueueAnswer(paused, pools, warmups, sandbox, None, request_id())
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/pause",

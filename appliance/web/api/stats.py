@@ -57,6 +57,7 @@ class StatsAnswer(msgspec.Struct):
     hours: list[CountsObject]
     totals: TotalsObject
     queue: list[WaitingObject]
+    sandbox: int
     request_id: str
 
 
@@ -96,6 +97,7 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
         [counts(hour, 1) for hour in range(hourly, now + 1)],
         TotalsObject(sent, delivered, bounced, failed, rate, median, p95),
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
+        numbers.simulated,
         request_id,
     )
 

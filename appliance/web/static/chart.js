@@ -1,4 +1,4 @@
-// A bar chart by hour or day, stacked by status, its numbers on hover, on focus and in a table; and a small line.
+// A bar chart by hour or day, stacked by status, its numbers on hover, on focus and in a table.
 import { h, s } from "./dom.js";
 import { count, number } from "./time.js";
 
@@ -136,18 +136,6 @@ export function chart(title, buckets, label) {
 		),
 		readout,
 		numbers(title, buckets, label),
-	);
-}
-
-/** The course of a number as a small line, newest on the right, on a scale up to `top`; `most` values fill its width. */
-export function trace(values, top, most) {
-	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
-	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
-	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
-	return s(
-		"svg",
-		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
-		s("polyline", { points: points.join(" ") }),
 	);
 }
 

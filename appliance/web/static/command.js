@@ -79,6 +79,7 @@ export function attach(field, go) {
 	field.addEventListener("blur", close);
 	field.addEventListener("keydown", (event) => {
 		if (event.key === "Escape") {
+			field.value = "";
 			close();
 			field.blur();
 		} else if (event.key === "Enter" && found[at]) choose(found[at][1]);

@@ -2,6 +2,10 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+// Characters that turn the text after them around, up to the end of its line: each is shown by its number instead.
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+const visible = (character) => `[U+${character.charCodeAt(0).toString(16).toUpperCase()}]`;
+
 function fill(element, properties, children) {
 	for (const [name, value] of Object.entries(properties ?? {})) {
 		if (value === undefined || value === null || value === false) continue;
@@ -10,9 +14,8 @@ function fill(element, properties, children) {
 		else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
 		else element.setAttribute(name, value === true ? "" : value);
 	}
-	element.append(
-		...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
-	);
+	const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+	element.append(...shown.map((child) => (typeof child === "string" ? child.replace(TURNING, visible) : child)));
 	return element;
 }
 

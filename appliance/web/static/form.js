@@ -148,22 +148,27 @@ export function confirmed(title, text, label) {
 	});
 }
 
-/** Shows a new secret once; `rows` are [name, value] pairs, the secret among them. */
-export function secretBox(title, rows, ...more) {
+/** Shows a new key or password once; `rows` are [name, value] pairs, the secret among them. */
+export const secretBox = (title, rows, ...more) =>
+	shownOnce(title, "The server keeps no more than a fingerprint of it.", rows, more);
+
+/** The values in "587 (STARTTLS) or 465 (TLS)": each can be copied alone. */
+const choices = (text) => (/^\d+ \(/.test(text) ? text.split(" or ") : [text]);
+
+/** Shows a new secret once; `kept` tells what the server keeps of it. */
+export function shownOnce(title, kept, rows, ...more) {
 	const box = h(
 		"div",
 		{ class: "card secret stack", role: "region", "aria-label": title },
 		h("h2", { tabindex: "-1" }, title),
-		h(
-			"p",
-			{ class: "quiet" },
-			"Copy it now: it is shown only this once. The server keeps no more than a fingerprint of it.",
-		),
+		h("p", { class: "quiet" }, `Copy it now: it is shown only this once. ${kept}`),
 		facts(
 			rows.map(([name, value]) => [
 				name,
-				h("code", { class: "break", "data-secret": name }, value),
-				copyButton(value, name),
+				choices(value).map((each) => [
+					h("code", { class: "break", "data-secret": name }, each),
+					copyButton(/^\d+ \(/.test(each) ? each.split(" ")[0] : each, name),
+				]),
 			]),
 		),
 		more,

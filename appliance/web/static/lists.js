@@ -1,7 +1,9 @@
 // Lists of messages and other resources, loaded page by page.
 import { get } from "./api.js";
-import { fragment, h, query } from "./dom.js";
+import { fragment, h, path, query, style } from "./dom.js";
 import { button, row, table } from "./pieces.js";
+
+await style("lists");
 
 /** What fetches a page of a list of the API: {items, next}. `cursor` is the parameter that `next` goes into. */
 export function loader(signal, address, plural, cursor = "after", more = {}) {
@@ -44,3 +46,6 @@ export function standing(message) {
 	if (message.status === "failed" && message.recipients.every((each) => each.status === "bounced")) return "bounced";
 	return message.status;
 }
+
+/** The page of a template; the address of `new`, which a program may have used as an alias, is that of a new one. */
+export const templatePath = (alias) => path("/dashboard/templates", alias) + (alias === "new" ? "?stored" : "");

@@ -25,30 +25,32 @@ let leaving = new AbortController();
 function find(pathname) {
 	for (const [pattern, name, section] of PAGES) {
 		const found = pattern.exec(pathname);
-		if (found)
-			return {
-				name: name ?? found[1],
-				section: section ?? name ?? found[1],
-				params: found.slice(1).map(decodeURIComponent),
-			};
+		if (!found) continue;
+		try {
+			const params = found.slice(1).map(decodeURIComponent);
+			return { name: name ?? found[1], section: section ?? name ?? found[1], params };
+		} catch {
+			return null; // a malformed percent escape
+		}
 	}
 	return null;
 }
 
-/** What a page is given: where it is, who looks, and the end of its stay. */
-function context(place, signal) {
+/** What a page is given: where it is, who looks, the end of its stay, and whether the user came by a step back. */
+function context(place, signal, back) {
 	return {
 		params: place.params,
 		query: new URLSearchParams(location.search),
 		account,
 		signal,
+		back,
 		go,
 		reload: () => show(),
 		entered,
 		left,
 		/** Asks for an address and sends a test; `more` goes into the request. */
 		async sendTest(more) {
-			(await import("./test-message.js")).sendTest(this, more);
+			await (await import("./test-message.js")).sendTest(this, more);
 		},
 		/** Do something again and again while the page is shown and seen. */
 		every(seconds, work) {
@@ -73,7 +75,7 @@ async function failed(error) {
 	}
 }
 
-async function show({ scroll = 0, focus = true } = {}) {
+async function show({ scroll = 0, focus = true, back = false } = {}) {
 	leaving.abort();
 	leaving = new AbortController();
 	const { signal } = leaving;
@@ -83,7 +85,7 @@ async function show({ scroll = 0, focus = true } = {}) {
 	try {
 		if (!place) throw Object.assign(new Error("There is no such page."), { status: 404 });
 		const page = await import(`./pages/${place.name}.js`).catch(api.unreachable);
-		content = await page.default(context(place, signal));
+		content = await page.default(context(place, signal, back));
 	} catch (error) {
 		if (signal.aborted) return;
 		if (error.status === undefined) console.error(error);
@@ -115,7 +117,8 @@ function mark(section) {
 /** Opens a page; `replace` leaves no step back. */
 function go(href, { replace = false, focus = true } = {}) {
 	history.replaceState({ ...history.state, scroll: scrollY }, "");
-	history[replace ? "replaceState" : "pushState"]({}, "", href);
+	const from = location.pathname + location.search;
+	history[replace ? "replaceState" : "pushState"]({ from }, "", href);
 	return show({ focus });
 }
 
@@ -168,7 +171,7 @@ document.addEventListener("click", (event) => {
 	event.preventDefault();
 	go(link.pathname + link.search);
 });
-addEventListener("popstate", (event) => show({ scroll: event.state?.scroll ?? 0 }));
+addEventListener("popstate", (event) => show({ scroll: event.state?.scroll ?? 0, back: true }));
 history.scrollRestoration = "manual";
 
 document.querySelector(".theme").addEventListener("click", () => {

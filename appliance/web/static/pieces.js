@@ -10,7 +10,7 @@ export function head(title, { about, crumb, actions = [], badge: status } = {}) 
 			"div",
 			null,
 			crumb && h("p", { class: "crumb" }, h("a", { href: crumb.href }, `← ${crumb.title}`)),
-			h("h1", { tabindex: "-1" }, title, status && " ", status),
+			h("h1", { tabindex: "-1" }, h("bdi", null, title), status && " ", status),
 			about && h("p", null, about),
 		),
 		actions.length > 0 && h("div", { class: "actions" }, actions),

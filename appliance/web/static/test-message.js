@@ -1,12 +1,16 @@
 // Sends a test message, and opens its page.
-import { post } from "./api.js";
+import { get, post } from "./api.js";
 import { h, path } from "./dom.js";
 import { dialog, form } from "./form.js";
 
+const SANDBOX = "One message, free of charge. The sandbox simulates its delivery: nothing leaves this server.";
+const DELIVERED = "One message, really delivered, free of charge. You see at once where it is.";
+
 /** Ask for an address and send; `more` goes into the request. */
-export function sendTest(page, more = {}) {
+export async function sendTest(page, more = {}) {
+	const { service } = await get("/v1/account", page.signal);
 	dialog("Send a test", (close) => [
-		h("p", { class: "quiet small" }, "One message, really delivered, for nothing. You see at once where it is."),
+		h("p", { class: "quiet small" }, service.delivery_mode === "sandbox" ? SANDBOX : DELIVERED),
 		form({
 			fields: [
 				{

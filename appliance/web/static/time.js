@@ -3,7 +3,7 @@ import { h } from "./dom.js";
 
 const format = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });
 const CLOCK = format({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const DAY = format({ day: "numeric", month: "short" });
+const UTC_DAY = format({ day: "numeric", month: "short", timeZone: "UTC" });
 const DAY_MINUTE = format({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const FULL = format({
 	day: "numeric",
@@ -18,7 +18,8 @@ const NUMBER = new Intl.NumberFormat("en");
 export const number = (value) => NUMBER.format(value);
 export const percent = (share) => (share === null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 export const count = (value, one, many) => `${number(value)} ${value === 1 ? one : many}`;
-export const day = (iso) => DAY.format(new Date(iso));
+/** A day as the statistics count them, from midnight to midnight in UTC. */
+export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
 export function bytes(size) {

@@ -124,7 +124,7 @@ function last(recipient) {
 /** One recipient; folded if there are many and all is well with it. */
 export function timeline(message, recipient, folded) {
 	const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
-	const title = fragment(h("span", { class: "mono address" }, recipient.email), badge(status));
+	const title = fragment(h("bdi", { class: "mono address" }, recipient.email), badge(status));
 	const story = fragment(
 		h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
 		h(

@@ -51,11 +51,21 @@ def test_a_cookie_gives_a_token_and_the_next_cookie(caller: Caller) -> None:
     assert renew(caller, cookie(response).value).status_code == 200
 
 
+def test_a_cookie_that_was_just_replaced_is_still_good(caller: Caller) -> None:
+    """Windows that are restored together send the same cookie: each gets a token, and all the same next cookie."""
+    first = cookie(caller.login()).value
+    answers = [renew(caller, first) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200] * 3
+    assert len({cookie(answer).value for answer in answers}) == 1
+    assert works(caller, answers[-1].json()["token"])
+    assert renew(caller, cookie(answers[0]).value).status_code == 200
+
+
 def test_a_cookie_that_comes_twice_ends_the_session(new_account: NewAccount) -> None:
     """Reuse means a copy: no cookie and no token of that session works any more, others of the user do."""
     caller = new_account()
     login, other = caller.login(), caller.login()
-    renewed = renew(caller, cookie(login).value)
+    renewed = renew(caller, cookie(renew(caller, cookie(login).value)).value)
     again = renew(caller, cookie(login).value)
     error(again, 401, "unauthorized")
     assert (cookie(again).value, cookie(again)["max-age"]) == ("", "0")

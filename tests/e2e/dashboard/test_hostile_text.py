@@ -66,6 +66,25 @@ def test_nothing_in_a_message_runs(stage: Stage, browser: Browser) -> None:
     shown(browser, "No message matches")
 
 
+def test_no_text_turns_another_around(stage: Stage, browser: Browser) -> None:
+    """An override of the direction is shown by its number, in <bdi>: name and badge stay in their order."""
+    account = stage.account()
+    message = stage.send(account, "ada@good.test", subject="\u202eevil.exe")
+    browser.log_in(account.email)
+    browser.go("Messages")
+    shown(browser, "[U+202E]evil.exe")
+    assert browser.script("return document.querySelectorAll('tr.linked bdi').length") >= 3
+    browser.open(f"/dashboard/messages/{message}")
+    shown(browser, "[U+202E]evil.exe")
+    assert browser.script("return document.querySelector('h1 bdi').textContent") == "[U+202E]evil.exe"
+    left, right = browser.script("""return [document.querySelector("h1 bdi"), document.querySelector("h1 .badge")].map(
+        (each) => each.getBoundingClientRect().left)""")
+    assert left < right
+    assert "\u202e" not in browser.driver.title
+    browser.click("Header")
+    shown(browser, "[U+202E]evil.exe")
+
+
 def test_nothing_in_the_settings_runs(stage: Stage, browser: Browser) -> None:
     """Names of keys and credentials, templates, reasons, programs that log in, what DNS shows, addresses of pages."""
     account = stage.account()

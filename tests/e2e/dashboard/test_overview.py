@@ -2,6 +2,7 @@
 
 import math
 import time
+from datetime import datetime
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -62,6 +63,22 @@ def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: 
         assert browser.count(".bar-sent") >= bars
     browser.driver.back()
     browser.see("Last 30 days")
+
+
+def test_a_day_is_that_of_utc_wherever_one_looks(stage: Stage, browser: Browser, busy: Provisioned) -> None:
+    """West of UTC the bars and the table of days have the dates of /v1/stats, and say that they are UTC."""
+    browser.log_in(busy.email)
+    browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/Los_Angeles"})
+    try:
+        browser.open("/dashboard?days=30")
+        browser.click_summary("Show as a table")
+        last = browser.one("(//main//tbody[tr[29]]/tr)[last()]/td[1]").text
+        axis = browser.one("//*[@class='axis']/span[last()]").text
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
+    days = stage.ask(busy, "GET", "/v1/stats?days=30")["days"]
+    start = datetime.fromisoformat(days[-1]["start"])
+    assert last == axis == f"{start.day} {start:%b} UTC"
 
 
 def test_what_waits_is_told_by_provider(stage: Stage, browser: Browser, busy: Provisioned) -> None:

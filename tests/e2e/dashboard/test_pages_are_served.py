@@ -59,6 +59,35 @@ def test_the_root_leads_to_the_dashboard(stage: Stage) -> None:
     assert (answer.status_code, answer.headers["location"]) == (302, "/dashboard")
 
 
+@pytest.mark.parametrize(
+    ("path", "led_to"),
+    [
+        ("/dashboard/", "/dashboard"),
+        ("/dashboard/messages/?status=queued&tag=a%26b", "/dashboard/messages?status=queued&tag=a%26b"),
+        ("/dashboard/templates/welcome/", "/dashboard/templates/welcome"),
+        ("/dashboard/domains/%0d%0ax//", "/dashboard/domains/%0d%0ax"),
+        ("/dashboard//example.com/", "/dashboard//example.com"),
+    ],
+)
+def test_a_slash_at_the_end_leads_to_the_page(stage: Stage, path: str, led_to: str) -> None:
+    """A path with a slash too many is redirected within the dashboard, its query kept."""
+    answer = fetch(stage, path)
+    assert (answer.status_code, answer.headers["location"]) == (302, led_to)
+
+
+def test_an_address_that_was_mistyped_shows_a_page(stage: Stage, browser: Browser) -> None:
+    """A slash too many leads to the page, and a malformed percent escape is told as a page that is not there."""
+    browser.log_in(stage.account().email)
+    browser.open("/dashboard/messages/?status=queued")
+    browser.see("Messages", "h1")
+    assert browser.path() == "/dashboard/messages?status=queued"
+    for path in ("/dashboard/messages/%zz", "/dashboard/domains/%ff"):
+        browser.open(path)
+        browser.see("Nothing here", "h1")
+    browser.click("Overview")
+    browser.see("Overview", "h1")
+
+
 def test_the_api_stays_as_it_is(stage: Stage) -> None:
     """Unknown paths are the error object, and answers of the API keep their policy; unknown pages are pages."""
     for path in ("/nothing", "/v1/nothing", "/dashboards"):
@@ -132,6 +161,17 @@ def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:
     finally:
         browser.driver.close()
         browser.driver.switch_to.window(first)
+    browser.open("/dashboard/account")
+    browser.see("Account", "h1")
+
+
+def test_windows_that_renew_together_stay_logged_in(stage: Stage, browser: Browser) -> None:
+    """Without a lock in common, as over plain HTTP, requests with one cookie are all answered; the session goes on."""
+    browser.log_in(stage.account().email)
+    ask = """const done = arguments[0];
+        Promise.all(Array.from({length: 6}, () => fetch("/v1/auth/refresh", {method: "POST"})))
+            .then((answers) => done(answers.map((each) => each.status)))"""
+    assert browser.driver.execute_async_script(ask) == [200] * 6
     browser.open("/dashboard/account")
     browser.see("Account", "h1")
 

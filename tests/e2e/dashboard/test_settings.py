@@ -81,6 +81,55 @@ def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) 
     assert browser.forbidden() == []
 
 
+def template_account(stage: Stage) -> Provisioned:
+    """An account with the template `welcome`."""
+    account = stage.account()
+    stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hello {{name}}", "html": "<p>Hi {{name}}</p>"})
+    return account
+
+
+def test_a_test_of_an_edited_template_publishes_nothing(stage: Stage, browser: Browser) -> None:
+    """A test sends what the editor holds, filled in; the template in use stays as it was, and the draft is kept."""
+    account = template_account(stage)
+    browser.log_in(account.email)
+    browser.open("/dashboard/templates/welcome")
+    browser.fill("Subject", "Draft for {{name}}")
+    browser.fill("HTML", "<p>Draft for {{name}}</p>")
+    browser.fill("name", "Ada & Co")
+    browser.click("Send a test")
+    browser.fill("To", "me@good.test")
+    browser.click("Send")
+    browser.see("Draft for Ada & Co", "h1")
+    message = browser.path().rpartition("/")[2]
+    assert "Draft for Ada &amp; Co" in stage.ask(account, "GET", f"/v1/emails/{message}/body")["html"]
+    stored = stage.ask(account, "GET", "/v1/templates/welcome")
+    assert (stored["version"], stored["subject"]) == (1, "Hello {{name}}")
+    browser.open("/dashboard/templates/welcome")
+    browser.see("have not saved")
+
+
+def test_a_new_template_overwrites_none(stage: Stage, browser: Browser) -> None:
+    """An alias that is taken is refused with the way to it, `new` is refused; one that a program made is reachable."""
+    account = template_account(stage)
+    stage.ask(account, "PUT", "/v1/templates/new", {"subject": "Made by a program", "text": "Hi"})
+    browser.log_in(account.email)
+    browser.open("/dashboard/templates/new")
+    browser.fill("Alias", "new")
+    browser.click("Create template")
+    browser.see("This name is reserved")
+    browser.fill("Alias", "welcome")
+    browser.click("Create template")
+    browser.see("There is a template with this alias.")
+    assert stage.ask(account, "GET", "/v1/templates/welcome")["version"] == 1
+    browser.click("Open it")
+    browser.see("welcome", "h1")
+    browser.go("Templates")
+    browser.one("//td//a[normalize-space()='new']").click()
+    browser.until(lambda: browser.field("Subject").get_attribute("value") == "Made by a program", "the template")
+    browser.click("Save as a new version")
+    browser.see("Version 2")
+
+
 def test_an_address_is_suppressed_and_released(stage: Stage, browser: Browser) -> None:
     """The list can be added to and taken from."""
     account = stage.account()

@@ -25,6 +25,11 @@ def test_days_are_the_sum_of_their_hours() -> None:
     assert told.totals.bounce_rate == 0.25
 
 
+def test_simulated_mail_that_waits_is_told() -> None:
+    """It is in no pool, so it has a number of its own."""
+    assert stats(AccountStatistics({}, {}, (), 16), MIDNIGHT, MIDNIGHT, 1, "req_1").sandbox == 16
+
+
 @pytest.mark.parametrize(
     ("by_bucket", "share", "expected"),
     [

@@ -140,7 +140,7 @@ export default async function account(page) {
 			"div",
 			{ class: "card" },
 			facts([
-				["Name", mine.name],
+				["Name", h("bdi", null, mine.name)],
 				["Account id", h("code", null, mine.id), copyButton(mine.id, "account id")],
 				["Credits", mine.credits === null ? "no limit" : number(mine.credits)],
 				["Daily cap", mine.daily_cap === null ? "none" : `${number(mine.daily_cap)} recipients a day (UTC)`],

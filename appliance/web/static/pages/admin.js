@@ -1,11 +1,10 @@
 // The operator's page: all accounts, and the queue by provider pool.
 import { get, post } from "../api.js";
-import { trace } from "../chart.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, path, s, toast } from "../dom.js";
 import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
-import { ago, number, when } from "../time.js";
+import { ago, count, number, when } from "../time.js";
 
 const ACCOUNTS = [
 	{ title: "Name" },
@@ -92,8 +91,8 @@ function accountRow(page) {
 		await page.reload();
 	};
 	return (each) => [
-		each.name,
-		h("span", { class: "mono" }, each.email),
+		h("bdi", null, each.name),
+		h("bdi", { class: "mono" }, each.email),
 		each.credits === null ? "no limit" : number(each.credits),
 		each.daily_cap === null ? "none" : number(each.daily_cap),
 		each.suspended ? badge("failed", "suspended") : badge("success", "active"),
@@ -280,6 +279,18 @@ function remember(past, nodes) {
 	}
 }
 
+/** The course of a number as a small line, newest on the right, scaled to `top`; `most` values fill its width. */
+function trace(values, top, most) {
+	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
+	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
+	if (points.length === 1) points.unshift(`${x(-1).toFixed(1)},${points[0].split(",")[1]}`);
+	return s(
+		"svg",
+		{ class: "trace", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" },
+		s("polyline", { points: points.join(" ") }),
+	);
+}
+
 // The number, and its course since the page was opened, on one scale for all nodes.
 function traced(past, name, field) {
 	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
@@ -329,7 +340,7 @@ export default async function admin(page) {
 		warm = h("div");
 	const past = new Map();
 	const draw = async () => {
-		const [{ paused, pools, warmups }, shared] = await Promise.all([
+		const [{ paused, pools, warmups, sandbox }, shared] = await Promise.all([
 			get("/v1/admin/queue", page.signal),
 			get("/v1/admin/nodes", page.signal),
 		]);
@@ -338,11 +349,11 @@ export default async function admin(page) {
 		const told =
 			paused &&
 			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
+		const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
 		queue.replaceChildren(
 			told || "",
-			pools.length
-				? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups)))
-				: h("p", { class: "quiet" }, "Nothing waits, and nothing is held."),
+			pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))) : "",
+			simulated || !pools.length ? h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held.") : "",
 		);
 		warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
 	};

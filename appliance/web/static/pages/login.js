@@ -38,8 +38,11 @@ export default async function login(page) {
 		h(
 			"p",
 			{ class: "quiet small" },
-			"The first start printed a login. For a new password, ask the operator: ",
+			"Without a configuration file, the first start prints a login. Else the operator makes one with ",
+			h("code", null, "appliance account create"),
+			", and a new password with ",
 			h("code", null, "appliance account password"),
+			".",
 		),
 	);
 }

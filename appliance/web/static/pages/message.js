@@ -2,7 +2,7 @@
 import { get, post } from "../api.js";
 import { fragment, h, path, query, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { standing } from "../lists.js";
+import { standing, templatePath } from "../lists.js";
 import { badge, button, copyButton, errorText, facts, head, section, table } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { preview } from "../preview.js";
@@ -19,10 +19,10 @@ const isNear = (message) =>
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
 function details(message) {
-	const link = message.template && h("a", { href: path("/dashboard/templates", message.template) }, message.template);
+	const link = message.template && h("a", { href: templatePath(message.template) }, message.template);
 	return facts([
 		["Message id", h("code", null, message.id), copyButton(message.id, "message id")],
-		["From", message.from],
+		["From", h("bdi", null, message.from)],
 		["Envelope sender", h("code", null, message.envelope_from)],
 		message.tags.length > 0 && [
 			"Tags",
@@ -73,7 +73,10 @@ async function body(message, signal) {
 	if (!message.body_kept) return section("What it says", h("p", { class: "quiet" }, "The body is no longer kept."));
 	const found = await get(`${path("/v1/emails", message.id)}/body`, signal);
 	const columns = [{ title: "Name" }, { title: "Value", class: "break" }];
-	const files = found.attachments.map((each) => [each.filename, `${each.content_type}, ${bytes(each.size)}`]);
+	const files = found.attachments.map((each) => [
+		h("bdi", null, each.filename),
+		`${each.content_type}, ${bytes(each.size)}`,
+	]);
 	return section(
 		"What it says",
 		found.truncated && h("p", { class: "quiet" }, "It is long: not all of it is shown."),
@@ -92,12 +95,21 @@ async function body(message, signal) {
 						table(
 							"Header fields",
 							columns,
-							found.headers.map((each) => [h("code", null, each.name), h("code", { class: "break" }, each.value)]),
+							found.headers.map((each) => [
+								h("code", null, each.name),
+								h("code", { class: "break" }, h("bdi", null, each.value)),
+							]),
 						),
 				],
 			].filter(Boolean),
 		),
 	);
+}
+
+/** The list that the user came from, with its filters. */
+function list() {
+	const from = history.state?.from ?? "";
+	return from.startsWith("/dashboard/messages?") ? from : "/dashboard/messages";
 }
 
 export default async function message(page) {
@@ -149,7 +161,7 @@ export default async function message(page) {
 	const [content] = await Promise.all([body(shown, page.signal).catch(errorText), tell()]);
 	return fragment(
 		head(shown.subject || "(no subject)", {
-			crumb: { href: "/dashboard/messages", title: "Messages" },
+			crumb: { href: list(), title: "Messages" },
 			badge: state,
 			about: ["Accepted ", when(shown.created_at), ` for ${count(shown.recipient_count, "recipient", "recipients")}`],
 			actions: [cancel],

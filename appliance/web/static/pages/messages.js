@@ -22,9 +22,9 @@ function listed(message) {
 	const [first] = message.recipients;
 	const more = message.recipient_count - 1;
 	const to = fragment(
-		h("span", { class: "mono" }, first?.email ?? "–"),
+		h("bdi", { class: "mono" }, first?.email ?? "–"),
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
-		h("span", { class: "narrow quiet" }, message.subject || "(no subject)"),
+		h("bdi", { class: "narrow quiet" }, message.subject || "(no subject)"),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
 	return row(COLUMNS, {
@@ -33,11 +33,11 @@ function listed(message) {
 		cells: [
 			to,
 			fragment(
-				message.subject || h("span", { class: "quiet" }, "(no subject)"),
+				h("bdi", { class: !message.subject && "quiet" }, message.subject || "(no subject)"),
 				message.source !== "api" && h("span", { class: "tag" }, message.source),
-				message.tags.map((tag) => h("span", { class: "tag" }, tag)),
+				message.tags.map((tag) => h("bdi", { class: "tag" }, tag)),
 			),
-			h("span", { class: "mono quiet" }, sender),
+			h("bdi", { class: "mono quiet" }, sender),
 			badge(standing(message)),
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],
@@ -160,27 +160,37 @@ function merge(body, emails, waiting) {
 		);
 }
 
+let left = null; // the list that was shown last: its filters, its rows, and where it goes on
+
 export default async function messages(page) {
 	const filters = Object.fromEntries(
 		FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]),
 	);
-	const first = await find(filters, undefined, page.signal);
+	// A step back shows the rows that were loaded, and asks for what is new.
+	const kept = page.back && left?.search === location.search ? left : null;
+	const first = kept ?? (await find(filters, undefined, page.signal));
 	const actions = [button("Send a test", () => page.sendTest(), "primary")];
 	const top = fragment(head("Messages", { actions }), filterForm(page, filters));
 	const list = table("Messages, newest first", COLUMNS, []);
 	const body = list.querySelector("tbody");
-	body.append(...first.emails.map(listed));
+	body.append(...(kept?.rows ?? first.emails.map(listed)));
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
-	const place = h("div", null, first.emails.length || first.next ? list : await nothing(page, filters));
-	page.every(2, async () => {
+	const place = h("div", null, body.rows.length || first.next ? list : await nothing(page, filters));
+	const renew = async () => {
 		const { emails } = await get(query("/v1/emails", { ...filters, limit: PAGE }), page.signal);
 		if (emails.length && !list.isConnected) place.replaceChildren(list);
 		merge(body, emails, waiting);
-	});
-	const rest = older(first.next, async (cursor) => {
+	};
+	if (kept) renew().catch(() => {});
+	page.every(2, renew);
+	let { next } = first;
+	const rest = older(next, async (cursor) => {
 		const part = await find(filters, cursor, page.signal);
 		body.append(...part.emails.map(listed));
-		return part.next;
+		next = part.next;
+		return next;
 	});
+	const { search } = location;
+	page.signal.addEventListener("abort", () => (left = { search, rows: [...body.rows], next }));
 	return fragment(top, waiting, place, rest);
 }

@@ -3,7 +3,7 @@ import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, style } from "../dom.js";
 import { button, head, notice, section, table } from "../pieces.js";
-import { day, hour, number, percent, span } from "../time.js";
+import { count, hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
@@ -39,18 +39,16 @@ function tiles(totals, account) {
 	);
 }
 
-function queue(waiting) {
-	if (!waiting.length) return h("p", { class: "quiet" }, "Nothing waits.");
+function queue(waiting, sandbox) {
+	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
+	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
 	const columns = [
 		{ title: "Provider" },
 		{ title: "Due now", class: "number" },
 		{ title: "Deferred to a later try", class: "number" },
 	];
-	return table(
-		"Mail that waits, by provider",
-		columns,
-		waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]),
-	);
+	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
+	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
 }
 
 function step(done, title, text, action) {
@@ -120,7 +118,7 @@ export default async function overview(page) {
 		const steps = await firstSteps(page);
 		const drawing = hourly
 			? chart("Recipients per hour", stats.hours, hour)
-			: chart("Recipients per day", stats.days, day);
+			: chart("Recipients per day (UTC)", stats.days, utcDay);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
@@ -134,7 +132,7 @@ export default async function overview(page) {
 						tiles(stats.totals, account),
 					),
 					h("section", null, h("div", { class: "card" }, drawing)),
-					section("Waiting, by provider", queue(stats.queue)),
+					section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 				],
 			),
 		);

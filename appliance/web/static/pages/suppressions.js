@@ -17,15 +17,19 @@ export default async function suppressions(page) {
 	const load = loader(page.signal, "/v1/suppressions", "suppressions");
 	const first = await load();
 	const listed = (each) => [
-		h("span", { class: "mono break" }, each.address),
-		each.reason,
+		h("bdi", { class: "mono break" }, each.address),
+		h("bdi", null, each.reason),
 		when(each.created_at),
 		button(
 			"Release",
-			async () => {
+			async (made) => {
 				await del(path("/v1/suppressions", each.address));
 				toast(`${each.address} may be sent to again`);
-				await page.reload();
+				const row = made.closest("tr");
+				const near = row.nextElementSibling ?? row.previousElementSibling;
+				if (!near) return page.reload();
+				row.remove();
+				near.querySelector("button").focus();
 			},
 			"tiny",
 			{ "aria-label": `Release ${each.address}` },

@@ -2,7 +2,7 @@
 import { del, get, put } from "../api.js";
 import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
-import { loader, paged } from "../lists.js";
+import { loader, paged, templatePath } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
 import { escaped, filled, preview, variables } from "../preview.js";
 import { when } from "../time.js";
@@ -64,7 +64,7 @@ function viewer(values) {
 function versions(first, load, take) {
 	const shown = (each) => [
 		String(each.version),
-		each.subject ?? "",
+		h("bdi", null, each.subject ?? ""),
 		when(each.created_at),
 		each.version === first.items[0].version
 			? "in use"
@@ -73,9 +73,30 @@ function versions(first, load, take) {
 	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
 }
 
+/** What the editor holds, filled in, as the fields of a request: sent without being saved. */
+function unsaved(source, values) {
+	if (!source.text && !source.html) throw new Error("Write the HTML or the plain text first.");
+	const write = { html: escaped };
+	return Object.fromEntries(
+		FIELDS.filter((each) => source[each] !== "").map((each) => [each, filled(source[each], values, write[each])]),
+	);
+}
+
+/** Refuses an alias that is taken, which saving would overwrite, and the one that this page has. */
+async function checkNew(alias) {
+	const refuse = (...detail) => {
+		throw Object.assign(new Error("This alias cannot be used."), { status: 409, field: "alias", detail });
+	};
+	if (alias === NEW) refuse("This name is reserved. Choose another one.");
+	const taken = await get(path("/v1/templates", alias)).catch((error) => {
+		if (error.status !== 404) throw error;
+	});
+	if (taken) refuse("There is a template with this alias. ", h("a", { href: templatePath(alias) }, "Open it"));
+}
+
 export default async function template(page) {
 	const [name] = page.params;
-	const isNew = name === NEW;
+	const isNew = name === NEW && !page.query.has("stored");
 	const load = loader(page.signal, `${path("/v1/templates", name)}/versions`, "versions", "before");
 	const [stored, earlier] = await Promise.all([
 		isNew ? START : get(path("/v1/templates", name), page.signal),
@@ -83,7 +104,7 @@ export default async function template(page) {
 		style("pages"),
 	]);
 	const saved = Object.fromEntries(FIELDS.map((each) => [each, stored[each] ?? ""]));
-	const draft = drafts(name);
+	const draft = drafts(isNew ? "" : name);
 	const begun = draft.read();
 	const source = { ...saved, ...begun };
 	const values = {};
@@ -128,6 +149,7 @@ export default async function template(page) {
 		].filter(Boolean),
 		submit: isNew ? "Create template" : "Save as a new version",
 		async send(given) {
+			if (isNew) await checkNew(given.alias);
 			const done = await save(given.alias ?? name);
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
@@ -161,13 +183,9 @@ export default async function template(page) {
 					"danger",
 				),
 				button("Send a test", async () => {
-					if (FIELDS.some((each) => source[each] !== saved[each]))
-						Object.assign(
-							saved,
-							await save(name).then((done) => Object.fromEntries(FIELDS.map((each) => [each, done[each] ?? ""]))),
-						);
 					const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
-					await page.sendTest({ template: name, variables: given });
+					const isSaved = FIELDS.every((each) => source[each] === saved[each]);
+					await page.sendTest(isSaved ? { template: name, variables: given } : unsaved(source, given));
 				}),
 			];
 	return fragment(

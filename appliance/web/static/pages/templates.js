@@ -1,6 +1,6 @@
 // The list of templates.
-import { fragment, h, path, style } from "../dom.js";
-import { loader, paged } from "../lists.js";
+import { fragment, h, style } from "../dom.js";
+import { loader, paged, templatePath } from "../lists.js";
 import { code, empty, head } from "../pieces.js";
 import { when } from "../time.js";
 
@@ -13,10 +13,10 @@ const COLUMNS = [
 ];
 
 const listed = (each) => ({
-	href: path("/dashboard/templates", each.alias),
+	href: templatePath(each.alias),
 	cells: [
 		h("span", { class: "mono" }, each.alias),
-		each.subject ?? "–",
+		h("bdi", null, each.subject ?? "–"),
 		h("span", { class: "mono quiet" }, each.variables.join(", ") || "none"),
 		String(each.version),
 		when(each.updated_at),

@@ -1,7 +1,7 @@
 // The webhook: its URL, its secret, a ping, and the posts.
 import { del, get, post, put } from "../api.js";
 import { fragment, h, query, toast } from "../dom.js";
-import { confirmed, form, secretBox } from "../form.js";
+import { confirmed, form, shownOnce } from "../form.js";
 import { older } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
@@ -52,8 +52,9 @@ function settings(page, hook, secretPlace) {
 }
 
 function showSecret(page, place, secret) {
-	const box = secretBox(
+	const box = shownOnce(
 		"Signing secret",
+		"The server keeps it encrypted, to sign with.",
 		[["Secret", secret]],
 		h(
 			"p",

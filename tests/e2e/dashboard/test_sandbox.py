@@ -1,0 +1,84 @@
+"""A program that delivers nothing says so: what the dashboard tells in the sandbox is true there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.model.mail import Role
+from appliance.store.pools import EVERY
+from tests.e2e.contract.service import change
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.fakes import webhook_server
+from tests.running_appliance import Running, add_account, appliance
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of it is."""
+    return tmp_path_factory.mktemp("sandbox")
+
+
+@pytest.fixture(scope="module")
+def receiver(directory: Path) -> Iterator[Any]:
+    """The customer's server."""
+    with webhook_server.hooks(directory) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def running(directory: Path, receiver: Any) -> Iterator[Running]:
+    """A program with a configuration file, in the sandbox."""
+    settings: Any = {"webhooks": receiver.settings(directory)}
+    with appliance(directory, **settings) as started:
+        yield started
+
+
+def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Any, browser: Browser) -> None:
+    """The login page, the test dialog and the webhook's secret say what holds for this server."""
+    here = Browser(browser.driver, running.url)
+    here.open("/dashboard/login")
+    assert "The first start printed a login" not in here.text()
+    here.see("appliance account create", "code")
+    here.log_in(running.account.email)
+    here.click("Send a test")
+    dialog = here.one("//dialog")
+    assert "nothing leaves this server" in dialog.text
+    assert "really delivered" not in dialog.text
+    here.click("Cancel")
+    here.go("Webhook")
+    here.fill("URL", receiver.url("/hook"))
+    here.click("Create webhook")
+    secret = here.one("//*[contains(@class, 'secret')]").text
+    assert "keeps it encrypted" in secret
+    assert "fingerprint" not in secret
+
+
+def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -> None:
+    """Under a pause of all mail, overview and administration say how many recipients wait."""
+    operator = add_account(running.data_dir, "operator", role=Role.ADMIN)
+    change(running.data_dir, lambda store: store.pools.hold(EVERY, "maintenance"))
+    headers = {**operator.bearer, "Idempotency-Key": "waits"}
+    body = {"from": f"shop@{operator.domain}", "to": ["a@example.net", "b@example.net"], "subject": "Hi", "text": "Hi."}
+    try:
+        with running.client(headers=headers) as client:
+            assert client.post("/emails", json=body).status_code == 202
+        here = Browser(browser.driver, running.url)
+        here.log_in(operator.email)
+        here.see("2 recipients wait in the sandbox.")
+        assert "Nothing waits" not in here.text()
+        here.go("Admin")
+        here.see("2 recipients wait in the sandbox.")
+        assert "Nothing waits" not in here.text()
+    finally:
+        change(running.data_dir, lambda store: store.pools.release(EVERY))
+
+
+def test_a_test_that_is_delivered_says_so(stage: Stage, browser: Browser) -> None:
+    """Where mail leaves the server, the test dialog says that."""
+    browser.log_in(stage.account().email)
+    browser.click("Send a test")
+    assert "really delivered" in browser.one("//dialog").text
+    browser.click("Cancel")
