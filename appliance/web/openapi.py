@@ -37,11 +37,11 @@ from appliance.web.field_descriptions import describe_fields
 from appliance.web.operations import Json, Operation, camel_case, operations_of, parameter
 from appliance.webhook.post import USER_AGENT_HEADER
 
-SCHEMAS, RESPONSES, HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
+_TO_SCHEMAS, _TO_RESPONSES, _TO_HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
+class _Tag:
     """A group of operations, as documents and generated clients show it."""
 
     name: str
@@ -54,27 +54,27 @@ class Tag:
         yield from (operation for routes in self.routes for _, operation in operations_of(routes))
 
 
-TAGS = (
-    Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
-    Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
-    Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes)),
-    Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
-    Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
-    Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
-    Tag("Templates", "Subjects and bodies with placeholders, stored under an alias.", (TemplateRoutes,)),
-    Tag("Suppressions", "Addresses that the account no longer sends to.", (SuppressionRoutes,)),
-    Tag("Webhook", "Where results are posted, and the history of posts.", (WebhookRoutes, WebhookDeliveryRoutes)),
-    Tag(
+_TAGS = (
+    _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
+    _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
+    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes)),
+    _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
+    _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
+    _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
+    _Tag("Templates", "Subjects and bodies with placeholders, stored under an alias.", (TemplateRoutes,)),
+    _Tag("Suppressions", "Addresses that the account no longer sends to.", (SuppressionRoutes,)),
+    _Tag("Webhook", "Where results are posted, and the history of posts.", (WebhookRoutes, WebhookDeliveryRoutes)),
+    _Tag(
         "Administration",
         "All accounts, the queue and the nodes; for administrators.",
         (AdminAccountRoutes, AdminQueueRoutes, AdminNodeRoutes),
     ),
-    Tag("Health", "For monitoring and load balancers.", (HealthRoutes,)),
+    _Tag("Health", "For monitoring and load balancers.", (HealthRoutes,)),
 )
-EVENTS_TAG = Tag("Events", "What the service posts to the account's webhook.")
-ROUTES: tuple[type[Routes], ...] = tuple(routes for tag in TAGS for routes in tag.routes)
+_EVENTS_TAG = _Tag("Events", "What the service posts to the account's webhook.")
+ROUTES: tuple[type[Routes], ...] = tuple(routes for tag in _TAGS for routes in tag.routes)
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Transactional email over HTTP, served by mail appliance {version}.
 
 Programs send with an SMTP credential (HTTP Basic) or an API key (Bearer); everything under `/v1` needs the token of a
@@ -83,10 +83,10 @@ login. Every answer has the header `X-Request-ID`, equal to `request_id` in its 
 
 
 def document(base_url: str) -> Json:
-    operations = [operation for tag in TAGS for operation in tag.operations()]
+    operations = [operation for tag in _TAGS for operation in tag.operations()]
     schemas, references = _schemas(operations)
     paths: dict[str, Json] = {}
-    for tag in TAGS:
+    for tag in _TAGS:
         for operation in tag.operations():
             described = {"tags": [tag.name], **_operation(operation, references)}
             paths.setdefault(operation.path, {})[operation.method.lower()] = described
@@ -95,10 +95,10 @@ def document(base_url: str) -> Json:
         "info": {
             "title": "Mail appliance",
             "version": "1.0.0",
-            "description": DESCRIPTION.format(version=__version__),
+            "description": _DESCRIPTION.format(version=__version__),
         },
         "servers": [{"url": base_url}],
-        "tags": [{"name": tag.name, "description": tag.description} for tag in (*TAGS, EVENTS_TAG)],
+        "tags": [{"name": tag.name, "description": tag.description} for tag in (*_TAGS, _EVENTS_TAG)],
         "paths": paths,
         "webhooks": {name: {"post": _event(name, references[WebhookEvent])} for name in _EVENTS},
         "components": {
@@ -118,8 +118,8 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types = [operation.success[1] for operation in operations]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
-    found, schemas = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
-    schemas |= request_schema.components(SCHEMAS + "{name}")
+    found, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
+    schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
     describe_fields(schemas)
     _type_enums(schemas)
     return schemas, dict(zip(types, found, strict=True))
@@ -138,7 +138,7 @@ def _type_enums(node: Any) -> None:
 
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
-    headers = {name: {"$ref": HEADERS + name} for name in ("X-Request-ID", *operation.headers)}
+    headers = {name: {"$ref": _TO_HEADERS + name} for name in ("X-Request-ID", *operation.headers)}
     answer = {"description": description, "headers": headers, "content": _content(references[success])}
     if operation.links:
         answer["links"] = operation.links
@@ -159,7 +159,7 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
 
 
 def _content(reference: Json, examples: dict[str, Any] | None = None) -> Json:
-    shown = SCHEMA_EXAMPLES.get(reference["$ref"].removeprefix(SCHEMAS)) if examples is None else examples
+    shown = SCHEMA_EXAMPLES.get(reference["$ref"].removeprefix(_TO_SCHEMAS)) if examples is None else examples
     named = {"examples": {name: {"value": value} for name, value in shown.items()}} if shown else {}
     return {"application/json": {"schema": reference, **named}}
 
@@ -167,7 +167,7 @@ def _content(reference: Json, examples: dict[str, Any] | None = None) -> Json:
 def _error(operation: Operation, status: int) -> Json:
     """The response that all operations share, with the codes that this one may answer."""
     codes = [code.value for code in operation.errors if code.status == status]
-    return {"$ref": RESPONSES + _ERROR_NAMES[status], "description": _either(codes)}
+    return {"$ref": _TO_RESPONSES + _ERROR_NAMES[status], "description": _either(codes)}
 
 
 def _either(codes: list[str]) -> str:
@@ -210,13 +210,13 @@ _MAY_RETRY_AFTER = (401, 409)  # after too many wrong credentials; `idempotency_
 
 def _error_response(status: int, reference: Json) -> Json:
     codes = [code for code in Code if code.status == status]
-    headers: Json = {"X-Request-ID": {"$ref": HEADERS + "X-Request-ID"}}
+    headers: Json = {"X-Request-ID": {"$ref": _TO_HEADERS + "X-Request-ID"}}
     if status == 401:
-        headers["WWW-Authenticate"] = {"$ref": HEADERS + "WWW-Authenticate"}
+        headers["WWW-Authenticate"] = {"$ref": _TO_HEADERS + "WWW-Authenticate"}
     if status in _ALWAYS_RETRY_AFTER:
         headers["Retry-After"] = {**_HEADERS["Retry-After"], "required": True}
     elif status in _MAY_RETRY_AFTER:
-        headers["Retry-After"] = {"$ref": HEADERS + "Retry-After"}
+        headers["Retry-After"] = {"$ref": _TO_HEADERS + "Retry-After"}
     content = _content(reference, {code.value: error_example(code) for code in codes})
     return {"description": _either([code.value for code in codes]), "headers": headers, "content": content}
 
@@ -262,7 +262,7 @@ _EVENT_HEADERS = (
 
 def _event(name: str, reference: Json) -> Json:
     return {
-        "tags": [EVENTS_TAG.name],
+        "tags": [_EVENTS_TAG.name],
         "summary": _EVENTS[name],
         "description": _EVENT_DESCRIPTION,
         "operationId": camel_case(name),

@@ -78,7 +78,7 @@ def test_every_pattern_compiles_in_unicode_mode(tmp_path: Path) -> None:
     """JavaScript reads each pattern, of schemas and of parameters, as a regular expression with the flag `u`."""
     code = """let count = 0;
         const walk = (node) => {
-          if (typeof node?.pattern === "string") { new RegExp(node.pattern, "u"); count++; }
+          if (typeof node?.pattern === "string") { new RegExp(node.pattern, "u"); count = count + 1; }
           if (node && typeof node === "object") Object.values(node).forEach(walk);
         };
         walk(JSON.parse(require("fs").readFileSync(0, "utf8")));
