@@ -15,7 +15,7 @@ import pytest
 TABLE = Path(__file__).parents[1] / "packaging" / "test-programs.txt"
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))  # not in every PATH
 
-_REASON = re.compile(r"needs ([\w-]+) \((?:apt-get install|npm install --global) ([\w.+@-]+)\)")
+_REASON = re.compile(r"needs ([\w-]+) \((?:apt-get install|npm install --global) ([\w.+@/-]+)\)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ The JSON body of an event is made when the result is recorded, so all attempts p
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from appliance.model.mail import RecipientStatus
 from appliance.times import rfc3339
@@ -141,24 +142,26 @@ def excerpt(body: bytes) -> str:
 _ENCODER = msgspec.json.Encoder()
 
 
-class _Data(Struct, gc=False):
-    """The data of one recipient; what is unset is left out."""
+class WebhookEventData(Struct, gc=False):
+    """The data of an event: one recipient and its result. What would be empty is left out."""
 
-    email_id: str | UnsetType
-    recipient_id: str | UnsetType
-    to: str | UnsetType
-    sender: str | UnsetType = msgspec.field(name="from")
-    subject: str | UnsetType
-    smtp_code: int | UnsetType
-    smtp_response: str | UnsetType
+    email_id: str | UnsetType = UNSET
+    recipient_id: str | UnsetType = UNSET
+    to: str | UnsetType = UNSET
+    sender: str | UnsetType = msgspec.field(name="from", default=UNSET)
+    subject: str | UnsetType = UNSET
+    smtp_code: int | UnsetType = UNSET
+    smtp_response: str | UnsetType = UNSET
     test: bool | UnsetType = UNSET
 
 
-class _Envelope(Struct, gc=False):
+class WebhookEvent(Struct, gc=False):
+    """The body of a post to a webhook."""
+
     id: str
-    type: str
-    created_at: str
-    data: _Data
+    type: Annotated[str, Meta(extra_json_schema={"enum": [*EventType, PING_TYPE]})]
+    created_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+    data: WebhookEventData
 
 
 def envelope(
@@ -175,7 +178,7 @@ def envelope(
     smtp_response: str | None,
 ) -> bytes:
     """The JSON body of a recipient's final result; empty fields are left out."""
-    data = _Data(
+    data = WebhookEventData(
         email_id or UNSET,
         recipient_id or UNSET,
         to or UNSET,
@@ -184,9 +187,9 @@ def envelope(
         UNSET if smtp_code is None else smtp_code,
         (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
     )
-    return _ENCODER.encode(_Envelope(event_id, EVENT_TYPES[status], rfc3339(created_at), data))
+    return _ENCODER.encode(WebhookEvent(event_id, EVENT_TYPES[status], rfc3339(created_at), data))
 
 
 def ping_envelope(event_id: str, created_at: int) -> bytes:
-    data = _Data(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
-    return _ENCODER.encode(_Envelope(event_id, PING_TYPE, rfc3339(created_at), data))
+    data = WebhookEventData(UNSET, UNSET, UNSET, UNSET, PING_SUBJECT, UNSET, UNSET, test=True)
+    return _ENCODER.encode(WebhookEvent(event_id, PING_TYPE, rfc3339(created_at), data))

@@ -48,7 +48,7 @@ def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
     return kind(**given)
 
 
-class ErrorObject(msgspec.Struct):
+class Error(msgspec.Struct):
     """The body of every error: a sentence for people, a code for programs, the request to quote."""
 
     error: str
@@ -82,7 +82,7 @@ def error_answer(
 ) -> Answer:
     """Status, headers and body of an error; `status` replaces that of the code."""
     REFUSALS.add(("http", code))
-    body = msgspec.json.encode(ErrorObject(text, code, request_id))
+    body = msgspec.json.encode(Error(text, code, request_id))
     headers = json_answer(body, request_id)
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))

@@ -210,12 +210,12 @@ class HealthAnswer(msgspec.Struct):
 
 class HealthRoutes(Routes):
     @Operation("GET /healthz", (200, HealthAnswer, "Alive."))
-    async def alive(self) -> HealthAnswer:
+    async def get_health(self) -> HealthAnswer:
         """Tell whether the process is alive."""
         return HealthAnswer("ok", request_id())
 
     @Operation("GET /readyz", (200, HealthAnswer, "Ready."), (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE))
-    async def ready(self) -> HealthAnswer:
+    async def get_readiness(self) -> HealthAnswer:
         """Tell whether the service takes mail: storage writable, not shutting down."""
         if self.services.stopping.is_set():
             raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)

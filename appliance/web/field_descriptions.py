@@ -317,6 +317,21 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "subject": "The domain, the pool or the URL it is about; null if it is about none.",
     },
     "WebhookAnswer": {"webhook": "The webhook; null if the account has none."},
+    "WebhookEvent": {
+        "id": "The event's id, `evt_…`; retries and replays share it.",
+        "created_at": "When the result was recorded; retries and replays do not change it.",
+        "data": "The recipient and its result.",
+    },
+    "WebhookEventData": {
+        "email_id": "The message, as in `GET /emails/{id}`.",
+        "recipient_id": "The recipient in that message.",
+        "to": "The address that reached its result.",
+        "from": "The envelope sender (MAIL FROM), which need not be the `From` of the message.",
+        "subject": "The first 200 characters of the subject.",
+        "smtp_code": "The mail server's reply code; left out when no server was asked.",
+        "smtp_response": "The first 500 characters of its reply, or why none was asked.",
+        "test": "True in `webhook.test` only.",
+    },
     "WebhookRequest": {
         "url": "An `https` URL of a public host, with a port that the operator allows.",
         "events": "The types of event to post; all if left out.",

@@ -92,7 +92,21 @@ EMAIL_OPERATIONS = (
         SEND,
         (_KEY,),
         ("Idempotent-Replayed", "Original-Request-ID"),
+        id="sendEmail",
         summary="Accept a message for delivery.",
+        description=(
+            "One credit is reserved for each unique recipient. A 202 means that the message is on disk and will be "
+            "delivered, not that it was: read that with `getEmail`, or have it posted to a webhook.\n\n"
+            "A request that was not answered, or answered with 429, 503 or `idempotency_in_progress`, is safe to send "
+            "again with the same `Idempotency-Key` and body: it is never accepted twice."
+        ),
+        links={
+            "getEmail": {
+                "operationId": "getEmail",
+                "parameters": {"id": "$response.body#/id"},
+                "description": "What became of the message.",
+            }
+        },
     ),
     Operation(
         "GET /emails/{id}",
@@ -100,6 +114,11 @@ EMAIL_OPERATIONS = (
         (Code.UNAUTHORIZED, Code.NOT_FOUND),
         security=SEND,
         parameters=(MESSAGE_ID,),
+        id="getEmail",
         summary="Read a message and what became of each recipient.",
+        description=(
+            "`status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. "
+            "A message of another account is not found. An API key needs the scope `full` for this."
+        ),
     ),
 )

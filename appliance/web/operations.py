@@ -1,9 +1,11 @@
 """The operations of the API: each is declared once, as the decorator of the method that answers it.
 
-A class of routes has one method per operation, whose docstring is its summary. `create_app` registers them with Quart,
-and `openapi.document` describes them, both from the same declaration.
+A class of routes has one method per operation. Its name is the operation's id, and its docstring the summary and, below
+it, the description. `create_app` registers them with Quart, and `openapi.document` describes them, both from the same
+declaration.
 """
 
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
@@ -45,12 +47,16 @@ class Operation:
     parameters: tuple[Json, ...] = ()
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
     role: Role | None = None  # the method is called with a user who has this role
+    id: str = ""
     summary: str = ""
+    description: str = ""
+    links: Json | None = None  # from the success to other operations
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
-        # For `operations_of`.
-        handler.operation = replace(self, summary=handler.__doc__ or "")  # type: ignore[attr-defined]
+        summary, _, description = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
+        described = replace(self, id=camel_case(handler.__name__), summary=summary, description=description)
+        handler.operation = described  # type: ignore[attr-defined]  # for `operations_of`
         return handler
 
     @property
@@ -66,6 +72,12 @@ class Operation:
     def rule(self) -> str:
         """The path as Quart writes it."""
         return _PARAMETER.sub(lambda found: f"<{found[2] or 'default'}:{found[1]}>", self.name.partition(" ")[2])
+
+
+def camel_case(name: str) -> str:
+    """`list_domains` and `list.domains` as `listDomains`."""
+    first, *others = re.split(r"[._]", name)
+    return first + "".join(word.title() for word in others)
 
 
 def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:

@@ -25,6 +25,9 @@ def objects_section(described: Json) -> str:
     uses = dict.fromkeys(schemas, "")
     for use, schema in _uses(described["paths"]):
         uses[schema] += f" {use}"
+    uses |= {
+        _schema_of(event["post"]["requestBody"]): " Posted to webhooks." for event in described["webhooks"].values()
+    }
     tables = [_table(name, uses[name], schemas) for name in schemas if "properties" in schemas[name]]
     return "".join([HEADING, INTRODUCTION, *tables])
 

@@ -37,7 +37,11 @@ def test_references_resolve() -> None:
         {"to": ["Ada <a@x.test>"], "cc": [], "bcc": "b@x.test", "reply_to": "r@x.test"},
         {"from": '"Lovelace, Ada" <a@müller.example>'},
         {"text": "a\r\nb\tc\n", "tags": "one tag"},
-        {"attachments": [{"filename": "a b.pdf", "content": "QQ==", "content_type": "a/b; c=d", "content_id": "x"}]},
+        {
+            "attachments": [
+                {"filename": "a b.pdf", "content": "QQ==", "content_type": 'a/b; c=d; e="f g"', "content_id": "x"}
+            ]
+        },
         {"headers": {"X-A": "é"}, "tags": ["a", "b"]},
         {"text": None, "attachments": [{"filename": "a", "content": ""}]},
     ],
@@ -52,10 +56,10 @@ def test_accepted_by_both(fields: dict[str, Any]) -> None:
     "fields",
     [
         {"from": None}, {"to": None}, {"to": []}, {"to": ""}, {"to": "x"}, {"subject": "a\nb"}, {"subject": "x" * 501},
-        {"subject": None}, {"text": None}, {"text": "a\rb"}, {"text": 1}, {"variables": {}}, {"unknown": 1},
-        {"template": "t"}, {"text": None, "template": "T"}, {"headers": {"X A": "b"}}, {"headers": {"X": 1}},
-        {"tags": "a,b"}, {"tags": ["t"] * 21}, {"attachments": [{"filename": "a/b", "content": ""}]},
-        {"attachments": [{"filename": "a", "content": "Q"}]}, {"text": None, "attachments": []},
+        {"text": "a\rb"}, {"text": 1}, {"unknown": 1}, {"text": None, "template": "T"}, {"headers": {"X A": "b"}},
+        {"headers": {"X": 1}}, {"tags": "a,b"}, {"tags": ["t"] * 21},
+        {"attachments": [{"filename": "a/b", "content": ""}]}, {"attachments": [{"filename": "a", "content": "Q"}]},
+        {"attachments": [{"filename": "a", "content": "", "content_type": 'a/b; c="d\\"'}]},
         {"attachments": [{"filename": "a", "content": ""}] * 21},
     ],
 )  # fmt: skip
@@ -64,6 +68,19 @@ def test_refused_by_both(fields: dict[str, Any]) -> None:
     assert not valid(body(**fields))
     with pytest.raises(Refused):
         drafted(None, **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"subject": None}, {"text": None}, {"variables": {}}, {"template": "t"}, {"text": None, "attachments": []}],
+)
+def test_rules_between_fields_are_in_words(fields: dict[str, Any]) -> None:
+    """Rules about several fields are the server's and the description's alone: no keyword for them is at the root."""
+    assert valid(body(**fields))
+    with pytest.raises(Refused):
+        drafted(None, **fields)
+    assert not {"anyOf", "allOf", "oneOf", "not", "if"} & set(SCHEMA)
+    assert set(fields) <= set(re.findall(r"`(\w+)`", SCHEMA["description"]))
 
 
 @given(

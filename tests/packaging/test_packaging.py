@@ -314,11 +314,14 @@ for last; do :; done
 """
 
 
-PRETTIER = PROGRAMS["prettier"].package.removeprefix("npm:")
-FAKE_NPM = """\
+OF_NPM = [each for each in PROGRAMS.values() if each.package.startswith("npm:")]
+FROM_NPM = " ".join(sorted(each.package.removeprefix("npm:") for each in OF_NPM))
+FAKE_NPM = f"""\
 echo "npm $*" >>"$FAKE_LOG"
-: >"${0%/*}/prettier"
-chmod 755 "${0%/*}/prettier"
+for each in {" ".join(each.found_by[0] for each in OF_NPM)}; do
+    : >"${{0%/*}}/$each"
+    chmod 755 "${{0%/*}}/$each"
+done
 """
 
 
@@ -332,9 +335,9 @@ def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) ->
             (tree.tools / name).symlink_to(shutil.which(name) or "")
     policy = tree.root / "policy-rc.d"
     ran = tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy), FAKE_MISSING="strace")
-    assert (ran.returncode, ran.stderr) == (0, f"installing strace ...\ninstalling {PRETTIER} ...\n")
+    assert (ran.returncode, ran.stderr) == (0, f"installing strace ...\ninstalling {FROM_NPM} ...\n")
     install = "apt-get install -y -qq --no-install-recommends strace"
-    npm = f"npm install --global --silent {PRETTIER}"
+    npm = f"npm install --global --silent {FROM_NPM}"
     assert tree.installed() == ["apt-get update -qq", install, "services: 101", npm]
     assert not policy.exists()
     assert tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy)).returncode == 0

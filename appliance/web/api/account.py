@@ -72,7 +72,7 @@ class CreditsAnswer(msgspec.Struct):
 
 class AccountRoutes(Routes):
     @for_customers("GET /v1/account", (200, AccountAnswer, "The account."))
-    async def show(self, user: User) -> AccountAnswer:
+    async def get_account(self, user: User) -> AccountAnswer:
         """Read the account of the token, how to reach the service, and what needs attention."""
         account, config, intake = (
             await self.store.accounts.find(user.account_id),
@@ -98,7 +98,7 @@ class AccountRoutes(Routes):
         )
 
     @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
-    async def ledger(self, user: User) -> CreditsAnswer:
+    async def list_credit_changes(self, user: User) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
         found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))

@@ -28,7 +28,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of credits: what to add (or take, below zero), or the new balance (null: unlimited)."""
+    """The body of a change of credits: either `change`, what to add (or take, below zero), or the new `balance`."""
 
     change: Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS)] | UnsetType = UNSET
     balance: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | UnsetType | None = UNSET
@@ -71,7 +71,7 @@ class AdminAccountRoutes(Routes):
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
     @for_admins("GET /v1/admin/accounts", (200, AccountsAnswer, "A page of accounts."), parameters=PAGING)
-    async def page(self, _admin: User) -> AccountsAnswer:
+    async def list_accounts(self, _admin: User) -> AccountsAnswer:
         """List all accounts by name."""
         limit = page_limit()
         found = await self.store.accounts.page(request.args.get("after", ""), limit + 1)
@@ -82,7 +82,7 @@ class AdminAccountRoutes(Routes):
     @for_admins(
         "POST /v1/admin/accounts", (201, ManagedAccountAnswer, "The account."), Code.CONFLICT, body=NewAccountRequest
     )
-    async def create(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
+    async def create_account(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
         """Create an account and the user who logs in to it."""
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
@@ -92,17 +92,17 @@ class AdminAccountRoutes(Routes):
     @for_admins(
         "GET /v1/admin/accounts/{id}", (200, ManagedAccountAnswer, "The account."), Code.NOT_FOUND, parameters=(_ID,)
     )
-    async def show(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+    async def get_managed_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Read one account."""
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
     @for_admins("POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,))
-    async def suspend(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+    async def suspend_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Stop an account from sending; what it has queued still goes out."""
         return await self._set_suspended(account_id, True)
 
     @for_admins("POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,))
-    async def resume(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
+    async def resume_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Let a suspended account send again."""
         return await self._set_suspended(account_id, False)
 
@@ -119,7 +119,7 @@ class AdminAccountRoutes(Routes):
         body=CreditsRequest,
         parameters=(_ID,),
     )
-    async def credit(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
+    async def change_credits(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
         """Change an account's credits."""
         accounts = self.store.accounts
         found = await accounts.find(account_id)

@@ -49,7 +49,7 @@ _NODE = parameter("name", "path", "The node's name.", _NAME_SCHEMA)
 
 class AdminNodeRoutes(Routes):
     @for_admins("GET /v1/admin/nodes", (200, NodesAnswer, "The nodes."))
-    async def page(self, _admin: User) -> NodesAnswer:
+    async def list_nodes(self, _admin: User) -> NodesAnswer:
         """List the nodes that share the database."""
         return NodesAnswer([_report(each) for each in await self.store.engine.nodes()], None, request_id())
 
@@ -59,7 +59,7 @@ class AdminNodeRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_NODE,),
     )
-    async def drain(self, _admin: User, name: str) -> DrainAnswer:
+    async def drain_node(self, _admin: User, name: str) -> DrainAnswer:
         """Have a node hand over its mail to the others and end."""
         known = len(name) <= NODE_NAME_LENGTH and not fault_in_line(name) and await self.store.engine.drain(name)
         if not known:

@@ -55,7 +55,7 @@ _POOL = parameter("pool", "path", "The pool's name.", _NAME_SCHEMA)
 
 class AdminQueueRoutes(Routes):
     @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The pools with most mail, and all that are held."))
-    async def show(self, _admin: User) -> QueueAnswer:
+    async def get_queue(self, _admin: User) -> QueueAnswer:
         """Read what waits of all accounts' mail, by provider pool."""
         mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
         holds = await self.store.pools.all_holds()
@@ -72,7 +72,7 @@ class AdminQueueRoutes(Routes):
         body=PauseRequest,
         parameters=(_POOL,),
     )
-    async def pause(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
+    async def pause_pool(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
         """Hold the mail of a pool, on all nodes, until it is resumed."""
         check_line("reason", body.reason)
         await self.store.pools.hold(_name(pool), body.reason)
@@ -81,7 +81,7 @@ class AdminQueueRoutes(Routes):
     @for_admins(
         "POST /v1/admin/queue/{pool}/resume", (200, PoolHeldAnswer, "Open again."), Code.NOT_FOUND, parameters=(_POOL,)
     )
-    async def resume(self, _admin: User, pool: str) -> PoolHeldAnswer:
+    async def resume_pool(self, _admin: User, pool: str) -> PoolHeldAnswer:
         """Resume the mail of a pool, whether an administrator held it or a server, on all nodes."""
         if not await self.store.pools.release(_name(pool)):
             raise Refused(Code.NOT_FOUND, "This pool is not held.")

@@ -65,7 +65,7 @@ class SmtpCredentialRoutes(Routes):
     @for_customers(
         "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
     )
-    async def page(self, user: User) -> SmtpCredentialsAnswer:
+    async def list_smtp_credentials(self, user: User) -> SmtpCredentialsAnswer:
         """List the account's SMTP credentials, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
@@ -80,8 +80,12 @@ class SmtpCredentialRoutes(Routes):
         Code.CONFLICT,
         body=SmtpCredentialRequest,
     )
-    async def create(self, user: User, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
-        """Create an SMTP credential."""
+    async def create_smtp_credential(self, user: User, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
+        """Create an SMTP credential.
+
+        It is for SMTP submission, and for HTTP Basic at `POST /emails` and `GET /emails/{id}`. The password is in this
+        answer only.
+        """
         check_line("name", body.name)
         name = body.name.strip()
         username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
@@ -94,7 +98,7 @@ class SmtpCredentialRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
     )
-    async def revoke(self, user: User, username: str) -> RevokedAnswer:
+    async def revoke_smtp_credential(self, user: User, username: str) -> RevokedAnswer:
         """Stop an SMTP credential from working, for good."""
         await self.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
@@ -139,7 +143,7 @@ class ApiKeysAnswer(msgspec.Struct):
 
 class ApiKeyRoutes(Routes):
     @for_customers("GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK)
-    async def page(self, user: User) -> ApiKeysAnswer:
+    async def list_api_keys(self, user: User) -> ApiKeysAnswer:
         """List the account's API keys, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
@@ -149,8 +153,12 @@ class ApiKeyRoutes(Routes):
         return ApiKeysAnswer(shown, following, request_id())
 
     @for_customers("POST /v1/api-keys", (201, NewApiKeyAnswer, "The key."), Code.CONFLICT, body=ApiKeyRequest)
-    async def create(self, user: User, body: ApiKeyRequest) -> NewApiKeyAnswer:
-        """Create an API key."""
+    async def create_api_key(self, user: User, body: ApiKeyRequest) -> NewApiKeyAnswer:
+        """Create an API key.
+
+        With the scope `send`, the default, it may only send; with `full` it may also read what became of messages. The
+        messages of a test key cost nothing and are not delivered. The key is in this answer only.
+        """
         check_line("name", body.name)
         key_id, key = await self.store.access.create_key(
             user.account_id, scope=body.scope, test=body.test, name=body.name.strip(), by_owner=True
@@ -164,7 +172,7 @@ class ApiKeyRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(identifier("The key's id.", "^key_[0-9a-f]{32}$"),),
     )
-    async def revoke(self, user: User, key_id: str) -> RevokedAnswer:
+    async def revoke_api_key(self, user: User, key_id: str) -> RevokedAnswer:
         """Stop an API key from working, for good."""
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")

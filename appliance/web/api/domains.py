@@ -117,7 +117,7 @@ class DomainRoutes(Routes):
         self.lookups = DomainLookups(services)
 
     @for_customers("GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING)
-    async def page(self, user: User) -> DomainsAnswer:
+    async def list_domains(self, user: User) -> DomainsAnswer:
         """List the account's domains by name."""
         limit = page_limit()
         found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
@@ -131,14 +131,17 @@ class DomainRoutes(Routes):
         Code.CONFLICT,
         body=DomainRequest,
     )
-    async def add(self, user: User, body: DomainRequest) -> DomainAnswer:
-        """Add a domain; it may be sent from once it is verified."""
+    async def add_domain(self, user: User, body: DomainRequest) -> DomainAnswer:
+        """Add a domain; it may be sent from once it is verified.
+
+        Publish the `records` of the answer in DNS, then call `verifyDomain`. A subdomain is a domain of its own.
+        """
         added = await self.store.domains.register(user.account_id, domain_name(body.domain))
         wanted = await self.lookups.records(user.account_id, added.name)
         return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])
 
     @for_customers("GET /v1/domains/{domain}", (200, DomainAnswer, "The domain."), Code.NOT_FOUND, parameters=(_NAME,))
-    async def show(self, user: User, name: str) -> DomainAnswer:
+    async def get_domain(self, user: User, name: str) -> DomainAnswer:
         """Read a domain with the DNS records to publish, and what DNS shows now."""
         found = await self.store.domains.find(user.account_id, _spelled(name))
         wanted = await self.lookups.records(user.account_id, found.name)
@@ -150,7 +153,7 @@ class DomainRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_NAME,),
     )
-    async def verify(self, user: User, name: str) -> DomainAnswer:
+    async def verify_domain(self, user: User, name: str) -> DomainAnswer:
         """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are."""
         found = await self.store.domains.find(user.account_id, _spelled(name))
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
@@ -162,7 +165,7 @@ class DomainRoutes(Routes):
         return _answer(found, checked)
 
     @for_customers("DELETE /v1/domains/{domain}", (200, DeletedAnswer, "Removed."), Code.NOT_FOUND, parameters=(_NAME,))
-    async def remove(self, user: User, name: str) -> DeletedAnswer:
+    async def remove_domain(self, user: User, name: str) -> DeletedAnswer:
         """Remove a domain; what is queued from it still goes out."""
         await self.store.domains.remove(user.account_id, _spelled(name))
         self.services.auth.forget()

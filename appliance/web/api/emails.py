@@ -84,8 +84,12 @@ class EmailRoutes(Routes):
         self.bodies = MessageBodies(services.store)
 
     @for_customers("GET /v1/emails", (200, EmailsAnswer, "A page of messages."), parameters=(*_FILTERS, *PAGING_BACK))
-    async def page(self, user: User) -> bytes:
-        """List the account's messages, newest first. A page may be short while the search is not over: see `next`."""
+    async def list_emails(self, user: User) -> bytes:
+        """List the account's messages, newest first.
+
+        Filters are combined: a message has to pass all of them. A page may hold fewer messages than asked for while the
+        search is not over; `next` is null only at its end.
+        """
         limit = page_limit()
         wanted = MailFilter(
             status=_choice("status", MessageStatus),
@@ -102,7 +106,7 @@ class EmailRoutes(Routes):
     @for_customers(
         "GET /v1/emails/{id:not_test}", (200, MessageDetails, "The message."), Code.NOT_FOUND, parameters=(MESSAGE_ID,)
     )
-    async def show(self, user: User, message_id: str) -> bytes:
+    async def get_email_details(self, user: User, message_id: str) -> bytes:
         """Read a message with every attempt to deliver it, and what happens next."""
         store, account_id = self.store, user.account_id
         message = await store.messages.read(account_id, message_id)
@@ -126,7 +130,7 @@ class EmailRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
     )
-    async def body(self, user: User, message_id: str) -> Response:
+    async def get_email_body(self, user: User, message_id: str) -> Response:
         """Read what a message says, while its body is kept."""
         if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
             raise _unknown()
@@ -139,8 +143,11 @@ class EmailRoutes(Routes):
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
     )
-    async def cancel(self, user: User, message_id: str) -> CancelledAnswer:
-        """Give up what still waits of a message: it fails, its credits go back, its events are sent."""
+    async def cancel_email(self, user: User, message_id: str) -> CancelledAnswer:
+        """Give up what still waits of a message.
+
+        Recipients that are still queued fail, their credits are returned, and their events are posted.
+        """
         if await self.store.mail_log.facts(user.account_id, message_id) is None:
             raise _unknown()
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)

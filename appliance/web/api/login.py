@@ -128,8 +128,12 @@ class LoginRoutes(Routes):
         LoginRequest,
         headers=("Set-Cookie",),
     )
-    async def login(self, wanted: LoginRequest) -> Response:
-        """Get a customer token, good for 12 hours, and a cookie to renew it by."""
+    async def log_in(self, wanted: LoginRequest) -> Response:
+        """Get a customer token, good for 12 hours, and a cookie to renew it by.
+
+        The token goes into `Authorization: Bearer …` of all other requests under `/v1`. A wrong address and a wrong
+        password are refused alike, after a second.
+        """
         address, email = client_address(), wanted.email.strip().lower()
         user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
         if not await self._is_right(email, wanted.password, user) or user is None:
@@ -146,7 +150,7 @@ class LoginRoutes(Routes):
         security=(*CUSTOMER, {"session": []}),
         headers=("Set-Cookie",),
     )
-    async def refresh(self) -> Response:
+    async def refresh_token(self) -> Response:
         """Get a new token for the one at hand, or for the session's cookie."""
         if "Authorization" in request.headers:
             user, claims = await self.current_user()
@@ -175,7 +179,7 @@ class LoginRoutes(Routes):
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
     @for_customers("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."))
-    async def logout(self, user: User) -> Response:
+    async def log_out(self, user: User) -> Response:
         """End the session of the token at hand, with every token of it."""
         _, claims = await self.current_user()
         await self.store.sessions.end(claims.session_id, user.id)
@@ -185,7 +189,7 @@ class LoginRoutes(Routes):
     @for_customers(
         "POST /v1/auth/password", (200, ChangedObject, "Changed; log in again."), Code.FORBIDDEN, body=PasswordRequest
     )
-    async def password(self, user: User, wanted: PasswordRequest) -> Response:
+    async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
         """Change the password, and with it end every session of the user."""
         new = check_new(wanted.new_password, "new_password")
         if not await self._is_right(user.email, wanted.current_password, user):
@@ -226,7 +230,7 @@ class EndedAnswer(msgspec.Struct):
 
 class SessionRoutes(Routes):
     @for_customers("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
-    async def show(self, user: User) -> SessionsAnswer:
+    async def list_sessions(self, user: User) -> SessionsAnswer:
         """List where the user is logged in."""
         _, claims = await self.current_user()
         found = await self.store.sessions.of(user.id)
@@ -234,7 +238,7 @@ class SessionRoutes(Routes):
         return SessionsAnswer(shown, None, request_id())
 
     @for_customers("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."))
-    async def end_all(self, user: User) -> EndedAnswer:
+    async def end_all_sessions(self, user: User) -> EndedAnswer:
         """Log out everywhere, here too."""
         ended = await self.store.sessions.end_all(user.id)
         self.services.auth.forget()
@@ -246,7 +250,7 @@ class SessionRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
     )
-    async def end(self, user: User, session_id: str) -> EndedAnswer:
+    async def end_session(self, user: User, session_id: str) -> EndedAnswer:
         """End one session."""
         if not await self.store.sessions.end(session_id, user.id):
             raise Refused(Code.NOT_FOUND, "There is no such session.")

@@ -79,8 +79,11 @@ class SendTestRoutes(Routes):
         Code.RATE_LIMITED,
         body=TestMailRequest,
     )
-    async def send(self, user: User, body: TestMailRequest) -> TestMailAnswer:
-        """Send a test to one address: free of charge, really delivered, at most every 15 seconds."""
+    async def send_test_email(self, user: User, body: TestMailRequest) -> TestMailAnswer:
+        """Send a test to one address: free of charge, really delivered, at most every 15 seconds.
+
+        Only `to` is required; the sender, the subject and the text have defaults.
+        """
         caller = await self.store.access.caller_by_account(user.account_id)
         assert caller is not None  # noqa: S101 - its user has just been let in
         self.services.intake.check_open(caller)

@@ -70,7 +70,7 @@ class StatsRoutes(Routes):
         (200, StatsAnswer, "The numbers."),
         parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
     )
-    async def show(self, user: User) -> StatsAnswer:
+    async def get_stats(self, user: User) -> StatsAnswer:
         """Read how many recipients were sent to by hour and day, what became of them, and what waits."""
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with

@@ -52,7 +52,7 @@ _ADDRESS = parameter("address", "path", "The suppressed address.", {"type": "str
 
 class SuppressionRoutes(Routes):
     @for_customers("GET /v1/suppressions", (200, SuppressionsAnswer, "A page of addresses."), parameters=PAGING)
-    async def page(self, user: User) -> SuppressionsAnswer:
+    async def list_suppressions(self, user: User) -> SuppressionsAnswer:
         """List the addresses the account no longer sends to."""
         limit = page_limit()
         found = await self.store.suppressions.page(user.account_id, request.args.get("after", ""), limit + 1)
@@ -63,7 +63,7 @@ class SuppressionRoutes(Routes):
     @for_customers(
         "POST /v1/suppressions", (201, SuppressionAnswer, "The entry, new or as it was."), body=SuppressionRequest
     )
-    async def add(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
+    async def add_suppression(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
         """Suppress an address."""
         check_line("reason", body.reason)
         key = parse(body.address, "address").key
@@ -77,7 +77,7 @@ class SuppressionRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_ADDRESS,),
     )
-    async def remove(self, user: User, address: str) -> DeletedAnswer:
+    async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:
         """Let an address be sent to again."""
         try:
             key = parse(address, "address").key

@@ -25,7 +25,7 @@ _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{
 
 
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PUT: at least one of text and html."""
+    """The body of a PUT: at least one of `text` and `html`."""
 
     subject: _Subject | UnsetType = UNSET
     text: Annotated[str, Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)] | UnsetType = UNSET
@@ -84,7 +84,7 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions on the page."), {**BEFO
 
 class TemplateRoutes(Routes):
     @for_customers("GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING)
-    async def page(self, user: User) -> TemplatesAnswer:
+    async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
         found, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
@@ -94,7 +94,7 @@ class TemplateRoutes(Routes):
     @for_customers(
         "GET /v1/templates/{alias}", (200, TemplateAnswer, "The template."), Code.NOT_FOUND, parameters=(_ALIAS,)
     )
-    async def show(self, user: User, alias: str) -> TemplateAnswer:
+    async def get_template(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
         stored = await self.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
@@ -108,8 +108,12 @@ class TemplateRoutes(Routes):
         body=TemplateRequest,
         parameters=(_ALIAS,),
     )
-    async def save(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
-        """Store a template as a new version."""
+    async def save_template(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
+        """Store a template as a new version.
+
+        At least one of `text` and `html` is required. `{{name}}` stands for a variable, which every message that uses
+        the template must then give.
+        """
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
         stored = await self.store.templates.save(
@@ -120,7 +124,7 @@ class TemplateRoutes(Routes):
     @for_customers(
         "DELETE /v1/templates/{alias}", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND, parameters=(_ALIAS,)
     )
-    async def delete(self, user: User, alias: str) -> DeletedAnswer:
+    async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
         """Remove a template from use."""
         if not ALIAS.fullmatch(alias):
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
@@ -133,7 +137,7 @@ class TemplateRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_ALIAS, *_VERSIONS),
     )
-    async def versions(self, user: User, alias: str) -> TemplateVersionsAnswer:
+    async def list_template_versions(self, user: User, alias: str) -> TemplateVersionsAnswer:
         """List what was saved as this template, the newest first."""
         limit, before = page_limit(VERSIONS_ON_PAGE), request.args.get("before", "9" * _DIGITS)
         if not (before.isascii() and before.isdecimal() and len(before) <= _DIGITS):

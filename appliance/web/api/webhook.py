@@ -61,7 +61,7 @@ class SecretAnswer(msgspec.Struct):
 
 class WebhookRoutes(Routes):
     @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
-    async def show(self, user: User) -> WebhookAnswer:
+    async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
         webhook = await self.store.webhooks.of(user.account_id)
         return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id())
@@ -71,8 +71,11 @@ class WebhookRoutes(Routes):
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
     )
-    async def save(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
-        """Save where events are posted, which ones, and whether."""
+    async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
+        """Save where events are posted, which ones, and whether.
+
+        An account has one webhook. The signing secret is in the answer that creates it, and in no other.
+        """
         wanted = set(EventType) if body.events is UNSET else set(body.events)
         options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
@@ -83,13 +86,13 @@ class WebhookRoutes(Routes):
         return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
 
     @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND)
-    async def delete(self, user: User) -> DeletedAnswer:
+    async def delete_webhook(self, user: User) -> DeletedAnswer:
         """Delete the webhook, what waits for it, and its history."""
         await self.store.webhooks.delete(user.account_id)
         return DeletedAnswer(True, request_id())
 
     @for_customers("POST /v1/webhook/rotate-secret", (200, SecretAnswer, "The secret, shown only now."), Code.NOT_FOUND)
-    async def rotate_secret(self, user: User) -> SecretAnswer:
+    async def rotate_webhook_secret(self, user: User) -> SecretAnswer:
         """Get a new secret, which signs from now on."""
         webhook = await self.store.webhooks.existing(user.account_id)
         secret, sealed = self.services.webhook_secrets.fresh(webhook.id)
@@ -103,7 +106,7 @@ class WebhookRoutes(Routes):
         Code.CONFLICT,
         Code.RATE_LIMITED,
     )
-    async def ping(self, user: User) -> DeliveryAnswer:
+    async def ping_webhook(self, user: User) -> DeliveryAnswer:
         """Have a test event posted; at most every 15 seconds."""
         delivery = await self.store.webhook_history.ping(user.account_id)
         return delivery_answer(delivery, self.services.config)

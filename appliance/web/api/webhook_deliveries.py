@@ -76,7 +76,7 @@ class WebhookDeliveryRoutes(Routes):
         self.replays = RequestRate(REPLAYS_PER_SECOND, services.outside, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
     @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
-    async def page(self, user: User) -> bytes:
+    async def list_webhook_deliveries(self, user: User) -> bytes:
         """List what was posted in the last 7 days, the newest first."""
         limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
         wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
@@ -95,7 +95,7 @@ class WebhookDeliveryRoutes(Routes):
         Code.RATE_LIMITED,
         parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
     )
-    async def replay(self, user: User, delivery_id: str) -> DeliveryAnswer:
+    async def replay_webhook_delivery(self, user: User, delivery_id: str) -> DeliveryAnswer:
         """Post the same body once more."""
         self.replays.take(user.account_id)
         delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)

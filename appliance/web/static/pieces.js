@@ -51,9 +51,9 @@ export function button(label, does, kind = "", extra = {}) {
 export const copyButton = (text, what = "value") =>
 	h("button", { type: "button", class: "tiny", "aria-label": `Copy ${what}`, onclick: () => copy(text) }, "Copy");
 
-/** Something to paste elsewhere. */
-export const code = (text, what = "this") =>
-	h("div", { class: "code" }, h("pre", { tabindex: "0" }, text), copyButton(text, what));
+/** Something to paste elsewhere; with the class `lines` its lines stay whole. */
+export const code = (text, what = "this", kind = "") =>
+	h("div", { class: `code ${kind}` }, h("pre", { tabindex: "0" }, text), copyButton(text, what));
 
 /** The API's own words, and the request id to copy. */
 export function errorText(error, text = error.message) {

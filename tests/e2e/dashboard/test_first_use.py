@@ -45,7 +45,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
     browser.see("shown only this once")
-    line = browser.script("return document.querySelector('.secret pre').textContent")
+    line = browser.script("return document.querySelector('.secret [role=tabpanel]:not([hidden]) pre').textContent")
     assert "ma_live_" in line
     browser.click("I have saved it")
     browser.see("web shop", "td")

@@ -4,7 +4,7 @@ import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, form, secretBox } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, code, empty, head } from "../pieces.js";
-import { curl, smtp } from "../snippets.js";
+import { firstMessageTabs, smtp } from "../snippets.js";
 import { ago, when } from "../time.js";
 
 const state = (each) => (each.revoked_at ? badge("failed", "revoked") : badge("success", "works"));
@@ -97,8 +97,8 @@ function keyForm(place, domain) {
 			const box = secretBox(
 				`API key ${made.name}`.trim(),
 				[["API key", made.key]],
-				h("h3", null, "Try it"),
-				code(curl(domain, made.key), "the curl line"),
+				h("h3", null, "Your first message"),
+				firstMessageTabs(domain, made.key),
 			);
 			place.replaceChildren(box);
 			box.querySelector("h2").focus();
@@ -152,7 +152,7 @@ export default async function keys(page) {
 				: empty(
 						"No key yet",
 						"Create one for each program that sends; then each can be revoked alone.",
-						code(curl(domain), "the curl line"),
+						firstMessageTabs(domain),
 					),
 		),
 		h(

@@ -3,8 +3,8 @@ import { get } from "../api.js";
 import { fragment, h, path, query } from "../dom.js";
 import { labelled } from "../form.js";
 import { older, standing } from "../lists.js";
-import { badge, button, code, empty, head, row, table } from "../pieces.js";
-import { curl } from "../snippets.js";
+import { badge, button, empty, head, row, table } from "../pieces.js";
+import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
 const FILTERS = ["status", "source", "recipient", "from", "tag"];
@@ -115,7 +115,7 @@ async function nothing(page, filters) {
 	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
 	return empty(
 		"No messages yet",
-		"Send a test, or paste this into a shell, with a key of yours in the place of $KEY.",
+		"Send a test, or run one of these, with a key of yours in the place of $KEY.",
 		h(
 			"p",
 			null,
@@ -123,7 +123,7 @@ async function nothing(page, filters) {
 			" ",
 			h("a", { class: "button", href: "/dashboard/keys" }, "Create a key"),
 		),
-		code(curl(domain), "the curl line"),
+		firstMessageTabs(domain),
 	);
 }
 
