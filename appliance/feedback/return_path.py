@@ -45,7 +45,7 @@ _CLOCKS: Final = HOUR  # by which the clock of a node that gave an id may be ahe
 _VERSION: Final = 1
 _TIME_BITS: Final = 43
 _ID_BITS: Final = 24
-_RANDOM_BITS: Final = 74  # of an id, behind its time
+_REST: Final = 74 - _ID_BITS  # of the random bits of an id, which its prefix of time and id bits leaves out
 _MAC_BYTES: Final = 6
 _TIMES: Final = 1 << _TIME_BITS
 
@@ -103,11 +103,9 @@ class ReturnPaths:
 
     def address(self, recipient_id: str, name: str) -> str:
         """The return path of a recipient at this name, which is ASCII."""
-        number = int(recipient_id.rpartition("_")[2], 16)
-        time = number >> _RANDOM_BITS
-        bits = number >> _RANDOM_BITS - _ID_BITS & (1 << _ID_BITS) - 1
-        head = (_VERSION << _TIME_BITS | time % _TIMES) << _ID_BITS | bits
-        token = head.to_bytes(9, "big") + self._mac(time, bits, name.lower())
+        prefix = int(recipient_id.rpartition("_")[2], 16) >> _REST
+        head = _VERSION << _TIME_BITS + _ID_BITS | prefix % (_TIMES << _ID_BITS)
+        token = head.to_bytes(9, "big") + self._mac(prefix, name)
         return f"b+{base64.b32encode(token).decode('ascii').lower()}@{name}"
 
     def check(self, token: str, name: str, now: int) -> RecipientIds | TokenFault:
@@ -119,14 +117,13 @@ class ReturnPaths:
         time = latest - (latest - low) % _TIMES  # the last such moment
         if version != _VERSION or time < 0:
             return TokenFault.FORGED
-        if not hmac.compare_digest(data[9:], self._mac(time, bits, name.lower())):
+        prefix = time << _ID_BITS | bits
+        if not hmac.compare_digest(data[9:], self._mac(prefix, name)):
             return TokenFault.FORGED
         if now - time > LIFETIME:
             return TokenFault.EXPIRED
-        rest = _RANDOM_BITS - _ID_BITS
-        first = time << _RANDOM_BITS | bits << rest
-        return RecipientIds(f"rcp_{first:032x}", f"rcp_{first | (1 << rest) - 1:032x}", time)
+        return RecipientIds(f"rcp_{prefix << _REST:032x}", f"rcp_{(prefix + 1 << _REST) - 1:032x}", time)
 
-    def _mac(self, time: int, bits: int, name: str) -> bytes:
-        data = b"%d %d %d %b" % (_VERSION, time, bits, name.encode("ascii", "replace"))
+    def _mac(self, prefix: int, name: str) -> bytes:
+        data = b"%d %d %b" % (_VERSION, prefix, name.lower().encode("ascii", "replace"))
         return hmac.digest(self._key, data, "sha256")[:_MAC_BYTES]

@@ -22,7 +22,7 @@ from appliance.times import DAY, HOUR
 
 NOW = 1_790_000_000_000_000
 NAME = "bounces.example.com"
-KNOWN = "b+bpbiwyyjaaaerumfo3wkknlp@bounces.example.com"
+KNOWN = "b+bpbiwyyjaaaerupurz7zl2ab@bounces.example.com"
 PATHS = ReturnPaths(b"k" * 32)
 
 
