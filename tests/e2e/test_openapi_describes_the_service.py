@@ -40,7 +40,8 @@ CONFIG = SchemathesisConfig.from_dict(
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 DOCUMENT = document("http://127.0.0.1")
-schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
+# Schemathesis writes into what it is given, so it gets a copy.
+schema = schemathesis.openapi.from_dict(json.loads(json.dumps(DOCUMENT)), config=CONFIG)
 
 
 @pytest.fixture(scope="module")
