@@ -106,5 +106,6 @@ def test_nodes_are_seen_where_there_are_some(stage: Stage, browser: Browser, eng
     assert "running" in row
     assert "mail.example.com" in row
     assert "Drain" in row
-    assert browser.count(".trace polyline[points]") == 2  # what is in flight, and what waits
+    widths = browser.script("return [...document.querySelectorAll('.trace')].map(each => each.clientWidth)")
+    assert widths == [100, 100]  # what is in flight, and what waits
     assert browser.forbidden() == []

@@ -295,7 +295,7 @@ function trace(values, top, most) {
 function traced(past, name, field) {
 	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
 	const values = past.get(name)[field];
-	return fragment(number(values.at(-1)), " ", trace(values, most, SEEN));
+	return h("span", { class: "traced" }, number(values.at(-1)), trace(values, most, SEEN));
 }
 
 function nodeSection(nodes, past, draw) {
