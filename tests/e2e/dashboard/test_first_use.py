@@ -45,6 +45,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
     browser.see("shown only this once")
+    browser.one("//*[@class and contains(@class, 'secret')]//*[@role='tab' and normalize-space()='curl']").click()
     line = browser.script("return document.querySelector('.secret [role=tabpanel]:not([hidden]) pre').textContent")
     assert "ma_live_" in line
     browser.click("I have saved it")
