@@ -25,6 +25,7 @@ import msgspec
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.feedback.bounce_class import ABOUT_THE_SENDER, BUSY_MAILBOX, NO_SUCH_USER, REFUSED_BY_POLICY
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.outside import identifier_time
@@ -79,44 +80,6 @@ _BY_SUBJECT = {
     "7": FaultSide.SENDER,  # security or policy, RFC 3463 3.8: Gmail 5.7.26, Outlook 5.7.1 S3140, Yahoo 5.7.9
 }
 
-# Gmail answers 5.2.1 also where a live mailbox receives too much at the moment.
-_BUSY_MAILBOX = re.compile(r"receiving mail (?:at a rate|too quickly)", re.IGNORECASE)
-
-# Words of refusals by policy or reputation. They are looked for before the next table: where a text has both, as in
-# "user unknown or blocked by policy", no address is suppressed.
-_UNWANTED = re.compile(
-    r"""\bspam | \bblack-?\s?list | \bblock-?\s?list | \bblocked\b | \bbanned\b | \b(?:dns)?[rd]?bls?\b | spamhaus
-    | barracudacentral | \bpolicy | \breputation | \bdmarc\b | \bdkim\b | \bspf\b | unauthenticated | \bauthenticat
-    | \bunsolicited | \bsuspicious | \bvirus | \bmalware | \bphish | access\ denied | not\ authori[sz]ed
-    | not\ permitted | \babuse | \breverse\ dns | \bptr\b | \brdns\b | \brate\ limit | too\ many""",
-    re.IGNORECASE | re.VERBOSE,
-)
-
-# Words in which servers say that there is no such user: Postfix, Exim, Exchange (which gives 5.1.10), Sendmail, qmail,
-# Outlook (5.5.0), Dovecot, Cyrus, Yahoo, Deliverer. Left out on purpose: "mailbox unavailable" and "invalid recipient",
-# RFC 5321 4.2.3's own words for every 550, and "recipient rejected", which is as often said of the sender.
-_UNKNOWN_USER = re.compile(
-    r"""\bunknown\ (?:user|recipient|local\ part|local-part|mailbox|account|address)\b
-    | \b(?:user|recipient|mailbox|account|address|local-part)\ (?:is\ |was\ )?(?:unknown|not\ known|non-?existent)\b
-    | \b(?:user|recipient|mailbox|account|address|addressee|person)\ (?:is\ |was\ |could\ )?not\ (?:be\ )?found\b
-    | \brecipientnotfound\b
-    | \bno\ such\ (?:user|recipient|mailbox|account|person|address|local\ user|email\ address)\b
-    | \bno\ (?:mailbox|user|account)\ (?:here\ )?(?:by|with|under)\ that\ name\b
-    | \b(?:user|recipient|mailbox|account|address|addressee)\b.{0,80}?\b(?:does\ not|doesn'?t|do\ not)\ exist\b
-    | \b(?:this|the)\ user\ (?:does\ not|doesn'?t)\ have\ an?\ \S+\ account\b
-    | \bno\ longer\ (?:a\ valid|in\ use|exists|works\ here|employed)\b
-    | \b(?:unrouteable|undeliverable)\ address:\ unknown\b
-    | \bnot\ a\ (?:valid|known)\ (?:user|mailbox|recipient|account)\b
-    | \buser\ unknown\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
-
-# A server that checks the sender's address says the same words of it, in answer to RCPT (Exim's "sender verify").
-_ABOUT_THE_SENDER = re.compile(
-    r"\bsender\b|\bmail from\b|\bfrom address|\breturn[- ]path|\benvelope|\b[he][eh]lo\b|\byour (?:ip|domain|host)",
-    re.IGNORECASE,
-)
-
 _GREYLISTED = re.compile(r"gr[ea]y[ -]?list", re.IGNORECASE)  # asks for patience with one message, not for less mail
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
 
@@ -170,7 +133,7 @@ def _fault(verdict: Verdict, recipients: int) -> FaultSide:
     fault = None
     if verdict.enhanced and verdict.enhanced.startswith("5."):
         status = verdict.enhanced.removeprefix("5.")
-        if status == "2.1" and _BUSY_MAILBOX.search(verdict.text):
+        if status == "2.1" and BUSY_MAILBOX.search(verdict.text):
             return FaultSide.OTHER
         fault = _BY_STATUS.get(status) or _BY_SUBJECT.get(status.partition(".")[0])
     if fault is None:
@@ -181,9 +144,9 @@ def _fault(verdict: Verdict, recipients: int) -> FaultSide:
 
 
 def _fault_by_text(verdict: Verdict) -> FaultSide:
-    if _UNWANTED.search(verdict.text):
+    if REFUSED_BY_POLICY.search(verdict.text):
         return FaultSide.SENDER
-    unknown = _UNKNOWN_USER.search(verdict.text) and not _ABOUT_THE_SENDER.search(verdict.text)
+    unknown = NO_SUCH_USER.search(verdict.text) and not ABOUT_THE_SENDER.search(verdict.text)
     return FaultSide.RECIPIENT if verdict.code == 550 and unknown else FaultSide.OTHER
 
 

@@ -62,15 +62,24 @@ _AUTHENTICATION_DETAILS: Final = frozenset(
 _BANNED: Final = range(600, 700)  # details of 5.7.x by which Exchange Online refuses an IP address
 
 _PERMANENT: Final = re.compile(r"5\.([0-9]{1,3}\.[0-9]{1,3})", re.ASCII)  # RFC 3463 2
-_BUSY_MAILBOX: Final = re.compile(r"receiving mail (?:at a rate|too quickly)", re.IGNORECASE)
-_UNWANTED: Final = re.compile(
+
+# Gmail answers 5.2.1 also where a live mailbox receives too much at the moment.
+BUSY_MAILBOX: Final = re.compile(r"receiving mail (?:at a rate|too quickly)", re.IGNORECASE)
+
+# Words of refusals by policy or reputation. They are looked for before the next table: where a text has both, as in
+# "user unknown or blocked by policy", no address is suppressed.
+REFUSED_BY_POLICY: Final = re.compile(
     r"""\bspam | \bblack-?\s?list | \bblock-?\s?list | \bblocked\b | \bbanned\b | \b(?:dns)?[rd]?bls?\b | spamhaus
     | barracudacentral | \bpolicy | \breputation | \bdmarc\b | \bdkim\b | \bspf\b | unauthenticated | \bauthenticat
     | \bunsolicited | \bsuspicious | \bvirus | \bmalware | \bphish | access\ denied | not\ authori[sz]ed
     | not\ permitted | \babuse | \breverse\ dns | \bptr\b | \brdns\b | \brate\ limit | too\ many""",
     re.IGNORECASE | re.VERBOSE,
 )
-_UNKNOWN_USER: Final = re.compile(
+
+# Words in which servers say that there is no such user: Postfix, Exim, Exchange (which gives 5.1.10), Sendmail, qmail,
+# Outlook (5.5.0), Dovecot, Cyrus, Yahoo, Deliverer. Left out on purpose: "mailbox unavailable" and "invalid recipient",
+# RFC 5321 4.2.3's own words for every 550, and "recipient rejected", which is as often said of the sender.
+NO_SUCH_USER: Final = re.compile(
     r"""\bunknown\ (?:user|recipient|local\ part|local-part|mailbox|account|address)\b
     | \b(?:user|recipient|mailbox|account|address|local-part)\ (?:is\ |was\ )?(?:unknown|not\ known|non-?existent)\b
     | \b(?:user|recipient|mailbox|account|address|addressee|person)\ (?:is\ |was\ |could\ )?not\ (?:be\ )?found\b
@@ -85,7 +94,9 @@ _UNKNOWN_USER: Final = re.compile(
     | \buser\ unknown\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-_ABOUT_THE_SENDER: Final = re.compile(
+
+# A server that checks the sender's address says the same words of it, in answer to RCPT (Exim's "sender verify").
+ABOUT_THE_SENDER: Final = re.compile(
     r"\bsender\b|\bmail from\b|\bfrom address|\breturn[- ]path|\benvelope|\b[he][eh]lo\b|\byour (?:ip|domain|host)",
     re.IGNORECASE,
 )
@@ -151,10 +162,10 @@ def blames_recipient(code: int | None, status: str | None, words: str) -> bool:
         return False
     detail = _detail(status)
     if detail in _AT_FAULT:
-        return not (detail == "2.1" and _BUSY_MAILBOX.search(words))
-    if detail in _BLAMELESS or detail.startswith(("6.", "7.")) or _UNWANTED.search(words):
+        return not (detail == "2.1" and BUSY_MAILBOX.search(words))
+    if detail in _BLAMELESS or detail.startswith(("6.", "7.")) or REFUSED_BY_POLICY.search(words):
         return False
-    unknown = _UNKNOWN_USER.search(words) is not None and not _ABOUT_THE_SENDER.search(words)
+    unknown = NO_SUCH_USER.search(words) is not None and not ABOUT_THE_SENDER.search(words)
     return code in (None, 550) and unknown
 
 
@@ -174,7 +185,7 @@ def classify(code: int | None, status: str | None, words: str) -> BounceClass:
         return known
     if detail.startswith("6."):
         return BounceClass.CONTENT
-    if detail.startswith("7.") or _UNWANTED.search(words):
+    if detail.startswith("7.") or REFUSED_BY_POLICY.search(words):
         return _unwanted(detail, words)
     return _BY_STATUS_AND_WORDS.get(detail) or _by_words(code, words)
 
@@ -205,9 +216,9 @@ def _by_words(code: int | None, words: str) -> BounceClass:
         return BounceClass.MAILBOX_FULL
     if _EXPIRED.search(words):
         return BounceClass.TEMPORARY
-    if _UNKNOWN_USER.search(words) or _NO_MAILBOX.search(words):
-        about_us = _ABOUT_THE_SENDER.search(words) is not None
+    if NO_SUCH_USER.search(words) or _NO_MAILBOX.search(words):
+        about_us = ABOUT_THE_SENDER.search(words) is not None
         return BounceClass.POLICY if about_us else BounceClass.INVALID_RECIPIENT
     if code == 552:  # RFC 5321 4.2.3: exceeded storage allocation
         return BounceClass.MAILBOX_FULL
-    return BounceClass.POLICY if _ABOUT_THE_SENDER.search(words) else BounceClass.OTHER
+    return BounceClass.POLICY if ABOUT_THE_SENDER.search(words) else BounceClass.OTHER

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver import outcome
 from appliance.deliver.outcome import Disposition, FaultSide, judge
 from appliance.deliver.smtp.protocol import ReplyReader, Stage, Verdict, answered
-from appliance.feedback import bounce_class
 from appliance.feedback.bounce_class import BounceClass, blames_recipient, classify
 
 # Replies of mail servers and large providers, after their documentation and public logs.
@@ -76,13 +74,6 @@ def test_class_and_delivery_agree_on_every_status() -> None:
     for code, status, words in product((450, 550, 552, 554), STATUSES, WORDS):
         if "5.5.3" not in status:  # too many recipients: delivery tries again with fewer
             agrees(said(f"{code} {status}{words}"))
-
-
-def test_the_tables_are_those_of_delivery() -> None:
-    """The patterns are written in both places, and must stay the same."""
-    for name in ("_UNWANTED", "_UNKNOWN_USER", "_ABOUT_THE_SENDER", "_BUSY_MAILBOX"):
-        ours, theirs = getattr(bounce_class, name), getattr(outcome, name)
-        assert (ours.pattern, ours.flags) == (theirs.pattern, theirs.flags)
 
 
 @pytest.mark.parametrize(
