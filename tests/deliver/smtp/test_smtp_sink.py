@@ -2,9 +2,8 @@
 
 import os
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -21,17 +20,18 @@ BODY = b"From: a@x.example\r\nSubject: sink\r\n\r\n" + b".dots\r\n" * 300
 pytestmark = needs("smtp-sink")
 
 
-@asynccontextmanager
-async def sink(*options: str) -> AsyncIterator[int]:
+@contextmanager
+def sink(*options: str) -> Iterator[int]:
     """The port of an smtp-sink that runs meanwhile."""
     port = free_port()
     unprivileged = ["-u", "nobody"] if os.geteuid() == 0 else []  # it will not run as root
     command = [str(SMTP_SINK), *unprivileged, *options, f"127.0.0.1:{port}", "10"]
-    with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL))
-            yield port
-            nursery.cancel_scope.cancel()
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            with trio.fail_after(60):
+                yield port
+        finally:
+            process.kill()
 
 
 async def dial(port: int) -> trio.SocketStream:
@@ -47,7 +47,7 @@ async def dial(port: int) -> trio.SocketStream:
 @pytest.mark.parametrize("options", [[], ["-p"], ["-e"]], ids=["pipelining", "no pipelining", "no EHLO"])
 async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
     """A hundred messages on one connection, each accepted for both recipients."""
-    async with sink(*options) as port:
+    with sink(*options) as port:
         connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         assert connection.capabilities.pipelining is (options == [])
         mail = MailTransaction("from@x.example", ("a@x.example", "b@x.example"), prepare(BODY))
@@ -69,7 +69,7 @@ async def test_smtp_sink_takes_what_we_send(options: list[str]) -> None:
 )
 async def test_smtp_sink_s_refusals_are_heard(options: list[str], kind: ResultKind) -> None:
     """Hard and soft errors, and a disconnect, as smtp-sink makes them."""
-    async with sink(*options) as port:
+    with sink(*options) as port:
         connection = await SmtpConnection.open(await dial(port), "me.example", watch=DeadlineWatch())
         mail = MailTransaction("from@x.example", ("a@x.example",), prepare(BODY))
         assert (await connection.send(mail)).verdicts[0].kind is kind

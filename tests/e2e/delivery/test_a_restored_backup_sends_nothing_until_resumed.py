@@ -44,4 +44,4 @@ async def test_a_restored_backup_sends_nothing_until_resumed(tmp_path: Path) -> 
         await shell(made, "resume")
         await made.final(waiting, fresh, within=SOON)
         assert len(server.messages) == 4  # the one that had been sent since is sent again: that is what was asked for
-        assert '"event": "delivery is resumed"' in made.running.log_file.read_text()
+        await made.logged('"event": "delivery is resumed"')

@@ -47,4 +47,4 @@ async def test_refused_networks_are_never_dialled(tmp_path: Path) -> None:
         assert made.credits() == CREDITS
         assert made.rows("SELECT * FROM suppressions") == []
         assert made.complaints() == []
-        assert "192.168.1.1 is a private address" in made.running.log_file.read_text()
+        await made.logged("192.168.1.1 is a private address")

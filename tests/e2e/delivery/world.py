@@ -190,6 +190,11 @@ class World:
         query = f"SELECT 1 FROM recipients WHERE message_id IN ({marks}) AND next_attempt_at IS NOT NULL LIMIT 1"
         await self.until(lambda: not self.rows(query, *messages), within)
 
+    async def logged(self, text: str) -> str:
+        """Wait until the log has this text: its lines are written after what they tell of; the log so far."""
+        await self.until(lambda: text in self.running.log_file.read_text())
+        return self.running.log_file.read_text()
+
     # ---- the program
 
     async def start(self) -> None:
