@@ -82,14 +82,13 @@ export function resume() {
 /** Whether an error means that the session is over, and not only that the request failed. */
 export const isOver = (error) => error.status === 401 || error.status === 403;
 
-/** Called when the session is over. */
+/** Called when the session is over; what it gives resolves once there is another, and rejects if there is none. */
 export const onEnded = (callback) => (whenEnded = callback);
 
-function ended(error) {
+async function ended(error) {
 	if (!isOver(error)) throw error;
 	token = null;
-	whenEnded();
-	throw error;
+	await whenEnded(error);
 }
 
 export function forget() {

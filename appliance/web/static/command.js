@@ -1,5 +1,7 @@
 // The command field, which finds a message, an address or a domain, and the list of keyboard shortcuts.
-import { h, path, query } from "./dom.js";
+import { h, path, query, style } from "./dom.js";
+
+await style("command");
 
 const ROOT = "/dashboard";
 

@@ -9,8 +9,10 @@ const visible = (character) => `[U+${character.charCodeAt(0).toString(16).toUppe
 function fill(element, properties, children) {
 	for (const [name, value] of Object.entries(properties ?? {})) {
 		if (value === undefined || value === null || value === false) continue;
-		if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-		else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+		if (name.startsWith("on")) {
+			element.addEventListener(name.slice(2), value);
+			element.listens = true; // for live.js
+		} else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
 		else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
 		else element.setAttribute(name, value === true ? "" : value);
 	}

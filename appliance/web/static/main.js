@@ -46,22 +46,12 @@ function context(place, signal, back) {
 		back,
 		go,
 		reload: () => show(),
+		every: (seconds, work) => import("./live.js").then((live) => live.every(signal, seconds, work)),
 		entered,
 		left,
 		/** Asks for an address and sends a test; `more` goes into the request. */
 		async sendTest(more) {
 			await (await import("./test-message.js")).sendTest(this, more);
-		},
-		/** Do something again and again while the page is shown and seen. */
-		every(seconds, work) {
-			let busy = false;
-			const timer = setInterval(async () => {
-				if (busy || document.hidden) return;
-				busy = true;
-				await work().catch(() => {}); // the next round may do better
-				busy = false;
-			}, seconds * 1000);
-			signal.addEventListener("abort", () => clearInterval(timer));
 		},
 	};
 }
@@ -71,7 +61,10 @@ async function failed(error) {
 	try {
 		return (await import("./form.js")).failure(error);
 	} catch {
-		return h("h1", { tabindex: "-1" }, "The server does not answer. Load the page again in a moment.");
+		return [
+			h("h1", { tabindex: "-1" }, "The server does not answer."),
+			h("button", { type: "button", onclick: () => location.reload() }, "Try again"),
+		];
 	}
 }
 
@@ -138,15 +131,30 @@ function left() {
 	go(`${ROOT}/login${next}`, { replace: true });
 }
 
+/** The session has ended while a page is shown: ask for a login over it, once for all requests that wait for one. */
+let asking = null;
+function logInAgain(error) {
+	const ask = async () => {
+		const { loginAgain } = await import("./session.js");
+		const who = await loginAgain(account?.email);
+		asking = null;
+		if (!who) left();
+		else if (who.email !== account?.email) location.reload();
+		else return;
+		throw error;
+	};
+	return (asking ??= ask());
+}
+
 async function start() {
-	api.onEnded(left);
+	api.onEnded(logInAgain);
 	if (find(location.pathname)?.name === "login") return show();
 	try {
 		entered(await api.resume());
 	} catch (error) {
 		if (api.isOver(error)) return left();
 		document.body.className = "alone";
-		main.replaceChildren(await failed(error));
+		main.replaceChildren(fragment(await failed(error)));
 		return;
 	}
 	await show({ focus: false });

@@ -149,11 +149,7 @@ export function timeline(message, recipient, folded) {
 			last(recipient),
 		),
 	);
-	if (!folded) return h("article", { class: "card recipient" }, h("h2", { class: "row" }, title), story);
-	return h(
-		"details",
-		{ class: "card recipient", "data-key": recipient.id },
-		h("summary", { class: "row" }, title),
-		story,
-	);
+	const named = { class: "card recipient", "data-key": recipient.id };
+	if (!folded) return h("article", named, h("h2", { class: "row" }, title), story);
+	return h("details", named, h("summary", { class: "row" }, title), story);
 }

@@ -5,6 +5,7 @@ import { confirmed, dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
 import { ago, count, number, when } from "../time.js";
+import { update } from "../update.js";
 
 const ACCOUNTS = [
 	{ title: "Name" },
@@ -242,27 +243,30 @@ function poolRow(draw, warmups) {
 		await post(`${path("/v1/admin/queue", pool)}/resume`);
 		await draw();
 	};
-	return (each) => [
-		fragment(
-			each.pool ?? "not looked up yet",
-			h(
-				"span",
-				{ class: "quiet small" },
-				each.destinations.length > 0 && each.destinations.some((to) => to.domain !== each.pool)
-					? `  ${each.destinations.map((to) => to.domain).join(", ")}`
-					: "",
+	return (each) => ({
+		id: each.pool ?? "-",
+		cells: [
+			fragment(
+				each.pool ?? "not looked up yet",
+				h(
+					"span",
+					{ class: "quiet small" },
+					each.destinations.length > 0 && each.destinations.some((to) => to.domain !== each.pool)
+						? `  ${each.destinations.map((to) => to.domain).join(", ")}`
+						: "",
+				),
 			),
-		),
-		number(each.waiting),
-		number(each.deferred),
-		ago(each.oldest_at, "–"),
-		each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`,
-		poolState(each, warmups),
-		each.pool &&
-			(each.held_at
-				? button("Resume", resume(each.pool), "tiny", { "aria-label": `Resume mail to ${each.pool}` })
-				: button("Hold", () => pause(each.pool), "tiny", { "aria-label": `Hold mail to ${each.pool}` })),
-	];
+			number(each.waiting),
+			number(each.deferred),
+			ago(each.oldest_at, "–"),
+			each.in_use === null ? "–" : `${each.in_use} of ${each.allowed}`,
+			poolState(each, warmups),
+			each.pool &&
+				(each.held_at
+					? button("Resume", resume(each.pool), "tiny", { "aria-label": `Resume mail to ${each.pool}` })
+					: button("Hold", () => pause(each.pool), "tiny", { "aria-label": `Hold mail to ${each.pool}` })),
+		],
+	});
 }
 
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
@@ -317,19 +321,22 @@ function nodeSection(nodes, past, draw) {
 				},
 			}),
 		]);
-	const row = (each) => [
-		each.name,
-		badge(NODE_STATES[each.state], each.state),
-		h("span", { class: "mono" }, each.address),
-		each.version,
-		ago(each.started_at),
-		`${each.lease_seconds} s`,
-		traced(past, each.name, "in_flight"),
-		traced(past, each.name, "waiting"),
-		`${each.skew_seconds} s`,
-		each.state === "running" &&
-			button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
-	];
+	const row = (each) => ({
+		id: each.name,
+		cells: [
+			each.name,
+			badge(NODE_STATES[each.state], each.state),
+			h("span", { class: "mono" }, each.address),
+			each.version,
+			ago(each.started_at),
+			`${each.lease_seconds} s`,
+			traced(past, each.name, "in_flight"),
+			traced(past, each.name, "waiting"),
+			`${each.skew_seconds} s`,
+			each.state === "running" &&
+				button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
+		],
+	});
 	return section("Nodes", table("The nodes that share the database", NODES, nodes.map(row)));
 }
 
@@ -345,21 +352,21 @@ export default async function admin(page) {
 			get("/v1/admin/nodes", page.signal),
 		]);
 		remember(past, shared.nodes);
-		nodes.replaceChildren(shared.nodes.length ? nodeSection(shared.nodes, past, draw) : "");
+		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, draw));
 		const told =
 			paused &&
 			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
 		const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
-		queue.replaceChildren(
-			told || "",
-			pools.length ? table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))) : "",
-			simulated || !pools.length ? h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held.") : "",
+		update(
+			queue,
+			told,
+			pools.length > 0 && table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))),
+			(simulated || !pools.length) && h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held."),
 		);
-		warm.replaceChildren(warmups.length ? warmupSection(warmups) : "");
+		update(warm, warmups.length > 0 && warmupSection(warmups));
 	};
 	const [first] = await Promise.all([load(), draw()]);
-	const isUsed = () => [queue, nodes].some((each) => each.contains(document.activeElement));
-	page.every(5, () => (isUsed() ? Promise.resolve() : draw()));
+	page.every(5, draw);
 	return fragment(
 		head("Admin", {
 			about: "All accounts, and what waits for all of them.",

@@ -8,6 +8,7 @@ import { shownPost } from "../posts.js";
 import { preview } from "../preview.js";
 import { timeline } from "../timeline.js";
 import { bytes, count, when } from "../time.js";
+import { update } from "../update.js";
 
 const FOLDED = 4; // recipients from which on those that are delivered are folded
 
@@ -37,13 +38,6 @@ function details(message) {
 			copyButton(message.accepted_request_id, "request id"),
 		],
 	]);
-}
-
-/** Redraws, and keeps open what the user has opened. */
-function redraw(place, content) {
-	const open = new Set([...place.querySelectorAll("details[open]")].map((each) => each.dataset.key));
-	place.replaceChildren(fragment(content));
-	for (const each of place.querySelectorAll("details")) if (open.has(each.dataset.key)) each.open = true;
 }
 
 function stories(message) {
@@ -140,15 +134,15 @@ export default async function message(page) {
 	);
 	cancel.hidden = !waits(shown);
 
-	const tell = async () => redraw(told, await posts(shown, page.signal, tell));
+	const tell = async () => update(told, await posts(shown, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
 		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
 		shown = now;
 		if (!changed) return;
-		redraw(story, stories(shown));
-		state.replaceChildren(badge(standing(shown)));
-		about.replaceChildren(details(shown));
+		update(story, stories(shown));
+		update(state, badge(standing(shown)));
+		update(about, details(shown));
 		cancel.hidden = !waits(shown);
 		await tell();
 	}

@@ -16,6 +16,7 @@ const COLUMNS = [
 	{ title: "Status", class: "side" },
 	{ title: "Accepted", class: "side" },
 ];
+const PAGES = 20; // of new messages that are added at once; after more, the list begins anew
 const TRIES = 40; // short pages in a row that a search goes through by itself
 
 function listed(message) {
@@ -127,21 +128,38 @@ async function nothing(page, filters) {
 	);
 }
 
-/** Put what is new above, and what has changed in its place. */
-function merge(body, emails, waiting) {
-	const known = new Map([...body.rows].map((each) => [each.dataset.id, each]));
+/**
+ * Makes the rows from one id (`above`) to below another those of `emails`: what has changed in its place, without what
+ * is no longer among them. Those that are new above all others are returned, to be put there.
+ */
+function merge(body, emails, below, above) {
+	const inside = [...body.rows].filter((each) => !(below <= each.dataset.id) && !(each.dataset.id < above));
+	const known = new Map(inside.map((each) => [each.dataset.id, each]));
+	const newest = body.rows[0]?.dataset.id ?? "";
 	const fresh = [];
 	for (const message of emails) {
 		const old = known.get(message.id);
-		if (!old) fresh.push(message);
-		else if (old.querySelector(".badge").textContent !== standing(message))
-			old.querySelector(".badge").replaceWith(badge(standing(message)));
+		known.delete(message.id);
+		if (old) {
+			const shown = old.querySelector(".badge");
+			if (shown.textContent !== standing(message)) shown.replaceWith(badge(standing(message)));
+		} else if (message.id > newest) fresh.push(message);
+		else body.insertBefore(listed(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
 	}
-	if (!fresh.length) return;
+	for (const gone of known.values()) if (!gone.contains(document.activeElement)) gone.remove();
+	return fresh;
+}
+
+/** Puts new rows on top: at once, or at a click if the reader is further down. */
+function show(body, fresh, waiting) {
 	const put = () => {
-		body.prepend(...fresh.map(listed).map((each) => (each.classList.add("fresh"), each)));
+		const known = body.rows[0]?.dataset.id ?? "";
+		const rows = fresh.filter((each) => each.id > known).map(listed);
+		for (const each of rows) each.classList.add("fresh");
+		body.prepend(...rows);
 		waiting.replaceChildren();
 	};
+	if (!fresh.length) return;
 	if (scrollY < 200) put();
 	else
 		waiting.replaceChildren(
@@ -176,14 +194,31 @@ export default async function messages(page) {
 	body.append(...(kept?.rows ?? first.emails.map(listed)));
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
 	const place = h("div", null, body.rows.length || first.next ? list : await nothing(page, filters));
+	let { next } = first;
+	let checked = 0; // rows from the top that the last rounds have looked at
+	/** The page of messages before an id, or of the newest, is made what the server has now; where it ends. */
+	const check = async (before) => {
+		const part = await get(query("/v1/emails", { ...filters, limit: PAGE, before }), page.signal);
+		const fresh = merge(body, part.emails, before, part.next ?? "");
+		return { fresh, end: part.next };
+	};
 	const renew = async () => {
-		const { emails } = await get(query("/v1/emails", { ...filters, limit: PAGE }), page.signal);
-		if (emails.length && !list.isConnected) place.replaceChildren(list);
-		merge(body, emails, waiting);
+		const newest = body.rows[0]?.dataset.id ?? "";
+		let { fresh, end } = await check(undefined);
+		for (let pages = 1; end && end > newest && newest && pages < PAGES; pages += 1) {
+			const more = await check(end);
+			fresh = [...fresh, ...more.fresh];
+			end = more.end;
+		}
+		if (end && end > newest && newest) return page.reload(); // more than can be walked through
+		if (fresh.length && !list.isConnected) place.replaceChildren(list);
+		show(body, fresh, waiting);
+		// Rows further down, a page a round.
+		checked = checked + PAGE < body.rows.length ? checked + PAGE : 0;
+		if (checked) await check(body.rows[checked - 1].dataset.id);
 	};
 	if (kept) renew().catch(() => {});
 	page.every(2, renew);
-	let { next } = first;
 	const rest = older(next, async (cursor) => {
 		const part = await find(filters, cursor, page.signal);
 		body.append(...part.emails.map(listed));

@@ -1,6 +1,5 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
-import { chart } from "../chart.js";
 import { fragment, h, path, query, style } from "../dom.js";
 import { button, head, notice, section, table } from "../pieces.js";
 import { count, hour, number, percent, span, utcDay } from "../time.js";
@@ -51,58 +50,23 @@ function queue(waiting, sandbox) {
 	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
 }
 
-function step(done, title, text, action) {
-	return h(
-		"li",
-		{ class: done ? "done" : "" },
-		h("span", { class: "tick" }, done ? "✓" : "", h("span", { class: "gone" }, done ? "done" : "to do")),
-		h("div", null, h("h3", null, title), !done && h("p", { class: "quiet small" }, text)),
-		!done && action,
-	);
+/** The first steps that are left; an account that sends and has nothing to be told has done them. */
+async function left(page, account, stats) {
+	if (stats.totals.sent && !account.warnings.length) return null;
+	return (await import("../first-steps.js")).firstSteps(page);
 }
 
-async function firstSteps(page) {
-	const [{ emails }, { domains }, { api_keys: keys }, { smtp_credentials: credentials }] = await Promise.all(
-		["/v1/emails?limit=1", "/v1/domains?limit=100", "/v1/api-keys?limit=1", "/v1/smtp-credentials?limit=1"].map(
-			(each) => get(each, page.signal),
-		),
-	);
-	const usable = domains.some((each) => each.status !== "pending");
-	const pending = domains.find((each) => each.status === "pending");
-	const keyed = keys.length + credentials.length > 0;
-	if (emails.length && usable && keyed) return null;
-	const link = (href, text) => h("a", { class: "button", href }, text);
-	return section(
-		"First steps",
-		h(
-			"ol",
-			{ class: "card steps" },
-			step(
-				domains.length > 0,
-				"Add the domain you send from",
-				"Mail is sent from addresses of your own domain.",
-				link("/dashboard/domains", "Add a domain"),
-			),
-			step(
-				usable,
-				"Publish its DNS records",
-				"Receivers check them. We check them, too, and tell what is missing.",
-				link(pending ? path("/dashboard/domains", pending.name) : "/dashboard/domains", "Show the records"),
-			),
-			step(
-				keyed,
-				"Create an API key or an SMTP credential",
-				"Your program sends with it.",
-				link("/dashboard/keys", "Create one"),
-			),
-			step(
-				emails.length > 0,
-				"Send a test",
-				"To yourself, and watch it arrive.",
-				button("Send a test", () => page.sendTest()),
-			),
-		),
-	);
+async function drawing(stats, hourly) {
+	const { chart } = await import("../chart.js");
+	return hourly
+		? chart("Recipients per hour", stats.hours, hour)
+		: chart("Recipients per day (UTC)", stats.days, utcDay);
+}
+
+/** Shows content, at first as it is: what updates it is not needed for that. */
+async function put(place, ...content) {
+	if (!place.hasChildNodes()) place.append(fragment(content));
+	else (await import("../update.js")).update(place, content);
 }
 
 export default async function overview(page) {
@@ -115,35 +79,29 @@ export default async function overview(page) {
 			get("/v1/account", page.signal),
 			get(`/v1/stats?days=${days}`, page.signal),
 		]);
-		const steps = await firstSteps(page);
-		const drawing = hourly
-			? chart("Recipients per hour", stats.hours, hour)
-			: chart("Recipients per day (UTC)", stats.days, utcDay);
-		content.replaceChildren(
-			fragment(
-				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
-				steps,
-				// A new account is not shown a page of zeros.
-				!(steps && stats.totals.sent === 0) && [
-					h(
-						"section",
-						null,
-						h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-						tiles(stats.totals, account),
-					),
-					h("section", null, h("div", { class: "card" }, drawing)),
-					section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
-				],
-			),
+		const steps = await left(page, account, stats);
+		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
+		await put(
+			content,
+			h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
+			steps,
+			!isNew && [
+				h(
+					"section",
+					null,
+					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
+					tiles(stats.totals, account),
+				),
+				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
+				section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+			],
 		);
 	}
 
 	await Promise.all([style("overview"), draw()]);
-	page.every(10, () =>
-		content.contains(document.activeElement) || content.querySelector("details[open], svg:hover")
-			? Promise.resolve()
-			: draw(),
-	);
+	// The chart is made anew, so not while it is read.
+	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
+	page.every(10, async () => isRead() || draw());
 	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), "primary")] }), content);
 }
 

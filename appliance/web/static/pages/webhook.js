@@ -6,6 +6,7 @@ import { older } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
 import { ago, when } from "../time.js";
+import { update } from "../update.js";
 
 const EVENTS = ["email.delivered", "email.bounced", "email.failed"];
 const MEANING = {
@@ -88,26 +89,25 @@ function state(hook) {
 async function history(page) {
 	const place = h("div", { class: "card posts" });
 	const load = (before) => get(query("/v1/webhook/deliveries", { limit: 20, before }), page.signal);
+	let before = []; // the posts of older pages
 	const draw = async () => {
-		const { deliveries } = await load();
-		const open = new Set([...place.querySelectorAll("details[open]")].map((each) => each.dataset.key));
-		const shown = deliveries.map((each) => shownPost(each, draw));
-		for (const each of shown) each.open = open.has(each.dataset.key);
-		if (shown.length) place.replaceChildren(...shown);
-		else place.replaceChildren(h("p", { class: "post quiet" }, "Nothing was posted in the last seven days."));
+		const { deliveries, next } = await load();
+		const ids = new Set(deliveries.map((each) => each.id));
+		const shown = [...deliveries, ...before.filter((each) => !ids.has(each.id))];
+		const nothing = h("p", { class: "post quiet" }, "Nothing was posted in the last seven days.");
+		update(place, shown.length ? shown.map((each) => shownPost(each, draw)) : nothing);
+		return next;
 	};
-	const { next } = await load();
-	await draw();
-	let grown = false;
-	page.every(3, async () => grown || draw());
+	const next = await draw();
+	page.every(3, draw);
 	return {
 		draw,
 		content: fragment(
 			place,
 			older(next, async (cursor) => {
 				const more = await load(cursor);
-				grown = true;
-				place.append(...more.deliveries.map((each) => shownPost(each, draw)));
+				before = [...before, ...more.deliveries];
+				await draw();
 				return more.next;
 			}),
 		),
@@ -140,7 +140,7 @@ export default async function webhook(page) {
 	const standing = h("div", { class: "card" }, state(hook));
 	page.every(3, async () => {
 		const now = await get("/v1/webhook", page.signal);
-		if (now.webhook) standing.replaceChildren(state(now.webhook));
+		if (now.webhook) update(standing, state(now.webhook));
 	});
 	const ping = button(
 		"Send a ping",

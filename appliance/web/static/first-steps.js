@@ -1,0 +1,61 @@
+// The first steps of a new account: a domain, its records, a key, a message.
+import { get } from "./api.js";
+import { h, path, style } from "./dom.js";
+import { button, section } from "./pieces.js";
+
+await style("first-steps");
+
+function step(done, title, text, action) {
+	return h(
+		"li",
+		{ class: done ? "done" : "" },
+		h("span", { class: "tick" }, done ? "✓" : "", h("span", { class: "gone" }, done ? "done" : "to do")),
+		h("div", null, h("h3", null, title), !done && h("p", { class: "quiet small" }, text)),
+		!done && action,
+	);
+}
+
+/** The steps that are left to do; null when all are done. */
+export async function firstSteps(page) {
+	const [{ emails }, { domains }, { api_keys: keys }, { smtp_credentials: credentials }] = await Promise.all(
+		["/v1/emails?limit=1", "/v1/domains?limit=100", "/v1/api-keys?limit=1", "/v1/smtp-credentials?limit=1"].map(
+			(each) => get(each, page.signal),
+		),
+	);
+	const usable = domains.some((each) => each.status !== "pending");
+	const pending = domains.find((each) => each.status === "pending");
+	const keyed = keys.length + credentials.length > 0;
+	if (emails.length && usable && keyed) return null;
+	const link = (href, text) => h("a", { class: "button", href }, text);
+	return section(
+		"First steps",
+		h(
+			"ol",
+			{ class: "card steps" },
+			step(
+				domains.length > 0,
+				"Add the domain you send from",
+				"Mail is sent from addresses of your own domain.",
+				link("/dashboard/domains", "Add a domain"),
+			),
+			step(
+				usable,
+				"Publish its DNS records",
+				"Receivers check them. We check them, too, and tell what is missing.",
+				link(pending ? path("/dashboard/domains", pending.name) : "/dashboard/domains", "Show the records"),
+			),
+			step(
+				keyed,
+				"Create an API key or an SMTP credential",
+				"Your program sends with it.",
+				link("/dashboard/keys", "Create one"),
+			),
+			step(
+				emails.length > 0,
+				"Send a test",
+				"To yourself, and watch it arrive.",
+				button("Send a test", () => page.sendTest()),
+			),
+		),
+	);
+}
