@@ -29,6 +29,7 @@ from appliance.store.messages import KeyTaken, MessageRecords, Messages
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
+from appliance.store.reports import Reports
 from appliance.store.retention import Deletion
 from appliance.store.sessions import Sessions
 from appliance.store.shared_certificates import SharedCertificates
@@ -78,6 +79,7 @@ class Store:
         self.mail_log = MailLog(engine, outside)
         self.records = MessageRecords(engine, outside)
         self.statistics = Statistics(engine, outside)
+        self.reports = Reports(engine, outside)
         self.queue = Queue(engine, outside, self.webhook_posts)
         self.lanes = Lanes(engine, outside)
         self.under_delivery = UnderDelivery()

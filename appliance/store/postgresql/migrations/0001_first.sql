@@ -463,3 +463,75 @@ CREATE TABLE installation (
     name TEXT COLLATE "C" PRIMARY KEY,
     value TEXT COLLATE "C" NOT NULL
 );
+
+-- DMARC aggregate reports: each counts once, however often it is sent.
+CREATE TABLE dmarc_reports (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    org TEXT COLLATE "C" NOT NULL,  -- that sent it, as it calls itself
+    report_id TEXT COLLATE "C" NOT NULL,  -- given by it
+    day BIGINT NOT NULL,  -- that it is about: days since 1970, UTC
+    policy TEXT COLLATE "C" NOT NULL,  -- none, quarantine or reject, as the receiver saw it
+    percentage BIGINT NOT NULL,
+    messages BIGINT NOT NULL,
+    passed BIGINT NOT NULL,
+    received_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+);
+CREATE INDEX dmarc_reports_by_day ON dmarc_reports (account_id, domain, day);
+CREATE INDEX dmarc_reports_old ON dmarc_reports (day);
+
+-- The messages in those reports by day and source.
+CREATE TABLE dmarc_sources (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    source TEXT COLLATE "C" NOT NULL,  -- an IP address; empty: all those over the limit
+    messages BIGINT NOT NULL,
+    passed BIGINT NOT NULL,  -- DMARC: by DKIM or SPF, aligned
+    dkim BIGINT NOT NULL,
+    spf BIGINT NOT NULL,
+    quarantined BIGINT NOT NULL,
+    rejected BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, day, source)
+);
+CREATE INDEX dmarc_sources_old ON dmarc_sources (day);
+
+-- TLS reports (RFC 8460).
+CREATE TABLE tls_reports (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    org TEXT COLLATE "C" NOT NULL,
+    report_id TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    successes BIGINT NOT NULL,  -- sessions
+    failures BIGINT NOT NULL,
+    received_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+);
+CREATE INDEX tls_reports_by_day ON tls_reports (account_id, domain, day);
+CREATE INDEX tls_reports_old ON tls_reports (day);
+
+-- The failed sessions in those reports by day, server and type of failure; both are empty for all over the limit.
+CREATE TABLE tls_failures (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    mx TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    sessions BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, day, mx, type)
+);
+CREATE INDEX tls_failures_old ON tls_failures (day);
+
+-- Recipients by day (UTC), what became of them, class of bounce and provider; added up as hourly_counts are.
+CREATE TABLE daily_feedback (
+    account_id TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    kind TEXT COLLATE "C" NOT NULL,  -- the type of the event, without `email.`
+    class TEXT COLLATE "C" NOT NULL,  -- of a bounce; empty: none
+    provider TEXT COLLATE "C" NOT NULL,  -- a pool with a name of its own; empty: all others
+    recipients BIGINT NOT NULL,
+    PRIMARY KEY (account_id, day, kind, class, provider)
+);
+CREATE INDEX daily_feedback_old ON daily_feedback (day);
