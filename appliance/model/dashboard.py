@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -88,3 +89,12 @@ class AccountStatistics:
     by_bucket: Mapping[int, int]
     waiting: tuple[WaitingInPool, ...]
     simulated: int = 0  # recipients that wait in the sandbox, in no pool
+
+
+class FeedbackKind(NamedTuple):
+    """What became of recipients on one day (days since 1970, UTC)."""
+
+    day: int
+    kind: str  # delivered, bounced, failed, late_bounced, complained
+    bounce_class: str  # empty: none
+    provider: str  # a pool with a name of its own; empty: all others

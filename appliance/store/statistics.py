@@ -1,4 +1,5 @@
-"""Statistics by the hour: recipients sent to, their outcomes, how long deliveries took.
+"""Statistics: recipients by the hour, their outcomes and how long deliveries took; by the day, what became of mail by
+class of bounce and by provider.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
 their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
@@ -9,10 +10,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.model.dashboard import AccountStatistics, WaitingInPool
+from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.outside import identifier_from
 from appliance.store.engine import StorePart, Tx, one, rows, run
-from appliance.times import HOUR
+from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
 # the transaction that writes them.
@@ -40,6 +41,24 @@ _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, re
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+# What came back of mail later is an event, too. A pool with a dot in its name is an organisation's, of which there may
+# be as many as domains: they are counted together. The class of a late bounce is in its own record.
+_FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type, 7) AS kind,
+        coalesce(CASE WHEN e.type = 'email.late_bounced' THEN json_extract(r.late_bounce, '$.class')
+            WHEN e.type IN ('email.bounced', 'email.failed') THEN r.bounce_class END, '') AS class,
+        CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END AS provider,
+        count(*) AS recipients
+    FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
+    LEFT JOIN destinations d ON d.domain = r.domain
+    WHERE {{wanted}} AND m.source <> 'test' AND ({_FINAL} OR e.type IN ('email.late_bounced', 'email.complained'))
+    GROUP BY 1, 2, 3, 4, 5"""  # noqa: S608
+_COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
+    {_FEEDBACK.format(events="events", wanted="e.id > :after AND e.id <= :until")}
+    ON CONFLICT (account_id, day, kind, class, provider)
+    DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients"""
+_FEEDBACK_COUNTS = """SELECT day, kind, class, provider, recipients FROM daily_feedback
+    WHERE account_id = :account_id AND day >= :since"""
 _SENT_SLICE = """SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
     ORDER BY message_id LIMIT 1 OFFSET :slice"""
 _FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
@@ -58,6 +77,11 @@ _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, co
         SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
+_FEEDBACK_TAIL = _FEEDBACK.format(
+    events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
+        WHERE id > :after ORDER BY id LIMIT :most)""",
+    wanted="e.account_id = :account_id",
+)
 _WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
@@ -75,7 +99,7 @@ class _Counting(NamedTuple):
     kind: str
     prefix: str  # of their ids
     lag: int
-    add: str
+    adds: tuple[str, ...]
     slice: str
     tail: str
 
@@ -86,8 +110,8 @@ class _Counting(NamedTuple):
 
 
 _COUNTINGS = (
-    _Counting("sent", "msg", MESSAGE_LAG, _COUNT_SENT, _SENT_SLICE, _SENT_TAIL),
-    _Counting("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE, _FINAL_TAIL),
+    _Counting("sent", "msg", MESSAGE_LAG, (_COUNT_SENT,), _SENT_SLICE, _SENT_TAIL),
+    _Counting("final", "evt", EVENT_LAG, (_COUNT_FINAL, _COUNT_FEEDBACK), _FINAL_SLICE, _FINAL_TAIL),
 )
 
 
@@ -113,6 +137,10 @@ class Statistics(StorePart):
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
         return await self.engine.scan(lambda tx: _read(tx, account_id, since, self.outside.now()), account_id)
 
+    async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
+        """What became of an account's recipients since the day of that time, up to this moment."""
+        return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
+
 
 def counted_all_before(tx: Tx, until: int) -> bool:
     """Whether everything that was written before a time has been counted, so that it may be deleted."""
@@ -124,7 +152,8 @@ def _count(tx: Tx, counting: _Counting, now: int, most: int) -> bool:
     if limit <= after:
         return False  # a clock that went back
     end = counting.end_of_slice(tx, now - counting.lag, most)
-    run(tx, counting.add, {"after": after, "until": end or limit})
+    for add in counting.adds:
+        run(tx, add, {"after": after, "until": end or limit})
     run(tx, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
 
@@ -146,3 +175,13 @@ def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
     return AccountStatistics(by_hour, by_bucket, by_pool, one(tx, int, _SIMULATED, bindings) or 0)
+
+
+def _read_feedback(tx: Tx, account_id: str, since: int) -> Counter[FeedbackKind]:
+    bindings = {"account_id": account_id, "since": since}
+    counts = Counter({FeedbackKind(*kind): count for *kind, count in rows(tx, _FEEDBACK_COUNTS, bindings)})
+    wanted = {"account_id": account_id, "after": _counted(tx, "final"), "most": TAIL_ROWS}
+    for _, *kind, count in rows(tx, _FEEDBACK_TAIL, wanted):
+        if (found := FeedbackKind(*kind)).day >= since:
+            counts[found] += count
+    return counts

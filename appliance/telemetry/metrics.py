@@ -72,7 +72,8 @@ REPORTS_READ = Counter(
 CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, reports, webhook logs); pages freed.",
+    "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, reports, webhook logs); "
+    "or pages freed.",
 )
 LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
 STORE_RECONNECTS = SharedCounter(

@@ -24,6 +24,7 @@ from appliance.web.api.admin_queue import AdminQueueRoutes
 from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
 from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.feedback import FeedbackRoutes
 from appliance.web.api.login import LoginRoutes, SessionRoutes
 from appliance.web.api.send_test import SendTestRoutes
 from appliance.web.api.stats import StatsRoutes
@@ -57,7 +58,7 @@ class _Tag:
 _TAGS = (
     _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
-    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes)),
+    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
     _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
     _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
