@@ -6,6 +6,7 @@ import { button, head, notice, section, table } from "../pieces.js";
 import { count, hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
+const KINDS = ["Sent", "Delivered", "Bounced", "Failed"].map((name) => [name.toLowerCase(), name, name.toLowerCase()]);
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
 	no_domain: () => "/dashboard/domains",
@@ -117,8 +118,8 @@ export default async function overview(page) {
 		]);
 		const steps = await firstSteps(page);
 		const drawing = hourly
-			? chart("Recipients per hour", stats.hours, hour)
-			: chart("Recipients per day (UTC)", stats.days, utcDay);
+			? chart("Recipients per hour", stats.hours, KINDS, hour, KINDS[0])
+			: chart("Recipients per day (UTC)", stats.days, KINDS, utcDay, KINDS[0]);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
