@@ -20,6 +20,7 @@ from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
+from appliance.deliver.return_paths import ReturnPathWatch
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Refused
 from appliance.intake.accept import IntakeServices, build_services
@@ -197,6 +198,7 @@ async def _run_all(
         workers.start_soon(_update_statistics, store, shared)
         rotating = SigningKeys(store, outside, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
+        workers.start_soon(ReturnPathWatch(config, store, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
         metrics_urls = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, store))
         challenges = await workers.start(acme.serve, config, outside, live, store, key)

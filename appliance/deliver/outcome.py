@@ -208,6 +208,7 @@ def outcome(
     now: int,
     retries: Retries,
     signature: bytes | None = None,
+    mail_from: str | None = None,
 ) -> Outcome:
     count = recipient.attempt_count + 1
     status, again, decision = _decide(judgement, count, now, retries)
@@ -227,7 +228,7 @@ def outcome(
     if judgement.suppresses:
         suppress = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
     kept = signature if again is not None else None
-    return Outcome(recipient, status, (attempt,), now, again, suppress=suppress, signature=kept)
+    return Outcome(recipient, status, (attempt,), now, again, suppress=suppress, signature=kept, mail_from=mail_from)
 
 
 def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
@@ -291,4 +292,6 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
             "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
             "ms": (last.finished_at - last.started_at) // 1000,
         }
+    if outcome.mail_from is not None:
+        fields |= {"mail_from": outcome.mail_from, "envelope_from": recipient.envelope_from}
     MESSAGE_LOG.note(outcome.status.value, **fields)

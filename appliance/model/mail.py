@@ -125,6 +125,8 @@ class Domain:
     usable: bool
     created_at: int
     verified_at: int | None = None
+    return_path: str = ""  # the name that what comes back of its mail is sent to
+    return_path_at: int | None = None  # since when DNS shows its records, and mail leaves with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +375,7 @@ class Outcome(Struct, frozen=True, gc=False):
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
     bounce_class: str | None = None  # of the last reply, unless that was a success
+    mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
 
 
 # ---- a message as operators see it

@@ -49,8 +49,11 @@ CREATE TABLE domains (
     created_at INTEGER NOT NULL,
     verified_at INTEGER,                        -- NULL: not proven by DNS
     removed_at INTEGER,                         -- the row stays, for the keys that sign what is still queued
+    return_path TEXT,                           -- NULL: bounces.NAME
+    return_path_at INTEGER,                     -- since when DNS shows its records; NULL: not in use
     PRIMARY KEY (account_id, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
 
 CREATE TABLE smtp_credentials (
     username TEXT PRIMARY KEY,

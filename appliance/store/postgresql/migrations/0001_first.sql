@@ -44,8 +44,11 @@ CREATE TABLE domains (
     created_at BIGINT NOT NULL,
     verified_at BIGINT,  -- NULL: not proven by DNS
     removed_at BIGINT,  -- the row stays, for the keys that sign what is still queued
+    return_path TEXT COLLATE "C",  -- NULL: bounces.NAME
+    return_path_at BIGINT,  -- since when DNS shows its records; NULL: not in use
     PRIMARY KEY (account_id, name)
 );
+CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
 
 CREATE TABLE smtp_credentials (
     username TEXT COLLATE "C" PRIMARY KEY,
