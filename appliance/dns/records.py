@@ -101,24 +101,33 @@ def records(
         "DMARC: asks receivers to check the From address. p=none only watches;"
         " change it to p=quarantine or p=reject once all mail of the domain is signed"
     )
-    rua = f"; rua=mailto:dmarc@{return_path}" if receiving else ""
     dmarc += f". With rua they report daily to {return_path}" if receiving else ""
     tls_rpt = DnsRecord(
         RecordKind.TLS_RPT,
         f"_smtp._tls.{domain}",
-        f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}",
+        tls_rpt_value(return_path),
         f"TLS reports, optional: servers that send mail to the domain report to {return_path} where TLS failed",
         needed=False,
     )
     return [
         *current,
         DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", spf),
-        DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", f"v=DMARC1; p=none{rua}", dmarc),
+        DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", dmarc_value(return_path if receiving else ""), dmarc),
         *(return_path_records(return_path, sending_host, receiving) if receiving else ()),
         *([tls_rpt] if receiving else ()),
         *leaving,
         *retired,
     ]
+
+
+def dmarc_value(return_path: str = "", policy: str = "none") -> str:
+    """A DMARC record; with a return path it asks for reports there."""
+    return f"v=DMARC1; p={policy}" + (f"; rua=mailto:dmarc@{return_path}" if return_path else "")
+
+
+def tls_rpt_value(return_path: str) -> str:
+    """A record that asks for TLS reports (RFC 8460 3)."""
+    return f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}"
 
 
 def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) -> list[DnsRecord]:

@@ -1,12 +1,15 @@
-"""Findings on the DNS records of a From domain: DKIM, SPF, DMARC, MX, and those of its return path."""
+"""Findings on a From domain: its records for DKIM, SPF, DMARC, MX and its return path, and its DMARC policy."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from appliance.dns.check import CheckedRecord, RecordStatus, addresses_of
+from appliance.dns.check import DMARC_POLICIES, CheckedRecord, RecordStatus, addresses_of, read_tags
 from appliance.dns.records import RETURN_PATH_KINDS, RecordKind
 from appliance.dns.resolver import DnsFault, LookupFailed, Mx, Resolver
 from appliance.doctor import Finding, FindingLevel, RecordToPublish, not_looked_up, ok, warning
+from appliance.feedback.dmarc_policy import DmarcState, next_step
+from appliance.model.mail import Domain
+from appliance.model.reports import DmarcStanding
 
 RECORD_LENGTH = 450  # characters of a record that are shown, and of one that our term may be added to
 _PLAIN = re.compile(r"[ !#-\[\]-~]+")  # what needs no escapes in a zone
@@ -96,3 +99,41 @@ async def check_mx(resolver: Resolver, domain: str) -> list[Finding]:
         return [not_looked_up("mx", domain, failed.text)]
     hosts = ", ".join(mx.host for mx in sorted(exchangers, key=lambda mx: mx.preference))
     return [ok("mx", domain, f"mail for it goes to {hosts or 'its own address'}")]
+
+
+# ---- the policy
+
+
+def judge_policy(
+    sender: Domain, standing: DmarcStanding, checked: Sequence[CheckedRecord], *, receives: bool
+) -> list[Finding]:
+    """The next step of a domain's DMARC policy. A proposal is advice: nothing is wrong with a policy that only watches.
+
+    Without a report nothing is said where the installation does not take any.
+    """
+    texts = next((each.found for each in checked if each.record.kind is RecordKind.DMARC and not each.note), ())
+    tags = read_tags(texts[0]) if len(texts) == 1 else {}
+    published = _published(tags)
+    if not standing.days and not (receives and published):
+        return []
+    step = next_step(standing, sender.return_path, published)
+    if step.state is DmarcState.MEND:
+        return [warning("dmarc", sender.name, *_halves(step.text))]
+    records: tuple[RecordToPublish, ...] = ()
+    if step.proposed and published:
+        value = "; ".join(f"{name}={value}" for name, value in (tags | {"p": step.proposed}).items() if name != "pct")
+        records = (RecordToPublish(f"_dmarc.{sender.name}", "TXT", value),)
+    return [Finding(FindingLevel.OK, "dmarc", sender.name, *_halves(step.text), records)]
+
+
+def _published(tags: Mapping[str, str]) -> tuple[str, int] | None:
+    policy, percentage = tags.get("p", "").lower(), tags.get("pct", "")
+    if policy not in DMARC_POLICIES:
+        return None
+    return policy, min(int(percentage), 100) if re.fullmatch(r"[0-9]{1,3}", percentage) else 100
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """What is so, and what to do."""
+    said, _, advice = text.partition(". ")
+    return said, advice

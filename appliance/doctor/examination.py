@@ -13,17 +13,19 @@ from appliance.dns.records import receiving_hosts, records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
 from appliance.errors import Refused
+from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
+from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, open_store
 from appliance.store.sqlite.integrity import quick_check
 from appliance.store.sqlite.migrate import newest_known
-from appliance.times import SECOND
+from appliance.times import DAY, SECOND
 from appliance.tls.certificate_files import by_acme
 
 # Lookups of domains at once: each opens some sockets, of which a shell often allows 1024, and resolvers drop bursts.
@@ -46,6 +48,7 @@ class Stored:
     """What an examination needs of the database."""
 
     senders: list[tuple[Domain, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
+    reports: dict[str, DmarcStanding] = field(default_factory=dict)  # what DMARC reports say, by domain
     nodes: tuple[str, ...] = ()  # host names of those that share the database
     unopened_keys: list[str] = field(default_factory=list)  # domains whose signing keys the key file does not open
     unopened_secrets: list[str] = field(default_factory=list)  # accounts whose webhook secret it does not open
@@ -103,7 +106,7 @@ class Examination:
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
                 checks[name] = partial(relays.check_login, self.resolver, self.config, self.outside, relay)
         for domain, keys in stored.senders:
-            checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored.nodes)
+            checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
         return checks
 
@@ -131,18 +134,20 @@ class Examination:
             found += await names.check_ptr(self.resolver, address, hostname)
         return found + await names.check_blocklists(self.resolver, self.blocklists, leaving)
 
-    async def _records(self, sender: Domain, keys: Sequence[StoredDkimKey], nodes: Sequence[str]) -> list[Finding]:
+    async def _records(self, sender: Domain, keys: Sequence[StoredDkimKey], stored: Stored) -> list[Finding]:
         domain, host, found = sender.name, sending_host(self.config), []
         if all(key.retired_at is not None for key in keys):
             text = "has no signing keys yet: they are made with its first message"
             advice = "Make them now, and publish what is shown: appliance domain records."
             found.append(warning("dkim", domain, text, advice))
-        receiving = receiving_hosts(self.config, nodes)
+        receiving = receiving_hosts(self.config, stored.nodes)
         now, return_path = self.outside.now(), sender.return_path
         wanted = records(domain, host, keys, now, return_path=return_path, receiving=receiving)
         async with self._lookups:
             checked = await dns_check.check(self.resolver, host, wanted, for_operator=True)
-        return found + domains.judge_records(domain, checked)
+        standing = stored.reports.get(domain, DmarcStanding())
+        policy = domains.judge_policy(sender, standing, checked, receives=bool(receiving))
+        return found + domains.judge_records(domain, checked) + policy
 
     async def _mx(self, domain: str) -> list[Finding]:
         async with self._lookups:
@@ -189,6 +194,8 @@ class Examination:
                 opening = partial(open_signing_key, key, account.id, name)
                 if not all(_opens(partial(opening, each.selector, each.private_key)) for each in signing):
                     found.unopened_keys.append(name)
+            since = self.outside.now() - (PROPOSAL_DAYS - 1) * DAY
+            found.reports |= {each.domain: each.dmarc for each in await store.reports.of(account.id, since)}
         found.nodes = await store.engine.hosts()
         found.holds = await store.pools.all_holds()
         found.newest_message_at = await store.messages.newest_at()

@@ -44,7 +44,7 @@ class DmarcStep:
 
     state: DmarcState
     text: str
-    policy: str | None = None  # of today, as receivers saw it
+    policy: str | None = None  # of today
     percentage: int = 100
     proposed: str | None = None
     days: int = 0  # with reports under this policy
@@ -53,24 +53,17 @@ class DmarcStep:
     failing: tuple[SeenSource, ...] = ()  # own sources for MEND, else strangers; the worst first
 
 
-def report_record(return_path: str, policy: str = "none") -> str:
-    """A DMARC record that asks for reports to the appliance."""
-    return f"v=DMARC1; p={policy}; rua=mailto:dmarc@{return_path}"
+def next_step(standing: DmarcStanding, return_path: str, published: tuple[str, int] | None = None) -> DmarcStep:
+    """The next step for a domain, from what reports say of the last PROPOSAL_DAYS.
 
-
-def tls_report_record(return_path: str) -> str:
-    """A TLS-RPT record that asks for reports to the appliance (RFC 8460 3)."""
-    return f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}"
-
-
-def next_step(standing: DmarcStanding, return_path: str) -> DmarcStep:
-    """The next step for a domain, from what reports say of the last PROPOSAL_DAYS."""
+    `published` are the policy and its percentage in DNS; where they are not known, those that receivers saw last count.
+    """
     if not standing.days:
         text = (
             f"No DMARC report came in {PROPOSAL_DAYS} days. Put rua=mailto:dmarc@{return_path} into the DMARC record:"
         )
         return DmarcStep(DmarcState.NO_REPORTS, f"{text} large receivers then send a report once a day.")
-    policy, percentage = standing.days[-1].policy, standing.days[-1].percentage
+    policy, percentage = published or (standing.days[-1].policy, standing.days[-1].percentage)
     days = sum((each.policy, each.percentage) == (policy, percentage) for each in standing.days)
     own, passed = standing.own_messages, standing.own_passed
     failing = [each for each in standing.sources if each.counts.failed and each.counts.address != OTHER_SOURCES]

@@ -39,8 +39,8 @@ _ORG, _REPORT_ID = 100, 200  # characters: together they are a key
 NO_FAILURE = ("", "")  # in place of a server and a type: all failures over the limit
 _CLOCKS = 1  # days by which a reporter's clock may be ahead
 
-_REGISTERED = """SELECT account_id FROM domains
-    WHERE name = :domain AND 'bounces.' || name = :name AND usable = 1 AND removed_at IS NULL ORDER BY account_id"""
+_REGISTERED = """SELECT account_id FROM domains WHERE coalesce(return_path, 'bounces.' || name) = :name
+    AND name = :domain AND usable = 1 AND removed_at IS NULL ORDER BY account_id"""
 
 # ---- recording, as steps of a transaction
 
@@ -165,7 +165,7 @@ def _add(tx: Tx, of_day: str, insert: str, row: Bindings) -> ReportResult:
 
 # ---- reading
 
-_DOMAINS = """SELECT name, 'bounces.' || name FROM domains
+_DOMAINS = """SELECT name, coalesce(return_path, 'bounces.' || name) FROM domains
     WHERE account_id = :account_id AND usable = 1 AND removed_at IS NULL ORDER BY name LIMIT :most"""
 _WANTED = "account_id = :account_id AND day >= :since"
 _DMARC_DAYS = f"""SELECT domain, day, policy, percentage, count(*), sum(messages), sum(passed) FROM dmarc_reports

@@ -8,8 +8,6 @@ from appliance.feedback.dmarc_policy import (
     DmarcState,
     DmarcStep,
     next_step,
-    report_record,
-    tls_report_record,
 )
 from appliance.model.reports import OTHER_SOURCES, DmarcDay, DmarcSource, DmarcStanding, SeenSource
 
@@ -117,8 +115,8 @@ def test_few_strangers_are_named() -> None:
     assert found.failing == tuple(strangers[:STRANGERS_NAMED])
 
 
-def test_the_records_that_ask_for_reports() -> None:
-    """As they are published."""
-    assert report_record(NAME) == "v=DMARC1; p=none; rua=mailto:dmarc@bounces.example.com"
-    assert report_record(NAME, "reject") == "v=DMARC1; p=reject; rua=mailto:dmarc@bounces.example.com"
-    assert tls_report_record(NAME) == "v=TLSRPTv1; rua=mailto:tlsrpt@bounces.example.com"
+def test_the_policy_in_dns_counts_before_what_receivers_saw() -> None:
+    """After a change the same step is not proposed again, before reports tell of it."""
+    found = next_step(standing(20), NAME, ("quarantine", 100))
+    assert (found.state, found.policy, found.days) == (DmarcState.COLLECT, "quarantine", 0)
+    assert next_step(standing(20), NAME, ("none", 100)).state is DmarcState.STEP

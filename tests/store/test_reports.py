@@ -157,6 +157,16 @@ async def test_only_an_account_that_may_send_from_the_domain_gets_its_reports(st
     assert await store.reports.of(owner.id, 0) == []
 
 
+async def test_a_return_path_of_its_own_takes_the_place_of_the_default(store: Store, owner: Account) -> None:
+    """Reports to the name that the domain had before are dropped."""
+    name = "feedback.example.com"
+    await store.access.add_domain(owner.id, "example.com", usable=True, return_path=name)
+    assert await take(store, dmarc()) is ReportResult.UNKNOWN_DOMAIN
+    assert await take(store, dmarc(), name) is ReportResult.RECORDED
+    (found,) = await store.reports.of(owner.id, 0)
+    assert (found.return_path, found.dmarc.reports) == (name, 1)
+
+
 async def test_of_a_tls_report_about_several_domains_the_registered_ones_count(store: Store, owner: Account) -> None:
     """The others are dropped."""
     domains = [TlsDomainCounts(name, 5, 0, {}) for name in ("a.example", "example.com", "z.example")]

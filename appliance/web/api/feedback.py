@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from appliance.dns.records import dmarc_value, tls_rpt_value
 from appliance.feedback.bounce_class import BounceClass
-from appliance.feedback.dmarc_policy import PROPOSAL_DAYS, DmarcState, next_step, report_record, tls_report_record
+from appliance.feedback.dmarc_policy import PROPOSAL_DAYS, DmarcState, next_step
 from appliance.model.dashboard import FeedbackKind
 from appliance.model.mail import User
 from appliance.model.reports import REPORTS_KEPT_DAYS, DmarcStanding, DomainReports, SeenSource, TlsStanding
@@ -234,7 +235,7 @@ def _dmarc(standing: DmarcStanding, judged: DmarcStanding, name: str) -> DmarcOb
     messages, passed = sum(each.messages for each in standing.days), sum(each.passed for each in standing.days)
     step = next_step(judged, name)
     return DmarcObject(
-        record=report_record(name, step.proposed or step.policy or "none"),
+        record=dmarc_value(name, step.proposed or step.policy or "none"),
         reports=standing.reports,
         messages=messages,
         passed=passed,
@@ -265,7 +266,7 @@ def _source(seen: SeenSource) -> DmarcSourceObject:
 def _tls(standing: TlsStanding, name: str) -> TlsObject:
     failures = sum(each.failures for each in standing.days)
     return TlsObject(
-        record=tls_report_record(name),
+        record=tls_rpt_value(name),
         reports=standing.reports,
         sessions=sum(each.successes for each in standing.days) + failures,
         failures=failures,
