@@ -22,6 +22,7 @@ from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine
 from appliance.store.faults import DatabaseRefused, NewerDatabase, OnFault, StorageFault, UnfinishedCopy
+from appliance.store.feedback import FeedbackStore
 from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
@@ -72,6 +73,7 @@ class Store:
         self.webhook_posts = WebhookPosts(engine, outside)
         self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)
         self.body_parts = BodyParts(engine, outside)
+        self.feedback = FeedbackStore(engine, outside, self.webhook_posts)
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
-from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import Billing, DueRecipient, MessageStatus, NewMessage, Outcome, RecipientStatus
 from appliance.model.webhooks import EVENT_TYPES, envelope
 from appliance.outside import Outside
-from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.engine import Many, Row, StorePart, Tx, first, rows, run
+from appliance.store.accounts import LedgerLine, return_credits, write_ledger
+from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 
@@ -191,10 +191,8 @@ RETURNING recipients.message_id, recipients.id
 """)
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-_INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
-_RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
-    RETURNING credits"""
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
 _LOCK_MESSAGES = Many("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
@@ -295,7 +293,7 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
     events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
-    _INSERT_EVENTS.run(tx, events)
+    INSERT_EVENTS.run(tx, events)
     for result in changed:
         _write_rare(tx, result)
     last = {result.recipient.message_id: result for result in changed}
@@ -326,13 +324,8 @@ def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> N
         for address, reason, at, origin in to_suppress.get(account_id, ()):
             entry = {"account_id": account_id, "address": address, "reason": reason, "now": at, "origin": origin}
             suppress(tx, entry)
-        if not (recipients := released.get(account_id)):
-            continue
-        balance = first(tx, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
-        if balance is not None:
-            before = balance[0] - len(recipients)
-            for number, each in enumerate(recipients, 1):
-                lines.append((account_id, LedgerKind.RELEASE, 1, before + number, each.message_id, each.id))
+        if recipients := released.get(account_id):
+            lines += return_credits(tx, account_id, [(each.message_id, each.id) for each in recipients])
     if lines:
         write_ledger(tx, outside, lines)
 

@@ -466,6 +466,29 @@ CREATE TABLE acme_challenges (
     text TEXT COLLATE "C" NOT NULL  -- the answer
 );
 
+-- Mail that came to return paths and report addresses, until it is read.
+CREATE TABLE feedback_mail (
+    id TEXT COLLATE "C" PRIMARY KEY,
+    addresses TEXT COLLATE "C" NOT NULL,  -- it was sent to, with a space between them
+    mime BYTEA NOT NULL,  -- its beginning, see inbound/listener.py
+    received_at BIGINT NOT NULL,
+    tries BIGINT NOT NULL DEFAULT 0  -- readings that were begun
+);
+CREATE INDEX feedback_mail_next ON feedback_mail (tries, id);
+
+-- One for each recipient that complained.
+CREATE TABLE complaints (
+    account_id TEXT COLLATE "C" NOT NULL,
+    recipient_id TEXT COLLATE "C" NOT NULL,
+    message_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,  -- of the account, that the message was sent from
+    provider TEXT COLLATE "C" NOT NULL,  -- the pool of the recipient's domain, or that domain
+    kind TEXT COLLATE "C" NOT NULL,  -- `abuse` and others, RFC 5965 7.3
+    at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, recipient_id)
+);
+CREATE INDEX complaints_by_time ON complaints (at);
+
 -- Facts of the installation itself, by name: the fingerprint of the key file that seals its secrets.
 CREATE TABLE installation (
     name TEXT COLLATE "C" PRIMARY KEY,
