@@ -119,6 +119,7 @@ export default async function overview(page) {
 		const drawing = hourly
 			? chart("Recipients per hour", stats.hours, hour)
 			: chart("Recipients per day (UTC)", stats.days, utcDay);
+		const refused = stats.bounce_classes.length > 0 && (await import("../bounces.js")).bounces(stats.bounce_classes);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
@@ -132,6 +133,7 @@ export default async function overview(page) {
 						tiles(stats.totals, account),
 					),
 					h("section", null, h("div", { class: "card" }, drawing)),
+					refused && section("Refused, by class", refused),
 					section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 				],
 			),
