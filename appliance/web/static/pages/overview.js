@@ -120,6 +120,7 @@ export default async function overview(page) {
 		const drawing = hourly
 			? chart("Recipients per hour", stats.hours, KINDS, hour, KINDS[0])
 			: chart("Recipients per day (UTC)", stats.days, KINDS, utcDay, KINDS[0]);
+		const refused = stats.bounce_classes.length > 0 && (await import("../bounces.js")).bounces(stats.bounce_classes);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
@@ -133,6 +134,7 @@ export default async function overview(page) {
 						tiles(stats.totals, account),
 					),
 					h("section", null, h("div", { class: "card" }, drawing)),
+					refused && section("Refused, by class", refused),
 					section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 				],
 			),
