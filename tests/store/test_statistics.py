@@ -217,7 +217,11 @@ async def test_feedback_is_counted_by_class_and_provider(
         await store.messages.accept(messages.new(*addresses, test=test))
         due = {each.address: each for each in await store.queue.due(simulated=True, most=100)}
         statuses = dict(zip(addresses, (DELIVERED, BOUNCED, BOUNCED, FAILED, DELIVERED, DELIVERED), strict=True))
-        classes = {"b@gmail.test": "invalid_recipient", "c@own.test": "policy", "d@six.test": "temporary"}
+        classes = {
+            "b@gmail.test": BounceClass.INVALID_RECIPIENT,
+            "c@own.test": BounceClass.POLICY,
+            "d@six.test": BounceClass.TEMPORARY,
+        }
         results = [
             outcome(due[each], status, clock(), bounce_class=classes.get(each)) for each, status in statuses.items()
         ]
