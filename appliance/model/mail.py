@@ -31,6 +31,19 @@ class RecipientStatus(StrEnum):
     FAILED = "failed"
 
 
+class BounceClass(StrEnum):
+    """What a server refuses a message for, as `feedback/bounce_class.py` reads it."""
+
+    INVALID_RECIPIENT = "invalid_recipient"
+    MAILBOX_FULL = "mailbox_full"
+    POLICY = "policy"
+    REPUTATION = "reputation"
+    CONTENT = "content"
+    AUTHENTICATION = "authentication"
+    TEMPORARY = "temporary"
+    OTHER = "other"
+
+
 class Billing(StrEnum):
     """The state of a reserved credit."""
 
@@ -125,6 +138,8 @@ class Domain:
     usable: bool
     created_at: int
     verified_at: int | None = None
+    return_path: str = ""  # the name that what comes back of its mail is sent to
+    return_path_at: int | None = None  # since when DNS shows its records, and mail leaves with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +179,17 @@ class LedgerEntry:
     created_at: int
 
 
+class SuppressionOrigin(StrEnum):
+    """What put an address on a suppression list."""
+
+    BOUNCE = "bounce"
+    LATE_BOUNCE = "late_bounce"
+    COMPLAINT = "complaint"
+    UNSUBSCRIBE = "unsubscribe"
+    MANUAL = "manual"
+    IMPORT = "import"
+
+
 @dataclass(frozen=True, slots=True)
 class Suppression:
     """An address an account no longer sends to."""
@@ -171,6 +197,7 @@ class Suppression:
     address: str
     reason: str
     created_at: int
+    origin: SuppressionOrigin = SuppressionOrigin.BOUNCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +303,15 @@ class NewMessage(Struct, frozen=True, gc=False):
 # ---- a message as it is read back
 
 
+class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}):
+    """A bounce that came by mail after the recipient's server had taken the message; stored as JSON."""
+
+    at: int
+    code: int | None
+    response: str
+    bounce_class: BounceClass
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     id: str
@@ -287,6 +323,8 @@ class Recipient:
     last_smtp_response: str | None
     delivered_at: int | None
     bounced_at: int | None
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
+    late_bounce: LateBounce | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +387,8 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
+    bounce_class: BounceClass | None = None  # likewise
+    mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
 
 
 # ---- a message as operators see it

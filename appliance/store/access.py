@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pybase64
 
@@ -17,14 +18,18 @@ from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
+# The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
+DOMAIN_COLUMNS = "name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at"
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
     ON CONFLICT (account_id, name) DO UPDATE SET
         usable = CASE WHEN domains.removed_at IS NULL AND domains.usable = 1 THEN 1 ELSE excluded.usable END,
         created_at = CASE WHEN domains.removed_at IS NULL THEN domains.created_at ELSE excluded.created_at END,
         verified_at = CASE WHEN domains.removed_at IS NULL THEN domains.verified_at END,
         removed_at = NULL"""
-_DOMAINS = """SELECT name, usable, created_at, verified_at FROM domains
-    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
+_SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL
+    WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
+_DOMAINS = f"""SELECT {DOMAIN_COLUMNS} FROM domains
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
     VALUES (:username, :account_id, :sha256, :name, :now)"""
 _CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
@@ -78,9 +83,21 @@ def sha256(secret: str) -> bytes:
 # ---- steps of a transaction
 
 
-def add_domain(tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool) -> None:
-    """Register a From domain; adding it again may make it usable, never the reverse."""
+def add_domain(
+    tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool, return_path: str | None = None
+) -> None:
+    """Register a From domain; adding it again may make it usable, never the reverse.
+
+    Another return path than it has is not in use before DNS shows its records; with None it stays.
+    """
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
+    if return_path is not None:
+        run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
+
+
+def domain_of(name: str, usable: int, *rest: Any) -> Domain:
+    """The domain of a row of DOMAIN_COLUMNS."""
+    return Domain(name, bool(usable), *rest)
 
 
 def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
@@ -120,13 +137,13 @@ class Access(StorePart):
 
     # ---- domains
 
-    async def add_domain(self, account_id: str, name: str, *, usable: bool) -> None:
+    async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
         """Register a From domain; adding it again may make it usable, never the reverse."""
-        await self.engine.write(lambda tx: add_domain(tx, self.outside, account_id, name, usable=usable))
+        add = partial(add_domain, usable=usable, return_path=return_path)
+        await self.engine.write(lambda tx: add(tx, self.outside, account_id, name))
 
     async def domains(self, account_id: str) -> list[Domain]:
-        found = await self.engine.rows(_DOMAINS, {"account_id": account_id})
-        return [Domain(name, bool(usable), *times) for name, usable, *times in found]
+        return await self.engine.all(domain_of, _DOMAINS, {"account_id": account_id})
 
     # ---- SMTP credentials
 

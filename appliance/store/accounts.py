@@ -3,7 +3,7 @@
 Invariant: the lines of a ledger, in the order of their ids, add up to the balance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from appliance.errors import Code, Refused
@@ -34,6 +34,8 @@ _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
     SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
     WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
     ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients"""
+_RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
+    RETURNING credits"""
 _LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
 _WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
     created_at) VALUES {(?, ?, ?, ?i, ?i, ?, ?, ?i)}""")
@@ -64,6 +66,15 @@ def write_ledger(tx: Tx, outside: Outside, lines: Iterable[LedgerLine]) -> None:
         last[account_id] = line_id = outside.identifier_after("led", last[account_id])
         numbered.append((line_id, account_id, kind.value, *rest, now))
     _WRITE_LEDGER.run(tx, numbered)
+
+
+def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]]) -> list[LedgerLine]:
+    """Give back the credits of recipients, each with the id of its message; the lines that are to be written for it."""
+    balance = one(tx, int, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
+    if balance is None:
+        return []  # unlimited by now
+    before = balance - len(recipients)
+    return [(account_id, LedgerKind.RELEASE, 1, before + number, *each) for number, each in enumerate(recipients, 1)]
 
 
 def create_account(

@@ -57,6 +57,7 @@ class Section(NamedTuple):
 DASHBOARD_SECTIONS = (
     Section("overview", DASHBOARD_ROOT, "Overview", "o"),
     Section("messages", f"{DASHBOARD_ROOT}/messages", "Messages", "m"),
+    Section("feedback", f"{DASHBOARD_ROOT}/feedback", "Feedback", "f"),
     Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
     Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),

@@ -60,7 +60,7 @@ def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: 
         assert shown["Sent"] == f"{totals['sent']:,}"
         assert shown["Delivered"].startswith(f"{totals['delivered']:,}")
         assert shown["Failed"] == f"{totals['failed']:,}"
-        assert browser.count(".bar-sent") >= bars
+        assert browser.count(".fill.sent") >= bars
     browser.driver.back()
     browser.see("Last 30 days")
 

@@ -5,6 +5,7 @@ import { button, head, notice, section, table } from "../pieces.js";
 import { count, hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
+const KINDS = ["Sent", "Delivered", "Bounced", "Failed"].map((name) => [name.toLowerCase(), name, name.toLowerCase()]);
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
 	no_domain: () => "/dashboard/domains",
@@ -59,8 +60,8 @@ async function left(page, account, stats) {
 async function drawing(stats, hourly) {
 	const { chart } = await import("../chart.js");
 	return hourly
-		? chart("Recipients per hour", stats.hours, hour)
-		: chart("Recipients per day (UTC)", stats.days, utcDay);
+		? chart("Recipients per hour", stats.hours, KINDS, hour, KINDS[0])
+		: chart("Recipients per day (UTC)", stats.days, KINDS, utcDay, KINDS[0]);
 }
 
 /** Shows content, at first as it is: what updates it is not needed for that. */
@@ -81,6 +82,7 @@ export default async function overview(page) {
 		]);
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
+		const refused = stats.bounce_classes.length > 0 && (await import("../bounces.js")).bounces(stats.bounce_classes);
 		await put(
 			content,
 			h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
@@ -93,6 +95,7 @@ export default async function overview(page) {
 					tiles(stats.totals, account),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
+				refused && section("Refused, by class", refused),
 				section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 			],
 		);
