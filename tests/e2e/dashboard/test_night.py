@@ -60,12 +60,8 @@ def test_a_refusal_has_its_class_and_a_late_bounce_its_place(stage: Stage, brows
     refused = stage.send(account, "night@grey.test", "gone@bad.test")
     taken = stage.send(account, *(f"customer{number}@good.test" for number in range(4)))
     stage.tried(refused, taken)
-    late = {
-        "at": 1_750_000_000_000_000,
-        "code": 550,
-        "response": "550 5.1.1 <i>moved</i> away",
-        "class": "mailbox_full",
-    }
+    words = "550 5.1.1 <i>moved</i> away"
+    late = {"at": 1_750_000_000_000_000, "code": 550, "response": words, "class": "mailbox_full"}
     stage.world.rows(
         "UPDATE recipients SET late_bounce = ? WHERE message_id = ? AND address = ?",
         json.dumps(late),
