@@ -1,8 +1,8 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
 import { fragment, h, path, query, style } from "../dom.js";
-import { button, head, notice, section, table } from "../pieces.js";
-import { count, hour, number, percent, span, utcDay } from "../time.js";
+import { button, head, notice } from "../pieces.js";
+import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
 const KINDS = ["Sent", "Delivered", "Bounced", "Failed"].map((name) => [name.toLowerCase(), name, name.toLowerCase()]);
@@ -39,18 +39,6 @@ function tiles(totals, account) {
 	);
 }
 
-function queue(waiting, sandbox) {
-	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
-	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
-	const columns = [
-		{ title: "Provider" },
-		{ title: "Due now", class: "number" },
-		{ title: "Deferred to a later try", class: "number" },
-	];
-	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
-	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
-}
-
 /** The first steps that are left; an account that sends and has nothing to be told has done them. */
 async function left(page, account, stats) {
 	if (stats.totals.sent && !account.warnings.length) return null;
@@ -82,7 +70,6 @@ export default async function overview(page) {
 		]);
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
-		const refused = stats.bounce_classes.length > 0 && (await import("../bounces.js")).bounces(stats.bounce_classes);
 		await put(
 			content,
 			h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
@@ -95,8 +82,7 @@ export default async function overview(page) {
 					tiles(stats.totals, account),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
-				refused && section("Refused, by class", refused),
-				section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+				(await import("../overview-tables.js")).tables(stats),
 			],
 		);
 	}
