@@ -15,6 +15,7 @@ from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.domains import Domains
 from tests.e2e.delivery.verifier import signatures, verifies
 
 MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
@@ -109,3 +110,31 @@ async def test_new_keys_are_noticed(store: Store) -> None:
     now += 1
     assert signer.known(account, "example.com") is None
     assert {key.selector for key in (await signer.find(account, "example.com")).keys} == fresh
+
+
+async def test_a_return_path_costs_no_query_for_each_message(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read with the keys, once a second, whether there is one or not; and not at all without a listener."""
+    asked = []
+    read = Domains.return_path
+
+    async def counted(self: Domains, account_id: str, name: str) -> str | None:
+        asked.append(name)
+        return await read(self, account_id, name)
+
+    monkeypatch.setattr(Domains, "return_path", counted)
+    now = Outside().now()
+    outside = Outside(now=lambda: now)
+    signer, account = await prepared(store, outside)
+    await signer.find(account, "example.com")
+    assert asked == []
+    signer = Signer(signer.keys, outside, return_paths=True)
+    for expected in (None, "bounces.example.com"):
+        for _ in range(3):
+            assert (await signer.find(account, "example.com")).return_path == expected
+        known = signer.known(account, "example.com")
+        assert known is not None
+        assert known.return_path == expected
+        domain = await store.domains.find(account, "example.com")
+        await store.domains.use_return_path(account, domain, in_use=True)
+        now += KEYS_FRESH
+    assert asked == ["example.com"] * 2
