@@ -70,6 +70,8 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
                 forged = refused.code is Code.NOT_FOUND
                 told = page(*((_FORGED, _TRY_AGAIN) if forged else ("This did not work", refused.text)))
                 told.status_code = response.status_code
+                if "Retry-After" in response.headers:
+                    told.headers["Retry-After"] = response.headers["Retry-After"]
                 return told
 
         return shown
