@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 from quart import request
 
-from appliance.errors import Code, Refused, invalid
+from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.schema import Mailbox
@@ -90,7 +90,7 @@ class SuppressionRoutes(Routes):
         """
         tag, template = request.args.get("tag"), request.args.get("template")
         if tag is not None and template is not None:
-            raise invalid("template", "must not be given together with tag")
+            raise Refused(Code.NOT_FOUND, "An unsubscription is from a tag or from a template. Name one of them.")
         try:
             key = parse(address, "address").key
         except Refused as refused:
