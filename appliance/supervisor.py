@@ -180,7 +180,7 @@ async def _run_all(
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
-    shared = build_services(config, outside, store)
+    shared = build_services(config, outside, store, key)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))

@@ -4,6 +4,7 @@ Records that are made for every message are msgspec structs: making one costs a 
 None of them can be part of a reference cycle, so the garbage collector need not track them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -103,6 +104,7 @@ class Caller(Struct, frozen=True, gc=False):
     test: bool
     suspended: bool
     domains: frozenset[str]  # usable From domains, A-labels, lower case
+    unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +194,31 @@ class SuppressionOrigin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """An address an account no longer sends to."""
+    """An address an account no longer sends to, at all or messages of one list."""
 
     address: str
     reason: str
     created_at: int
     origin: SuppressionOrigin = SuppressionOrigin.BOUNCE
+    mail_list: str = ""  # that it has unsubscribed from
+
+    @property
+    def tag(self) -> str | None:
+        return self._named("tag")
+
+    @property
+    def template(self) -> str | None:
+        return self._named("template")
+
+    def _named(self, wanted: str) -> str | None:
+        kind, _, name = self.mail_list.partition(":")
+        return name if kind == wanted else None
+
+
+def lists_of(tags: Sequence[str], template_alias: str | None) -> list[str]:
+    """What one can unsubscribe from: `tag:NAME` for each tag of a message, and `template:ALIAS`."""
+    lists = [f"tag:{tag}" for tag in tags]
+    return lists if template_alias is None else [*lists, f"template:{template_alias}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +232,7 @@ class StoredTemplate:
     html: str | None
     created_at: int  # of its first version
     updated_at: int  # of this one
+    unsubscribe: bool = False  # messages with it get a link to unsubscribe
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
+from appliance.store.unsubscriptions import Unsubscriptions
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed
@@ -69,6 +70,7 @@ class Store:
         self.dkim_keys = DkimKeys(engine, outside)
         self.templates = Templates(engine, outside)
         self.suppressions = Suppressions(engine, outside)
+        self.unsubscriptions = Unsubscriptions(engine, outside)
         self.webhooks = WebhookStore(engine, outside)
         self.webhook_posts = WebhookPosts(engine, outside)
         self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)

@@ -42,9 +42,11 @@ _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
-# Of the account and its usable domains, in the same statement: so it is of one moment. Our own words (S608).
+# Of the account, its usable domains, and its tags with links to unsubscribe (a tag has no comma), in the same
+# statement: so it is of one moment. Our own words (S608).
 _SENDER = """a.id, a.suspended,
-    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
+    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
+    (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
@@ -256,9 +258,11 @@ def _caller(
     account_id: str,
     suspended: int,
     domains: str | None,
+    unsubscribe_tags: str | None,
     *,
     may_read: bool = True,
     test: bool = False,
 ) -> Caller:
     names = frozenset((domains or "").split())
-    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names)
+    tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
+    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names, tags)

@@ -41,6 +41,7 @@ from appliance.store.engine import Many, Row, StorePart, Tx, first, one, rows
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed
+from appliance.store.unsubscriptions import unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
@@ -49,6 +50,7 @@ from appliance.times import DAY, SECOND
 _MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
+    EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id),
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
@@ -74,6 +76,7 @@ _INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id,
 # ---- accepting
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
+UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
 
 _encoder = msgspec.json.Encoder()
 _late_bounces = msgspec.json.Decoder(LateBounce)
@@ -92,9 +95,10 @@ class _Standing:
     suspended: int
     stored_bytes: int
     has_suppressions: int
+    has_unsubscriptions: int
     key_taken: int
     sent_today: int | None
-    suppressed: set[str] = field(default_factory=set)  # ids of recipients of this message
+    suppressed: dict[str, str] = field(default_factory=dict)  # by id of a recipient of this message, why
     size: int = 0  # what this message adds to stored_bytes
 
 
@@ -155,13 +159,27 @@ def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
     found: list[_Standing | None] = [None] * len(news)
     for number, *columns in _MAY_SEND.run(tx, wanted):
         found[number] = _Standing(*columns)
-    pairs = zip(news, found, strict=True)
-    suspects = [(new, standing) for new, standing in pairs if standing and standing.has_suppressions]
-    keys = [(new.account_id, recipient.key) for new, _ in suspects for recipient in new.recipients]
-    listed = suppressed(tx, keys) if keys else set()
-    for new, standing in suspects:
-        standing.suppressed = {each.id for each in new.recipients if (new.account_id, each.key) in listed}
+    _note_suppressed(tx, [(new, each) for new, each in zip(news, found, strict=True) if each is not None])
     return found
+
+
+def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
+    """Note which recipients are to be bounced at once, and why."""
+    keys = [
+        (new.account_id, each.key) for new, standing in pairs if standing.has_suppressions for each in new.recipients
+    ]
+    listed = suppressed(tx, keys) if keys else set()
+    # What has neither tag nor template cannot be unsubscribed from.
+    of_lists = [new for new, standing in pairs if standing.has_unsubscriptions and (new.tags or new.template_alias)]
+    left = unsubscribed(tx, of_lists) if of_lists else {}
+    if not listed and not left:
+        return
+    for new, standing in pairs:
+        for each in new.recipients:
+            if (new.account_id, each.key) in listed:
+                standing.suppressed[each.id] = SUPPRESSED_NOTE
+            elif each.id in left:
+                standing.suppressed[each.id] = UNSUBSCRIBED_NOTE.format(left[each.id].replace(":", " ", 1))
 
 
 @dataclass(slots=True)
@@ -245,8 +263,9 @@ def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
     for new, standing, charged in accepted:
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
-            bounced = partial(Outcome, at=new.created_at, note=SUPPRESSED_NOTE, bounce_class=BounceClass.OTHER)
-            record(tx, outside, [bounced(each, RecipientStatus.BOUNCED, ()) for each in due])
+            bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)
+            notes = standing.suppressed
+            record(tx, outside, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
 
 
 def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:

@@ -1,4 +1,7 @@
-"""The suppression lists: the addresses an account no longer sends to, in their key form."""
+"""The suppression lists: the addresses an account no longer sends to, in their key form.
+
+A list is shown together with those who have unsubscribed (see `unsubscriptions.py`), who still get other messages.
+"""
 
 from collections.abc import Sequence
 
@@ -12,8 +15,15 @@ _FIND = """SELECT address, reason, created_at, origin FROM suppressions
 _ADD = """INSERT INTO suppressions (account_id, address, reason, created_at, origin)
     VALUES (:account_id, :address, :reason, :now, :origin) ON CONFLICT DO NOTHING
     RETURNING address, reason, created_at, origin"""
-_LIST = """SELECT address, reason, created_at, origin FROM suppressions
-    WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
+# Each half reads one page of its index.
+_LIST = """SELECT address, reason, created_at, origin, list FROM (
+        SELECT address, reason, created_at, origin, '' AS list FROM suppressions
+        WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most) AS addresses
+    UNION ALL SELECT address, reason, created_at, origin, list FROM (
+        SELECT address, 'unsubscribed' AS reason, created_at, 'unsubscribe' AS origin, list FROM unsubscriptions
+        WHERE account_id = :account_id AND (address, list) > (:after, :after_list)
+        ORDER BY address, list LIMIT :most) AS of_lists
+    ORDER BY address, list LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
@@ -34,8 +44,9 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     return rows(tx, _FIND, entry)[0]  # another has listed it just now
 
 
-def _entry(address: str, reason: str, created_at: int, origin: str) -> Suppression:
-    return Suppression(address, reason, created_at, SuppressionOrigin(origin))
+def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: str = "") -> Suppression:
+    told = f"{reason} from the {mail_list.replace(':', ' ', 1)}" if mail_list else reason
+    return Suppression(address, told, created_at, SuppressionOrigin(origin), mail_list)
 
 
 class Suppressions(StorePart):
@@ -53,8 +64,10 @@ class Suppressions(StorePart):
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    async def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
-        return await self.engine.all(_entry, _LIST, {"account_id": account_id, "after": after, "most": most})
+    async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
+        """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
+        wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
+        return await self.engine.all(_entry, _LIST, wanted)
 
     async def remove(self, account_id: str, address: str) -> None:
         def work(tx: Tx) -> bool:

@@ -63,6 +63,11 @@ DELIVERY_ATTEMPTS = Counter(
     ("pool", "result", "reply"),
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
 )
+UNSUBSCRIBES = Counter(
+    "appliance_unsubscribes_total",
+    ("result",),
+    "POSTs to links of one-click unsubscribe: recorded, repeated (they were before) or refused (a forged link).",
+)
 WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
 FEEDBACK_RECIPIENTS = Counter(
     "appliance_feedback_recipients_total",
@@ -115,6 +120,7 @@ LOOP_LAG = Histogram(
 COUNTERS = (
     *(MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED),
     *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS, REPORTS_READ, FEEDBACK_RECIPIENTS, FEEDBACK),
+    UNSUBSCRIBES,
 )
 HISTOGRAMS = (
     ACCEPT_SECONDS,

@@ -108,6 +108,7 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
         }
     },
     "SuppressionRequest": {"address": {"address": "ada@example.net", "reason": "asked not to be written to"}},
+    "UnsubscribeTagsRequest": {"tags": {"tags": ["newsletter", "offers"]}},
     "WebhookRequest": {
         "final results": {"url": "https://hooks.example.net/mail"},
         "bounces": {"url": "https://hooks.example.net/mail", "events": ["email.bounced"], "enabled": True},

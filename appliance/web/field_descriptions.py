@@ -179,6 +179,7 @@ FIELD_DESCRIPTIONS = {
     "trigger": "Why it is posted: `event`, `ping` or `replay`.",
     "truncated": "Whether something was left out: of each text 1 MiB is shown, 200 header fields, and 200 parts.",
     "type": "The type of the event.",
+    "unsubscribe": "Messages with it get a link to unsubscribe by one click.",
     "updated_at": "When it was last changed.",
     "url": "Where events are posted.",
     "used": "Recipients sent to in the current hour.",
@@ -368,6 +369,10 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "SessionsAnswer": {"next": _ALWAYS_NULL},
     "SmtpCredentialObject": {"name": _OWN_NAME},
     "SmtpCredentialRequest": {"name": _OWN_NAME},
+    "SuppressionObject": {
+        "tag": "The tag that the address has unsubscribed from; null if it is not about one.",
+        "template": "The template that the address has unsubscribed from; null if it is not about one.",
+    },
     "SuppressionRequest": {
         "address": "The address to suppress, in any spelling.",
         "reason": "Why, in one line of 1 to 200 characters.",
@@ -377,8 +382,11 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "subject": "At most 500 characters on one line.",
         "text": "The plain-text body. At least one of `text` and `html` is required.",
         "html": "The HTML body. At least one of `text` and `html` is required.",
+        "unsubscribe": "Give messages with it a link to unsubscribe by one click; false if left out.",
     },
     "TemplateVersionObject": {"subject": "The subject; null if it has none."},
+    "UnsubscribeTagsAnswer": {"tags": "The tags, sorted."},
+    "UnsubscribeTagsRequest": {"tags": "At most 100 tags; an empty list for none."},
     "TestMailAnswer": {"status": "Always `queued`.", "source": "Always `test`."},
     "TestMailRequest": {
         "from": "The sender; if left out, `test@` and the first domain of the account.",

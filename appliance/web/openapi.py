@@ -30,6 +30,7 @@ from appliance.web.api.send_test import SendTestRoutes
 from appliance.web.api.stats import StatsRoutes
 from appliance.web.api.suppressions import SuppressionRoutes
 from appliance.web.api.templates import TemplateRoutes
+from appliance.web.api.unsubscribe_tags import UnsubscribeTagRoutes
 from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import HealthRoutes, Routes
@@ -64,6 +65,7 @@ _TAGS = (
     _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
     _Tag("Templates", "Subjects and bodies with placeholders, stored under an alias.", (TemplateRoutes,)),
     _Tag("Suppressions", "Addresses that the account no longer sends to.", (SuppressionRoutes,)),
+    _Tag("Unsubscribe", "Tags whose messages get a link to unsubscribe by one click.", (UnsubscribeTagRoutes,)),
     _Tag("Webhook", "Where results are posted, and the history of posts.", (WebhookRoutes, WebhookDeliveryRoutes)),
     _Tag(
         "Administration",

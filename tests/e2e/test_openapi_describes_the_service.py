@@ -37,6 +37,7 @@ CONFIG = SchemathesisConfig.from_dict(
         },
     }
 )
+HTTPS = 'base_url = "https://mail.example.com"'  # so that there can be links to unsubscribe
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 DOCUMENT = document("http://127.0.0.1")
@@ -50,7 +51,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("openapi")
     with (
         served(DnsServer({})) as dns,
-        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER) as started,
+        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER, http=HTTPS) as started,
     ):
         template = {"subject": "s", "text": "t"}
         url = f"{started.url}/v1/templates/order-shipped"
@@ -180,6 +181,8 @@ def test_every_success_is_described(
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
     check(running, "GET", "/v1/suppressions", customer)
     check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
+    check(running, "PUT", "/v1/unsubscribe-tags", customer, {"tags": ["news"]})
+    check(running, "GET", "/v1/unsubscribe-tags", customer)
     check(running, "PUT", "/v1/webhook", customer, WEBHOOK)
     check(running, "GET", "/v1/webhook", customer)
     check(running, "POST", "/v1/webhook/rotate-secret", customer)

@@ -54,3 +54,25 @@ async def test_each_account_has_its_own_list(store: Store, account: Account) -> 
     with pytest.raises(Refused):
         await store.suppressions.remove(other.id, "a@x.example")
     assert len(await store.suppressions.page(account.id, "", 10)) == 1
+
+
+async def test_who_has_unsubscribed_is_listed_too(store: Store, account: Account) -> None:
+    """By address, the suppression of all mail first, then by list; pages of any size have each entry once."""
+    for address in ("b@x.example", "a@x.example"):
+        for mail_list in ("template:news", "tag:news", "tag:A"):
+            await store.unsubscriptions.add(account.id, mail_list, address)
+    await store.suppressions.add(account.id, "b@x.example", "manual")
+    await store.suppressions.add(account.id, "c@x.example", "manual")
+    lists = ["tag:A", "tag:news", "template:news"]
+    wanted = [("a@x.example", each) for each in lists] + [("b@x.example", each) for each in ["", *lists]]
+    wanted.append(("c@x.example", ""))
+    for most in (1, 2, 3, 10):
+        found, after = [], ("", "")
+        while page := await store.suppressions.page(account.id, after[0], most, after[1]):
+            assert len(page) <= most
+            found += [(each.address, each.mail_list) for each in page]
+            after = found[-1]
+        assert found == wanted
+    entry = (await store.suppressions.page(account.id, "a@x.example", 1, "tag:A"))[0]
+    assert (entry.tag, entry.template, entry.origin) == ("news", None, SuppressionOrigin.UNSUBSCRIBE)
+    assert entry.reason == "unsubscribed from the tag news"

@@ -87,6 +87,7 @@ CREATE TABLE templates (
     deleted INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
+    unsubscribe INTEGER NOT NULL DEFAULT 0,     -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 ) STRICT, WITHOUT ROWID;
 
@@ -243,6 +244,22 @@ CREATE TABLE suppressions (
     origin TEXT NOT NULL DEFAULT 'manual'
         CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
+) STRICT, WITHOUT ROWID;
+
+-- Addresses that get no more messages of one list: `tag:NAME` or `template:ALIAS`.
+CREATE TABLE unsubscriptions (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    address TEXT NOT NULL,                      -- the key form, as in suppressions
+    list TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, address, list)
+) STRICT, WITHOUT ROWID;
+
+-- Tags whose messages get a link to unsubscribe.
+CREATE TABLE unsubscribe_tags (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    tag TEXT NOT NULL,
+    PRIMARY KEY (account_id, tag)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dkim_keys (

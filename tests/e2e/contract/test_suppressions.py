@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, error, eventually
 
-FIELDS = {"address", "reason", "origin", "created_at"}
+FIELDS = {"address", "reason", "origin", "created_at", "tag", "template"}
 
 
 def suppress(customer: Caller, address: str, **fields: Any) -> httpx.Response:

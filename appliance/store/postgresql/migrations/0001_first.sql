@@ -82,6 +82,7 @@ CREATE TABLE templates (
     deleted BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
+    unsubscribe BIGINT NOT NULL DEFAULT 0,  -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 );
 
@@ -252,6 +253,22 @@ CREATE TABLE suppressions (
     origin TEXT COLLATE "C" NOT NULL DEFAULT 'manual'
         CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
+);
+
+-- Addresses that get no more messages of one list: `tag:NAME` or `template:ALIAS`.
+CREATE TABLE unsubscriptions (
+    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    address TEXT COLLATE "C" NOT NULL,  -- the key form, as in suppressions
+    list TEXT COLLATE "C" NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, address, list)
+);
+
+-- Tags whose messages get a link to unsubscribe.
+CREATE TABLE unsubscribe_tags (
+    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    tag TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (account_id, tag)
 );
 
 CREATE TABLE dkim_keys (
