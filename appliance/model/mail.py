@@ -164,6 +164,17 @@ class LedgerEntry:
     created_at: int
 
 
+class SuppressionOrigin(StrEnum):
+    """What put an address on a suppression list."""
+
+    BOUNCE = "bounce"
+    LATE_BOUNCE = "late_bounce"
+    COMPLAINT = "complaint"
+    UNSUBSCRIBE = "unsubscribe"
+    MANUAL = "manual"
+    IMPORT = "import"
+
+
 @dataclass(frozen=True, slots=True)
 class Suppression:
     """An address an account no longer sends to."""
@@ -171,6 +182,7 @@ class Suppression:
     address: str
     reason: str
     created_at: int
+    origin: SuppressionOrigin = SuppressionOrigin.BOUNCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +288,15 @@ class NewMessage(Struct, frozen=True, gc=False):
 # ---- a message as it is read back
 
 
+class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}):
+    """A bounce that came by mail after the recipient's server had taken the message; stored as JSON."""
+
+    at: int
+    code: int | None
+    response: str
+    bounce_class: str
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     id: str
@@ -287,6 +308,8 @@ class Recipient:
     last_smtp_response: str | None
     delivered_at: int | None
     bounced_at: int | None
+    bounce_class: str | None = None  # of the last reply, unless that was a success; see feedback/bounce_class.py
+    late_bounce: LateBounce | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +372,7 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
+    bounce_class: str | None = None  # of the last reply, unless that was a success
 
 
 # ---- a message as operators see it

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,7 @@ from appliance.model.mail import (
     KEY_LIFETIME,
     Attempt,
     Billing,
+    LateBounce,
     LedgerKind,
     Message,
     MessageRecord,
@@ -74,6 +75,7 @@ _INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id,
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 
 _encoder = msgspec.json.Encoder()
+_late_bounces = msgspec.json.Decoder(LateBounce)
 
 
 class KeyTaken(Exception):
@@ -285,7 +287,7 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
 _RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at FROM recipients WHERE message_id = :id ORDER BY id"""
+    delivered_at, bounced_at, bounce_class, late_bounce FROM recipients WHERE message_id = :id ORDER BY id"""
 _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
@@ -397,12 +399,14 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(
-        Recipient(recipient_id, address, RecipientStatus(state), Billing(credit), *rest)
-        for recipient_id, address, state, credit, *rest in rows(tx, _RECIPIENTS, {"id": message_id})
-    )
+    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
+
+
+def _recipient(id_: str, address: str, status: str, billing: str, *rest: Any) -> Recipient:
+    late = rest[-1] and _late_bounces.decode(rest[-1])
+    return Recipient(*(id_, address, RecipientStatus(status), Billing(billing), *rest[:-1], late))
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each

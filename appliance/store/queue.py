@@ -181,10 +181,10 @@ _INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_a
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i)})
+    next_attempt_at, bounce_class) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
-    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
+    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at, bounce_class = new.bounce_class
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id
@@ -319,12 +319,13 @@ def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> N
         if billing_of(result) is Billing.RELEASED and result.recipient.charged:
             released.setdefault(result.recipient.account_id, []).append(result.recipient)
         if result.suppress is not None:
-            row = result.suppress.address, result.suppress.reason, result.at
+            row = result.suppress.address, result.suppress.reason, result.at, result.suppress.origin.value
             to_suppress.setdefault(result.recipient.account_id, []).append(row)
     lines: list[LedgerLine] = []
     for account_id in sorted(released.keys() | to_suppress.keys()):
-        for address, reason, at in to_suppress.get(account_id, ()):
-            suppress(tx, {"account_id": account_id, "address": address, "reason": reason, "now": at})
+        for address, reason, at, origin in to_suppress.get(account_id, ()):
+            entry = {"account_id": account_id, "address": address, "reason": reason, "now": at, "origin": origin}
+            suppress(tx, entry)
         if not (recipients := released.get(account_id)):
             continue
         balance = first(tx, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
@@ -349,8 +350,8 @@ def _recipient_row(result: Outcome) -> Row:
     row = recipient.message_id, recipient.id, before, status.value, billing_of(result).value
     delivered_at = result.at if status is RecipientStatus.DELIVERED else None
     bounced_at = result.at if status is RecipientStatus.BOUNCED else None
-    last_words = _last_words(result)
-    return *row, before + len(result.attempts), *last_words, delivered_at, bounced_at, result.next_attempt_at
+    told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at
+    return *row, *told, result.next_attempt_at, result.bounce_class
 
 
 def _event_row(outside: Outside, result: Outcome) -> Row:
@@ -358,7 +359,7 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
     code, response = _last_words(result)
     body = envelope(
         event_id,
-        result.status,
+        EVENT_TYPES[result.status],
         result.at,
         email_id=recipient.message_id,
         recipient_id=recipient.id,
@@ -369,7 +370,7 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
         smtp_response=response,
     )
     of = recipient.account_id, recipient.message_id, recipient.id
-    return event_id, *of, EVENT_TYPES[result.status], body, result.at
+    return event_id, *of, EVENT_TYPES[result.status].value, body, result.at
 
 
 def _write_rare(tx: Tx, result: Outcome) -> None:

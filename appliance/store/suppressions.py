@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Suppression
+from appliance.model.mail import Suppression, SuppressionOrigin
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
 
-_FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
-_ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)
-    VALUES (:account_id, :address, :reason, :now) ON CONFLICT DO NOTHING RETURNING address, reason, created_at"""
-_LIST = """SELECT address, reason, created_at FROM suppressions
+_FIND = """SELECT address, reason, created_at, origin FROM suppressions
+    WHERE account_id = :account_id AND address = :address"""
+_ADD = """INSERT INTO suppressions (account_id, address, reason, created_at, origin)
+    VALUES (:account_id, :address, :reason, :now, :origin) ON CONFLICT DO NOTHING
+    RETURNING address, reason, created_at, origin"""
+_LIST = """SELECT address, reason, created_at, origin FROM suppressions
     WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
@@ -22,7 +24,7 @@ def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
 
 
 def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
-    """List an address, as a step of a transaction; one that is listed already keeps its first reason."""
+    """List an address, as a step of a transaction; one that is listed already keeps its first reason and origin."""
     if (found := first(tx, _FIND, entry)) is not None:
         return found
     check_room(tx, entry["account_id"], SUPPRESSION, may_store)
@@ -32,14 +34,27 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     return rows(tx, _FIND, entry)[0]  # another has listed it just now
 
 
+def _entry(address: str, reason: str, created_at: int, origin: str) -> Suppression:
+    return Suppression(address, reason, created_at, SuppressionOrigin(origin))
+
+
 class Suppressions(StorePart):
-    async def add(self, account_id: str, address: str, reason: str, *, may_store: int | None = None) -> Suppression:
+    async def add(
+        self,
+        account_id: str,
+        address: str,
+        reason: str,
+        *,
+        origin: SuppressionOrigin = SuppressionOrigin.MANUAL,
+        may_store: int | None = None,
+    ) -> Suppression:
         """Suppress an address, as `suppress` does; `may_store` are the bytes the account may keep with it."""
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
-        return Suppression(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
+        row["origin"] = origin.value
+        return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
     async def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
-        return await self.engine.all(Suppression, _LIST, {"account_id": account_id, "after": after, "most": most})
+        return await self.engine.all(_entry, _LIST, {"account_id": account_id, "after": after, "most": most})
 
     async def remove(self, account_id: str, address: str) -> None:
         def work(tx: Tx) -> bool:

@@ -99,6 +99,7 @@ FIELD_DESCRIPTIONS = {
     "mx_address": "The IP address of the server; null if none was reached.",
     "mx_host": "The host name of the server; null if none was reached.",
     "needed": "False for the record of a retired key, which only mail that was sent before still needs.",
+    "origin": "What put the address on the list; an address that is listed again keeps its first.",
     "pending": "True for the record of a new key, which signs once DNS shows all new ones; the old signs till then.",
     "new_password": "The new password: at least 8 characters, at most 1,024 bytes.",
     "next": "Where the following page begins; null on the last page.",
@@ -330,11 +331,12 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "subject": "The first 200 characters of the subject.",
         "smtp_code": "The mail server's reply code; left out when no server was asked.",
         "smtp_response": "The first 500 characters of its reply, or why none was asked.",
+        "bounce_class": "What kind of refusal it is. Only in `email.delayed` and `email.late_bounced`.",
         "test": "True in `webhook.test` only.",
     },
     "WebhookRequest": {
         "url": "An `https` URL of a public host, with a port that the operator allows.",
-        "events": "The types of event to post; all if left out.",
+        "events": "The types of event to post; if left out, `email.delivered`, `email.bounced` and `email.failed`.",
     },
 }
 

@@ -235,6 +235,9 @@ _EVENTS = {
     EventType.DELIVERED.value: "The recipient's mail server accepted the message.",
     EventType.BOUNCED.value: "The recipient was refused permanently; its credit is returned.",
     EventType.FAILED.value: "Delivery to the recipient was given up: all attempts are used up, or it was cancelled.",
+    EventType.DELAYED.value: "The recipient was deferred for the first time an hour or more after it was accepted.",
+    EventType.LATE_BOUNCED.value: "A bounce came by mail after the recipient's server had accepted the message.",
+    EventType.COMPLAINED.value: "A mailbox provider reported that the recipient has marked the message as spam.",
     PING_TYPE: "A ping asked for a test event.",
 }
 _EVENT_DESCRIPTION = (

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
-from appliance.model.mail import RecipientStatus, Role
+from appliance.model.mail import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.web.openapi import document
 from appliance.webhook.post import USER_AGENT_HEADER, signature_header
@@ -447,7 +447,7 @@ def test_webhooks_are_what_is_posted() -> None:
     assert set(DOCUMENT["webhooks"]) == {*EventType, PING_TYPE}
     made = envelope(
         "evt_1",
-        RecipientStatus.BOUNCED,
+        EventType.LATE_BOUNCED,
         1_750_000_000_123,
         email_id="msg_1",
         recipient_id="rcp_1",
@@ -456,9 +456,10 @@ def test_webhooks_are_what_is_posted() -> None:
         subject="s",
         smtp_code=550,
         smtp_response="550 no",
+        bounce_class="other",
     )
     fields: set[str] = set()
-    for name, posted in {"email.bounced": made, PING_TYPE: ping_envelope("evt_1", 1_750_000_000_123)}.items():
+    for name, posted in {"email.late_bounced": made, PING_TYPE: ping_envelope("evt_1", 1_750_000_000_123)}.items():
         operation = DOCUMENT["webhooks"][name]["post"]
         schema_of_one = operation["requestBody"]["content"]["application/json"]["schema"]
         event = json.loads(posted)

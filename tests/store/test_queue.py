@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +11,14 @@ from msgspec.structs import replace
 from appliance.model.mail import (
     Account,
     Billing,
+    LateBounce,
     LedgerKind,
     Message,
     MessageStatus,
     Recipient,
     RecipientStatus,
     Suppression,
+    SuppressionOrigin,
 )
 from appliance.store import Store
 from appliance.store.engine import Row
@@ -210,6 +213,32 @@ async def test_several_attempts_are_numbered(store: Store, messages: Messages, a
     assert [number for number, _ in await attempts(store)] == [1, 2, 3, 4]
 
 
+async def test_a_class_is_kept_until_the_next_outcome(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Each outcome writes its class with the reply; a delivery has none."""
+    message_id = await accepted(store, messages)
+    (due,) = await store.queue.due(simulated=True, most=1)
+    assert (await only_recipient(store, account, message_id)).bounce_class is None
+    await store.queue.record([outcome(due, DEFERRED, clock(), bounce_class="temporary")])
+    assert (await only_recipient(store, account, message_id)).bounce_class == "temporary"
+    clock.now += 1000 * SECOND
+    await record(store, clock, [DELIVERED])
+    assert (await only_recipient(store, account, message_id)).bounce_class is None
+
+
+async def test_a_late_bounce_is_read(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """It is stored as JSON beside the delivery, which stays as it was."""
+    message_id = await accepted(store, messages)
+    await record(store, clock, [DELIVERED])
+    late = LateBounce(clock(), 550, "550 5.1.1 no such user", "invalid_recipient")
+    stored = {"id": message_id, "late": msgspec.json.encode(late).decode()}
+    await store.engine.change("UPDATE recipients SET late_bounce = :late WHERE message_id = :id RETURNING 1", stored)
+    recipient = await only_recipient(store, account, message_id)
+    assert (recipient.status, recipient.late_bounce) == (DELIVERED, late)
+    assert set(json.loads(stored["late"])) == {"at", "code", "response", "class"}
+
+
 async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """An address at fault goes on the account's list in the same transaction, and is known there next time."""
     await accepted(store, messages, "gone@x.example")
@@ -218,6 +247,7 @@ async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: 
     await store.queue.record([outcome(due, BOUNCED, clock(), suppress=entry)])
     (listed,) = await store.suppressions.page(account.id, "", 10)
     assert (listed.address, listed.reason) == ("gone@x.example", "hard bounce")
+    assert listed.origin is SuppressionOrigin.BOUNCE
     again = await accepted(store, messages, "gone@x.example")
     assert (await message(store, account, again)).status is MessageStatus.FAILED
 

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account
+from appliance.model.mail import Account, SuppressionOrigin
 from appliance.store import Store
 from tests.store.samples import HASH
 
@@ -14,6 +14,15 @@ async def test_an_address_keeps_its_first_reason(store: Store, account: Account)
     again = await store.suppressions.add(account.id, "a@x.example", "manual")
     assert again == first
     assert await store.suppressions.page(account.id, "", 10) == [first]
+
+
+@pytest.mark.parametrize("origin", SuppressionOrigin)
+async def test_an_address_keeps_its_first_origin(store: Store, account: Account, origin: SuppressionOrigin) -> None:
+    """What put it on the list is shown with it, whatever would list it later."""
+    entry = await store.suppressions.add(account.id, "a@x.example", "why", origin=origin)
+    assert entry.origin is origin
+    await store.suppressions.add(account.id, "a@x.example", "by hand")
+    assert [each.origin for each in await store.suppressions.page(account.id, "", 10)] == [origin]
 
 
 async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> None:

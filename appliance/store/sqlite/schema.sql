@@ -165,6 +165,9 @@ CREATE TABLE recipients (
     bounced_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
     failed_at INTEGER,
+    bounce_class TEXT,                          -- of the last reply that was no success, see feedback/bounce_class.py
+    late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
+    delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
@@ -234,6 +237,8 @@ CREATE TABLE suppressions (
     address TEXT NOT NULL,                      -- the key form: lower case, A-labels
     reason TEXT NOT NULL,
     created_at INTEGER NOT NULL,
+    origin TEXT NOT NULL DEFAULT 'manual'
+        CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
 ) STRICT, WITHOUT ROWID;
 

@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.schema import Mailbox
-from appliance.model.mail import User
+from appliance.model.mail import SuppressionOrigin, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter
@@ -30,6 +30,7 @@ class SuppressionObject(msgspec.Struct):
 
     address: str
     reason: str
+    origin: SuppressionOrigin
     created_at: Time
 
 

@@ -170,6 +170,9 @@ CREATE TABLE recipients (
     bounced_at BIGINT,
     next_attempt_at BIGINT,  -- NULL: final
     failed_at BIGINT,
+    bounce_class TEXT COLLATE "C",  -- of the last reply that was no success, see feedback/bounce_class.py
+    late_bounce TEXT COLLATE "C",  -- came by mail after the delivery: JSON {at, code, response, class}
+    delayed_at BIGINT,  -- the first deferral an hour or more after it was accepted
     owner TEXT COLLATE "C" NOT NULL DEFAULT current_setting('appliance.owner'),  -- the run of a node that delivers it
     PRIMARY KEY (message_id, id)
 ) PARTITION BY RANGE (message_id);
@@ -243,6 +246,8 @@ CREATE TABLE suppressions (
     address TEXT COLLATE "C" NOT NULL,  -- the key form: lower case, A-labels
     reason TEXT COLLATE "C" NOT NULL,
     created_at BIGINT NOT NULL,
+    origin TEXT COLLATE "C" NOT NULL DEFAULT 'manual'
+        CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
 );
 

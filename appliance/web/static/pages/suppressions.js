@@ -8,6 +8,7 @@ import { when } from "../time.js";
 
 const COLUMNS = [
 	{ title: "Address" },
+	{ title: "Origin" },
 	{ title: "Reason", class: "break" },
 	{ title: "Since", class: "side" },
 	{ title: "", class: "side" },
@@ -18,6 +19,7 @@ export default async function suppressions(page) {
 	const first = await load();
 	const listed = (each) => [
 		h("bdi", { class: "mono break" }, each.address),
+		each.origin.replace("_", " "),
 		h("bdi", null, each.reason),
 		when(each.created_at),
 		button(
