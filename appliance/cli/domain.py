@@ -85,6 +85,28 @@ def list_all(name: str, as_json: bool) -> None:
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
 
 
+@domain.command()
+@of_account
+@domain_argument
+def remove(name: str, domain: str, as_json: bool) -> None:
+    """Let the account NAME send from DOMAIN no more. What is queued already still goes out, signed.
+
+    Its DNS records may go seven days later, when no mail of it is on its way any more.
+
+    \b
+    Example:
+      appliance domain remove acme acme.example
+    """
+    wanted = _domain_name(domain)
+
+    async def work(store: "Store", account_id: str) -> None:
+        await _registered(store, name, account_id, wanted)
+        await store.domains.remove(account_id, wanted)
+
+    database.run_for(name, work)
+    show(as_json, {"name": wanted, "removed": True}, f"Account {name} may no longer send from {wanted}.")
+
+
 @domain.command("records")
 @of_account
 @domain_argument

@@ -17,6 +17,8 @@ MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added
 
 _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
+_SET_ROLE = """UPDATE users SET role = :role, token_epoch = token_epoch + 1
+    WHERE account_id = :account_id AND role <> :role"""
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
@@ -165,6 +167,10 @@ class Accounts(StorePart):
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
+
+    async def set_role(self, account_id: str, role: Role) -> None:
+        """Give the account's user another role; tokens that were given with the former one end."""
+        await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         day = self.outside.now() // DAY

@@ -64,6 +64,18 @@ class Suppressions(StorePart):
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
+    async def add_all(self, account_id: str, entries: Sequence[tuple[str, str]], origin: SuppressionOrigin) -> int:
+        """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
+        shared = {"account_id": account_id, "now": self.outside.now(), "origin": origin.value}
+
+        def work(tx: Tx) -> int:
+            known = suppressed(tx, [(account_id, address) for address, _ in entries])
+            for address, reason in entries:
+                suppress(tx, {**shared, "address": address, "reason": reason})
+            return len(entries) - len(known)
+
+        return await self.engine.write(work)
+
     async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
         wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
