@@ -7,14 +7,14 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.feedback import ComplaintRate, FeedbackRecipient, FeedbackResult, NewComplaint
-from appliance.model.mail import Account, LateBounce, LedgerKind, NewMessage, RecipientStatus
+from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import FeedbackStep, FeedbackStore
 from tests.store.samples import CREDITS, DAY, Clock, Messages, outcome
 
 NAME = "bounces.example.com"
-BOUNCE = LateBounce(1_000, 550, "550 5.1.1 User unknown", "invalid_recipient")
+BOUNCE = LateBounce(1_000, 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
 COMPLAINT = NewComplaint("abuse", "Provider-FBL/1.0")
 
 Delivered = Callable[..., Awaitable[list[FeedbackRecipient]]]
