@@ -243,19 +243,6 @@ def test_many_clicks_at_once_are_one(customer: Caller, client: httpx.Client) -> 
     assert len(suppressions(customer)) == 1
 
 
-def test_too_many_posts_are_told_to_wait(customer: Caller, client: httpx.Client, running: Running) -> None:
-    """One network may send so many a second; then 429 and Retry-After, as words to a browser."""
-    path = forged(running)
-    answers = at_once(lambda number: client.post(path, headers=HTML if number % 2 else {}), range(400))
-    assert {answer.status_code for answer in answers} == {404, 429}
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-    error(next(answer for answer in refused if "json" in answer.headers["content-type"]), 429, "rate_limited")
-    assert "too many" in next(answer for answer in refused if "html" in answer.headers["content-type"]).text
-    # A moment later it is let in again.
-    assert eventually(lambda: client.post(link(customer)), lambda answer: answer.status_code == 200)
-
-
 # ---- the settings
 
 
