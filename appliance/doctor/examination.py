@@ -12,11 +12,13 @@ from appliance.dns import check as dns_check
 from appliance.dns.records import receiving_hosts, records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
+from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
 from appliance.errors import Refused
 from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
+from appliance.model.feedback import ComplaintRate
 from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.reports import DmarcStanding
@@ -36,7 +38,7 @@ WARMUPS_READ = 1_000  # counted; few of them get a line
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
-    *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup"),
+    *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
 
 
@@ -55,6 +57,7 @@ class Stored:
     holds: Sequence[PoolHold] = ()
     newest_message_at: int | None = None
     warmups: Sequence[WarmupStatus] = ()
+    complaints: Sequence[ComplaintRate] = ()
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class Examination:
         self._findings += found
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
+        self._findings += judge_complaints(stored.complaints)
         for name in open_checks:
             text = f"could not be found out within {self.timeout:.0f} s"
             self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
@@ -117,6 +121,8 @@ class Examination:
             found += machine.check_certificate(config, "http", now)
         if (config.smtp.bind or config.smtp.bind_tls) and not by_acme(config, "smtp"):
             found += machine.check_certificate(config, "smtp", now)
+        if config.inbound.bind and config.inbound.tls_cert is not None:
+            found += machine.check_certificate(config, "inbound", now)
         return found + machine.check_acme(config, now) if config.acme.enabled else found
 
     async def _names(self) -> list[Finding]:
@@ -200,6 +206,7 @@ class Examination:
         found.holds = await store.pools.all_holds()
         found.newest_message_at = await store.messages.newest_at()
         found.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
+        found.complaints = await store.feedback.complaint_rates(self.outside.now() - COMPLAINTS_SINCE)
         return found
 
     def _key(self) -> bytes:

@@ -387,8 +387,8 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
-    bounce_class: BounceClass | None = None  # likewise
     mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
 
 
 # ---- a message as operators see it
