@@ -74,6 +74,7 @@ def test_bounces_are_counted_by_class_and_provider(new_account: NewAccount) -> N
     ]
     assert told["providers"][0]["complaint_rate"] == 0
     assert list(told["classes"]) == CLASSES
+    assert (told["classes"]["invalid_recipient"], sum(told["classes"].values())) == (2, 2)
 
 
 def test_an_account_without_mail_is_told_what_to_publish(new_account: NewAccount) -> None:
