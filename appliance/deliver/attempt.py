@@ -208,11 +208,14 @@ class Deliverer:
         if not isinstance(reason, NoRoute):
             log.exception("delivery failed", reason, message_id=envelope.message_id, domain=envelope.domain)
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
-        return self._alike(envelope, judge_no_route(reason), f"{reason.status} {reason.text}", Contact(started_at))
+        judgement, text = judge_no_route(reason), f"{reason.status} {reason.text}"
+        return self._alike(envelope, judgement, text, Contact(started_at), reason.status)
 
-    def _alike(self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact) -> list[Outcome]:
+    def _alike(
+        self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
+    ) -> list[Outcome]:
         record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
-        return [record(recipient, judgement, code=None, text=text) for recipient in envelope.recipients]
+        return [record(each, judgement, code=None, status=status, text=text) for each in envelope.recipients]
 
     async def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days.
@@ -259,7 +262,7 @@ class Deliverer:
             mail_from=None if active.ready.routed.return_path is None else transaction.sender,
         )
         return [
-            record(recipient, judgement, code=verdict.code, text=verdict.text)
+            record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text)
             for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True)
         ]
 

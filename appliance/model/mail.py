@@ -31,6 +31,19 @@ class RecipientStatus(StrEnum):
     FAILED = "failed"
 
 
+class BounceClass(StrEnum):
+    """What a server refuses a message for, as `feedback/bounce_class.py` reads it."""
+
+    INVALID_RECIPIENT = "invalid_recipient"
+    MAILBOX_FULL = "mailbox_full"
+    POLICY = "policy"
+    REPUTATION = "reputation"
+    CONTENT = "content"
+    AUTHENTICATION = "authentication"
+    TEMPORARY = "temporary"
+    OTHER = "other"
+
+
 class Billing(StrEnum):
     """The state of a reserved credit."""
 
@@ -296,7 +309,7 @@ class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}
     at: int
     code: int | None
     response: str
-    bounce_class: str
+    bounce_class: BounceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +323,7 @@ class Recipient:
     last_smtp_response: str | None
     delivered_at: int | None
     bounced_at: int | None
-    bounce_class: str | None = None  # of the last reply, unless that was a success; see feedback/bounce_class.py
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
     late_bounce: LateBounce | None = None
 
 
@@ -374,8 +387,8 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
+    bounce_class: BounceClass | None = None  # likewise
     mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
-    bounce_class: str | None = None  # of the last reply, unless that was a success
 
 
 # ---- a message as operators see it

@@ -19,6 +19,7 @@ from appliance.model.mail import (
     KEY_LIFETIME,
     Attempt,
     Billing,
+    BounceClass,
     LateBounce,
     LedgerKind,
     Message,
@@ -244,8 +245,8 @@ def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
     for new, standing, charged in accepted:
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
-            at, note = new.created_at, SUPPRESSED_NOTE
-            record(tx, outside, [Outcome(each, RecipientStatus.BOUNCED, (), at, note=note) for each in due])
+            bounced = partial(Outcome, at=new.created_at, note=SUPPRESSED_NOTE, bounce_class=BounceClass.OTHER)
+            record(tx, outside, [bounced(each, RecipientStatus.BOUNCED, ()) for each in due])
 
 
 def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
@@ -404,9 +405,11 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-def _recipient(id_: str, address: str, status: str, billing: str, *rest: Any) -> Recipient:
-    late = rest[-1] and _late_bounces.decode(rest[-1])
-    return Recipient(*(id_, address, RecipientStatus(status), Billing(billing), *rest[:-1], late))
+def _recipient(*row: Any) -> Recipient:
+    values = list(row)
+    values[2], values[3] = RecipientStatus(row[2]), Billing(row[3])
+    values[9], values[10] = row[9] and BounceClass(row[9]), row[10] and _late_bounces.decode(row[10])
+    return Recipient(*values)
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each

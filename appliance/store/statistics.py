@@ -1,4 +1,4 @@
-"""Statistics by the hour: recipients sent to, their outcomes, how long deliveries took.
+"""Statistics by the hour: recipients sent to, their outcomes, how long deliveries took, classes of bounces.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
 their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from appliance.model.dashboard import AccountStatistics, WaitingInPool
+from appliance.model.mail import BounceClass
 from appliance.outside import identifier_from
 from appliance.store.engine import StorePart, Tx, one, rows, run
 from appliance.times import HOUR
@@ -25,13 +26,27 @@ POOLS_SHOWN = 50  # shown of an account's queue
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
 _MILLISECONDS = "(e.created_at - m.created_at) / 1000"
-_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
-    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
+# That of a bounce or failure is the number of its class, 0 for none. They are stored: none may change.
+CLASS_BUCKETS = {
+    BounceClass.INVALID_RECIPIENT: 1,
+    BounceClass.MAILBOX_FULL: 2,
+    BounceClass.POLICY: 3,
+    BounceClass.REPUTATION: 4,
+    BounceClass.CONTENT: 5,
+    BounceClass.AUTHENTICATION: 6,
+    BounceClass.TEMPORARY: 7,
+    BounceClass.OTHER: 8,
+}
+_CLASS_BUCKET = " ".join(f"WHEN '{each}' THEN {bucket}" for each, bucket in CLASS_BUCKETS.items())
+# Here and below only our own words and numbers are put into SQL (S608).
+_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT CASE r.bounce_class {_CLASS_BUCKET} END
+        FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
+    WHEN {_MILLISECONDS} < 1 THEN 0
+    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""  # noqa: S608
 _FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
-# Here and below only our own words and numbers are put into SQL (S608).
 _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
@@ -48,14 +63,15 @@ _SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
     ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
 _COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since
     GROUP BY 1, 2"""
-_TIMES = """SELECT bucket, sum(recipients) FROM hourly_counts
-    WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket"""
+_BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
+    WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
         SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
         ORDER BY id LIMIT :most
     ) newest WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
 _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
-        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+        SELECT account_id, message_id, recipient_id, type, created_at FROM events
+        WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
 _WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
@@ -136,13 +152,16 @@ def _counted(tx: Tx, kind: str) -> str:
 def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
     by_hour = Counter({(hour, kind): count for hour, kind, count in rows(tx, _COUNTS, bindings)})
-    by_bucket: Counter[int] = Counter(dict(rows(tx, _TIMES, bindings)))
+    by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     for counting in _COUNTINGS:
         for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
             if hour >= since // HOUR:
                 by_hour[hour, kind] += count
-                if kind == "delivered":
-                    by_bucket[bucket] += count
+                by_bucket[kind, bucket] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
-    return AccountStatistics(by_hour, by_bucket, by_pool, one(tx, int, _SIMULATED, bindings) or 0)
+    times = {bucket: count for (kind, bucket), count in by_bucket.items() if kind == "delivered"}
+    by_class = {
+        each: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for each, bucket in CLASS_BUCKETS.items()
+    }
+    return AccountStatistics(by_hour, times, by_pool, one(tx, int, _SIMULATED, bindings) or 0, by_class)

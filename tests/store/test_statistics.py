@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import Account, RecipientStatus
+from appliance.model.mail import Account, BounceClass, RecipientStatus
 from appliance.store import Store
-from appliance.store.statistics import bucket_milliseconds
+from appliance.store.statistics import CLASS_BUCKETS, bucket_milliseconds
 from appliance.times import HOUR
-from tests.store.samples import SECOND, Clock, Messages, record
+from tests.store.samples import SECOND, Clock, Messages, outcome, record
 
 DELIVERED, BOUNCED, FAILED, DEFERRED = (
     RecipientStatus.DELIVERED,
@@ -51,6 +51,38 @@ async def test_nothing_is_counted_twice_or_left_out(
     numbers = await store.statistics.of(account.id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
     assert sum(numbers.by_bucket.values()) == 12
+
+
+async def test_refusals_are_counted_by_class(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """Bounced and failed recipients, before and after they were added up; those without a class in none."""
+    refused = [(BOUNCED, each) for each in BounceClass] + [(FAILED, BounceClass.TEMPORARY), (FAILED, None)]
+    for _ in range(2):
+        await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(refused) + 1)]))
+        due = await store.queue.due(simulated=True, most=100)
+        results = [
+            outcome(each, status, clock(), bounce_class=bounce_class)
+            for each, (status, bounce_class) in zip(due, refused, strict=False)
+        ]
+        await store.queue.record([*results, outcome(due[-1], DELIVERED, clock())])
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+    await store.messages.accept(messages.new("a@example.net"))
+    (due_now,) = await store.queue.due(simulated=True, most=1)
+    await store.queue.record([outcome(due_now, BOUNCED, clock(), bounce_class=BounceClass.OTHER)])
+    wanted = dict.fromkeys(BounceClass, (2, 0)) | {BounceClass.TEMPORARY: (2, 2), BounceClass.OTHER: (3, 0)}
+    for _ in range(2):
+        numbers = await store.statistics.of(account.id, 0)
+        assert numbers.by_class == wanted
+        assert totals(numbers) == {"sent": 23, "delivered": 2, "bounced": 17, "failed": 4}
+        assert sum(numbers.by_bucket.values()) == 2
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+def test_every_class_has_a_number_of_its_own() -> None:
+    """They are stored, so no class may change its number, and 0 stays for none."""
+    assert list(CLASS_BUCKETS) == list(BounceClass)
+    assert list(CLASS_BUCKETS.values()) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 async def test_what_may_still_be_written_is_not_counted_yet(

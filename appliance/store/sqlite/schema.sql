@@ -368,7 +368,7 @@ CREATE TABLE hourly_counts (
     account_id TEXT NOT NULL,
     hour INTEGER NOT NULL,                      -- hours since 1970
     kind TEXT NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
-    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; 0 for all others
+    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
     recipients INTEGER NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
 ) STRICT, WITHOUT ROWID;

@@ -393,7 +393,7 @@ CREATE TABLE hourly_counts (
     account_id TEXT COLLATE "C" NOT NULL,
     hour BIGINT NOT NULL,  -- hours since 1970
     kind TEXT COLLATE "C" NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
-    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; 0 for all others
+    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
     recipients BIGINT NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
 );

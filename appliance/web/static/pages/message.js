@@ -48,7 +48,9 @@ function redraw(place, content) {
 
 function stories(message) {
 	const many = message.recipients.length >= FOLDED;
-	return message.recipients.map((each) => timeline(message, each, many && each.status === "delivered"));
+	return message.recipients.map((each) =>
+		timeline(message, each, many && each.status === "delivered" && !each.late_bounce),
+	);
 }
 
 async function posts(message, signal, again) {

@@ -2,8 +2,8 @@
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, style } from "../dom.js";
-import { button, head, notice, section, table } from "../pieces.js";
-import { count, hour, number, percent, span, utcDay } from "../time.js";
+import { button, head, notice, section } from "../pieces.js";
+import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
@@ -37,18 +37,6 @@ function tiles(totals, account) {
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
 		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
 	);
-}
-
-function queue(waiting, sandbox) {
-	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
-	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
-	const columns = [
-		{ title: "Provider" },
-		{ title: "Due now", class: "number" },
-		{ title: "Deferred to a later try", class: "number" },
-	];
-	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
-	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
 }
 
 function step(done, title, text, action) {
@@ -119,12 +107,13 @@ export default async function overview(page) {
 		const drawing = hourly
 			? chart("Recipients per hour", stats.hours, hour)
 			: chart("Recipients per day (UTC)", stats.days, utcDay);
+		const isNew = steps && stats.totals.sent === 0; // it is not shown a page of zeros
+		const tables = !isNew && (await import("../overview-tables.js")).tables(stats);
 		content.replaceChildren(
 			fragment(
 				h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
 				steps,
-				// A new account is not shown a page of zeros.
-				!(steps && stats.totals.sent === 0) && [
+				!isNew && [
 					h(
 						"section",
 						null,
@@ -132,7 +121,7 @@ export default async function overview(page) {
 						tiles(stats.totals, account),
 					),
 					h("section", null, h("div", { class: "card" }, drawing)),
-					section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+					tables,
 				],
 			),
 		);
