@@ -237,7 +237,6 @@ def outcome(
     if judgement.suppresses:
         suppress = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
     kept = signature if again is not None else None
-    bounce_class = _bounce_class(judgement, code, status, text)
     return Outcome(
         recipient,
         result,
@@ -246,8 +245,8 @@ def outcome(
         again,
         suppress=suppress,
         signature=kept,
+        bounce_class=_bounce_class(judgement, code, status, text),
         mail_from=mail_from,
-        bounce_class=bounce_class,
     )
 
 

@@ -409,7 +409,7 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
-    bounce_class: BounceClass | None = None  # likewise
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
     mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
 
 
