@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
+import trio
 
 from appliance.errors import Code, Refused
 from appliance.keys.webhook_secrets import WebhookSecrets
@@ -11,7 +12,7 @@ from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, N
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import FeedbackStep, FeedbackStore
-from tests.store.samples import CREDITS, DAY, Clock, Messages, outcome
+from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
 
 NAME = "bounces.example.com"
 BOUNCE = LateBounce(1_000, 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
@@ -107,6 +108,26 @@ async def test_a_step_that_fails_leaves_everything(store: Store, delivered: Deli
     assert await store.suppressions.page(recipient.account_id, "", 10) == []
     assert (await store.feedback.next()) is not None
     assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
+
+
+async def test_two_nodes_finish_a_mail_once(
+    store: Store, database: Database, account: Account, delivered: Delivered
+) -> None:
+    """The second finds it gone, with all that it did."""
+    (recipient,) = await delivered("b@example.net")
+    mail_id = await store.feedback.add(["b+token@bounces.example.com"], b"mail")
+    results = []
+
+    async def finish(node: Store) -> None:
+        results.append(
+            await node.feedback.finish(mail_id, [node.feedback.late_bounce(recipient, BOUNCE, suppresses=True)])
+        )
+
+    async with database.open(inline=True) as other, trio.open_nursery() as nursery:
+        for node in (store, other):
+            nursery.start_soon(finish, node)
+    assert sorted(results, key=str) == [None, [FeedbackResult.LATE_BOUNCED]]
+    assert (await store.accounts.find(account.id)).credits == CREDITS
 
 
 # ---- whose it is

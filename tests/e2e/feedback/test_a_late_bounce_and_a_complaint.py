@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.e2e.delivery.world import World, world
@@ -33,6 +34,7 @@ def shown(made: World, path: str) -> Any:
         return {**answer.json(), "request_id": ""}  # of each request its own
 
 
+@pytest.mark.both_engines
 async def test_a_late_bounce_and_a_complaint(tmp_path: Path) -> None:
     """Results stay final; the credit is returned once, the addresses are suppressed, the log has a line for each."""
     async with world(tmp_path, LISTENS) as made:

@@ -5,6 +5,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.e2e.delivery.world import world
@@ -29,6 +30,7 @@ def send_all(running: Running, bounces: list[tuple[str, str]], acknowledged: set
         return
 
 
+@pytest.mark.both_engines
 async def test_kill_9_between_250_and_the_record(tmp_path: Path) -> None:
     """Every bounce that was taken is recorded, with one event and one returned credit, and none of them twice."""
     async with world(tmp_path, LISTENS) as made:
