@@ -19,7 +19,7 @@ from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
 # The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
-DOMAIN_COLUMNS = "name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at"
+DOMAIN_ROW = "name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at"
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
     ON CONFLICT (account_id, name) DO UPDATE SET
         usable = CASE WHEN domains.removed_at IS NULL AND domains.usable = 1 THEN 1 ELSE excluded.usable END,
@@ -28,7 +28,7 @@ _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALU
         removed_at = NULL"""
 _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
-_DOMAINS = f"""SELECT {DOMAIN_COLUMNS} FROM domains
+_DOMAINS = f"""SELECT {DOMAIN_ROW} FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
     VALUES (:username, :account_id, :sha256, :name, :now)"""
@@ -96,7 +96,7 @@ def add_domain(
 
 
 def domain_of(name: str, usable: int, *rest: Any) -> Domain:
-    """The domain of a row of DOMAIN_COLUMNS."""
+    """The domain of a row of DOMAIN_ROW."""
     return Domain(name, bool(usable), *rest)
 
 

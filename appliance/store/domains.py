@@ -10,20 +10,20 @@ from typing import Any
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Domain, StoredDkimKey
-from appliance.store.access import DOMAIN_COLUMNS, add_domain, domain_of
+from appliance.store.access import DOMAIN_ROW, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 
-_FIND = f"""SELECT {DOMAIN_COLUMNS} FROM domains WHERE account_id = :account_id AND name = :name
+_FIND = f"""SELECT {DOMAIN_ROW} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
-_PAGE = f"""SELECT {DOMAIN_COLUMNS} FROM domains
+_PAGE = f"""SELECT {DOMAIN_ROW} FROM domains
     WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""  # noqa: S608
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
 _VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {DOMAIN_COLUMNS}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {DOMAIN_ROW}"""  # noqa: S608
 _REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {DOMAIN_COLUMNS}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {DOMAIN_ROW}"""  # noqa: S608
 
 # ---- return paths
 
@@ -34,7 +34,7 @@ _SWITCH = """UPDATE domains SET return_path_at = :at
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 _START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for state in ("NULL", "NOT NULL"))
 _TO_START, _TO_STOP = (
-    f"""SELECT account_id, {DOMAIN_COLUMNS} FROM domains
+    f"""SELECT account_id, {DOMAIN_ROW} FROM domains
     WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
     ORDER BY account_id, name LIMIT :most"""  # noqa: S608
     for state in ("NULL", "NOT NULL")

@@ -8,7 +8,12 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.return_paths import DOMAINS_PER_ROUND, IN_USE_LOOK_EVERY, LOOK_EVERY, ReturnPathWatch
+from appliance.deliver.return_paths import (
+    DOMAINS_PER_ROUND,
+    RETURN_PATH_IN_USE_EVERY,
+    RETURN_PATH_LOOK_EVERY,
+    ReturnPathWatch,
+)
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.model.mail import Role
 from appliance.outside import Outside
@@ -75,23 +80,23 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch(store, dns).run)
-        await trio.sleep(LOOK_EVERY / 2)
+        await trio.sleep(RETURN_PATH_LOOK_EVERY / 2)
         assert await in_use()
         dns.zone[NAME] = {"MX": Trouble.SERVFAIL}
-        await trio.sleep(3 * IN_USE_LOOK_EVERY)
+        await trio.sleep(3 * RETURN_PATH_IN_USE_EVERY)
         assert await in_use()
         dns.zone[NAME] = {}
-        await trio.sleep(IN_USE_LOOK_EVERY + LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert await in_use()
         dns.zone[NAME] = {**MX, **SPF}
-        await trio.sleep(IN_USE_LOOK_EVERY + LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         dns.zone[NAME] = {}
-        await trio.sleep(IN_USE_LOOK_EVERY + LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert await in_use()  # the wrong answer before was not the last one
-        await trio.sleep(IN_USE_LOOK_EVERY + LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert not await in_use()
         dns.zone[NAME] = {**MX, **SPF}
-        await trio.sleep(2 * LOOK_EVERY)
+        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
         assert await in_use()
         nursery.cancel_scope.cancel()
 
@@ -122,7 +127,7 @@ async def test_many_domains_are_looked_at_by_turns(store: Store, autojump_clock:
     watching = watch(store, dns)
     await watching.round()
     assert sum(count for (_, kind), count in dns.asked.items() if kind == "MX") == DOMAINS_PER_ROUND
-    await trio.sleep(LOOK_EVERY)
+    await trio.sleep(RETURN_PATH_LOOK_EVERY)
     await watching.round()
     assert {dns.asked[f"bounces.d{number}.example", "MX"] for number in range(DOMAINS_PER_ROUND + 5)} == {1}
 
