@@ -78,7 +78,7 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
         await trio.sleep(RETURN_PATH_LOOK_EVERY / 2)
         assert await in_use()
         dns.zone[NAME] = {"MX": Trouble.SERVFAIL}
-        await trio.sleep(3 * IN_USE_LOOK_EVERY)
+        await trio.sleep(3 * RETURN_PATH_IN_USE_EVERY)
         assert await in_use()
         dns.zone[NAME] = {}
         await trio.sleep(IN_USE_LOOK_EVERY + RETURN_PATH_LOOK_EVERY)
