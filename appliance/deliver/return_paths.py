@@ -21,7 +21,7 @@ from appliance.telemetry.log import get_logger
 
 RETURN_PATH_CHORE = "return paths"
 RETURN_PATH_LOOK_EVERY = 60.0  # seconds between two rounds
-IN_USE_LOOK_EVERY = 3_600.0  # seconds between two looks at a domain whose return path is in use
+RETURN_PATH_IN_USE_EVERY = 3_600.0  # seconds between two looks at a domain whose return path is in use
 DOMAINS_PER_ROUND = 200  # of either kind; the next round continues
 LOOKS_AT_ONCE = 10
 RETURN_PATH_TIMEOUT = 12.0  # seconds for one domain
@@ -75,7 +75,7 @@ class ReturnPathWatch:
     store: Store
     resolver: Callable[[], Resolver]
     _sweeps: tuple[_Sweep, ...] = field(
-        default_factory=lambda: (_Sweep(False, RETURN_PATH_LOOK_EVERY), _Sweep(True, IN_USE_LOOK_EVERY))
+        default_factory=lambda: (_Sweep(False, RETURN_PATH_LOOK_EVERY), _Sweep(True, RETURN_PATH_IN_USE_EVERY))
     )
     _doubtful: set[tuple[str, str]] = field(default_factory=set)  # in use, and not shown at the last look
 

@@ -8,7 +8,12 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.return_paths import DOMAINS_PER_ROUND, IN_USE_LOOK_EVERY, RETURN_PATH_LOOK_EVERY, ReturnPathWatch
+from appliance.deliver.return_paths import (
+    DOMAINS_PER_ROUND,
+    RETURN_PATH_IN_USE_EVERY,
+    RETURN_PATH_LOOK_EVERY,
+    ReturnPathWatch,
+)
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.model.mail import Role
 from appliance.outside import Outside
@@ -81,14 +86,14 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
         await trio.sleep(3 * RETURN_PATH_IN_USE_EVERY)
         assert await in_use()
         dns.zone[NAME] = {}
-        await trio.sleep(IN_USE_LOOK_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert await in_use()
         dns.zone[NAME] = {**MX, **SPF}
-        await trio.sleep(IN_USE_LOOK_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         dns.zone[NAME] = {}
-        await trio.sleep(IN_USE_LOOK_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert await in_use()  # the wrong answer before was not the last one
-        await trio.sleep(IN_USE_LOOK_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
         assert not await in_use()
         dns.zone[NAME] = {**MX, **SPF}
         await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
