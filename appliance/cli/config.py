@@ -15,7 +15,7 @@ from appliance.cli.output import show
 if TYPE_CHECKING:
     from appliance.config.settings import Setting
 
-HIDDEN_SECRET = "***"  # in the place of a secret
+MASKED = "***"  # in the place of a secret
 
 
 @click.group()
@@ -123,7 +123,7 @@ def _told(row: "Setting", value: Any) -> Any:
     from appliance.config.values import DATABASE_URL, SECRET
 
     if row.kind is SECRET:
-        return HIDDEN_SECRET if value else value
+        return MASKED if value else value
     if row.kind is DATABASE_URL and value:
         return _without_password(value)
     return _plain(value)
@@ -134,10 +134,10 @@ def _without_password(url: str) -> str:
 
     parts = urlsplit(url)
     if "password" in parts.query.lower():
-        parts = parts._replace(query=HIDDEN_SECRET)
+        parts = parts._replace(query=MASKED)
     user, at, host = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    return urlunsplit(parts._replace(netloc=f"{name}{colon and ':' + HIDDEN_SECRET}{at}{host}"))
+    return urlunsplit(parts._replace(netloc=f"{name}{colon and ':' + MASKED}{at}{host}"))
 
 
 def _plain(value: Any) -> Any:
