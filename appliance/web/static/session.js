@@ -1,7 +1,33 @@
-// Asks to log in again when the session has ended, over the page, which keeps what was typed.
+// The login form: on its own page, and over a page whose session has ended, which keeps what was typed.
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { dialog, form } from "./form.js";
+
+/** The form; `entered` is given who has logged in. With an address only the password is left to type. */
+export const loginForm = (entered, email = "") =>
+	form({
+		fields: [
+			{
+				name: "email",
+				label: "Email address",
+				type: "email",
+				required: true,
+				autocomplete: "username",
+				value: email,
+				autofocus: !email,
+			},
+			{
+				name: "password",
+				label: "Password",
+				type: "password",
+				required: true,
+				autocomplete: "current-password",
+				autofocus: Boolean(email),
+			},
+		],
+		submit: "Log in",
+		send: async (values) => entered(await api.login(values.email, values.password)),
+	});
 
 /** Who has logged in again; null if the question was put away. */
 export function loginAgain(email) {
@@ -9,31 +35,10 @@ export function loginAgain(email) {
 		let who = null;
 		dialog("Your session has ended", (close) => [
 			h("p", { class: "quiet" }, "Log in to go on. What you have typed is still there."),
-			form({
-				fields: [
-					{
-						name: "email",
-						label: "Email address",
-						type: "email",
-						required: true,
-						autocomplete: "username",
-						value: email,
-					},
-					{
-						name: "password",
-						label: "Password",
-						type: "password",
-						required: true,
-						autocomplete: "current-password",
-						autofocus: true,
-					},
-				],
-				submit: "Log in",
-				async send(values) {
-					who = await api.login(values.email, values.password);
-					close();
-				},
-			}),
+			loginForm((entered) => {
+				who = entered;
+				close();
+			}, email),
 		]);
 		const shown = [...document.querySelectorAll("dialog[open]")].at(-1);
 		shown.addEventListener("close", () => resolve(who));

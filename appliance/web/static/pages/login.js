@@ -1,7 +1,6 @@
-// The login form.
-import * as api from "../api.js";
+// The login page.
 import { h } from "../dom.js";
-import { form } from "../form.js";
+import { loginForm } from "../session.js";
 
 /** Where to go afterwards: a page of ours and nothing else. */
 function next(query) {
@@ -17,23 +16,9 @@ export default async function login(page) {
 		h("img", { src: new URL("../icon.svg", import.meta.url), alt: "", width: 36, height: 36 }),
 		h("h1", { tabindex: "-1" }, "Log in"),
 		h("p", { class: "quiet" }, "To the mail appliance at ", h("b", null, location.host)),
-		form({
-			fields: [
-				{
-					name: "email",
-					label: "Email address",
-					type: "email",
-					required: true,
-					autocomplete: "username",
-					autofocus: true,
-				},
-				{ name: "password", label: "Password", type: "password", required: true, autocomplete: "current-password" },
-			],
-			submit: "Log in",
-			async send(values) {
-				page.entered(await api.login(values.email, values.password));
-				await page.go(next(page.query), { replace: true });
-			},
+		loginForm(async (who) => {
+			page.entered(who);
+			await page.go(next(page.query), { replace: true });
 		}),
 		h(
 			"p",
