@@ -20,8 +20,12 @@ from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
+from appliance.deliver.return_paths import ReturnPathWatch
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Refused
+from appliance.feedback.return_path import ReturnPaths
+from appliance.inbound import listener as inbound
+from appliance.inbound.worker import FeedbackWorker
 from appliance.intake.accept import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
@@ -176,7 +180,7 @@ async def _run_all(
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
-    shared = build_services(config, outside, store)
+    shared = build_services(config, outside, store, key)
     webhooks = webhook.build(config, outside, store, key)
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
@@ -194,9 +198,11 @@ async def _run_all(
         workers.start_soon(store.engine.finish_upgrade)
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
+        workers.start_soon(FeedbackWorker(store, shared.intake.workers, ReturnPaths(key)).run)
         workers.start_soon(_update_statistics, store, shared)
         rotating = SigningKeys(store, outside, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
+        workers.start_soon(ReturnPathWatch(config, store, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
         metrics_urls = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, store))
         challenges = await workers.start(acme.serve, config, outside, live, store, key)
@@ -204,7 +210,8 @@ async def _run_all(
             new_id = partial(outside.identifier, "req")
             urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
             smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-            _announce(config, http=urls, smtp=smtp, acme=challenges, metrics=metrics_urls)
+            feedback = await listeners.start(inbound.serve, config, outside, store, shared.intake, key, stopping, live)
+            _announce(config, http=urls, smtp=smtp, inbound=feedback, acme=challenges, metrics=metrics_urls)
             manager.ready(SERVING)
             workers.start_soon(manager.keep_alive)
             ready.set()

@@ -15,7 +15,7 @@ import pytest
 TABLE = Path(__file__).parents[1] / "packaging" / "test-programs.txt"
 PLACES = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))  # not in every PATH
 
-_REASON = re.compile(r"needs ([\w-]+) \((?:apt-get install|npm install --global) ([\w.+@/-]+)\)")
+_REASON = re.compile(r"needs ([\w-]+) \((?:apt-get install|apt-get download|npm install --global) ([\w.+@/-]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Program:
         """Why a test that needs it is skipped."""
         if self.package.startswith("npm:"):
             return f"needs {self.name} (npm install --global {self.package.removeprefix('npm:')})"
+        if self.package.startswith("unpack:"):
+            return f"needs {self.name} (apt-get download {self.package.removeprefix('unpack:')})"
         return f"needs {self.name} (apt-get install {self.package})"
 
     def find(self) -> str | None:

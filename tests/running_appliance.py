@@ -114,6 +114,7 @@ class Running:
     process: subprocess.Popen[bytes] | Forked | None = None
     url: str = ""
     smtp: list[str] = field(default_factory=list)  # what listens for submission
+    inbound: list[str] = field(default_factory=list)  # and for feedback
     program: tuple[str, ...] = PROGRAM
     code: Path = ROOT  # from where it is read
     fresh: bool = False  # whether a start reads the code anew instead of being forked from a process that has
@@ -130,6 +131,7 @@ class Running:
                 if b'"event": "ready"' in line:
                     ready = json.loads(line)
                     self.url, self.smtp = ready["http"][0], ready["smtp"]
+                    self.inbound = ready.get("inbound", [])
                     return
             if not self.is_alive():
                 break

@@ -1,7 +1,17 @@
 """Mail in a store without a client that sends it: messages as if accepted, and outcomes as if tried."""
 
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.mail import Attempt, DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.mail import (
+    Attempt,
+    BounceClass,
+    DueRecipient,
+    NewMessage,
+    NewRecipient,
+    Outcome,
+    RecipientStatus,
+    Role,
+    Source,
+)
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.outside import Outside
 from appliance.store import Store
@@ -76,7 +86,14 @@ async def defer(store: Store, outside: Outside, message: NewMessage, seconds: in
         dialogue='[[0,"S","220 mx.example.net ESMTP"],[3,"C","EHLO mail.example.com"]]',
     )
     outcomes = [
-        Outcome(each, RecipientStatus.DEFERRED, (tried,), now, now + seconds * SECOND)
+        Outcome(
+            each,
+            RecipientStatus.DEFERRED,
+            (tried,),
+            now,
+            now + seconds * SECOND,
+            bounce_class=BounceClass.TEMPORARY,
+        )
         for each in await due(store, message)
     ]
     await store.queue.record(outcomes)

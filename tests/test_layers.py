@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("supervisor",),
     ("backup", "doctor"),
+    ("inbound",),
     ("retention", "submission", "web"),
     ("intake",),
     ("acme", "deliver", "first_start", "metrics", "webhook"),

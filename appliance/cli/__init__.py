@@ -11,6 +11,7 @@ import click
 from appliance import __version__
 from appliance.cli.account import account
 from appliance.cli.backup import backup, restore, verify
+from appliance.cli.config import config
 from appliance.cli.credential import credential
 from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
@@ -23,6 +24,7 @@ from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
 from appliance.cli.serve import serve
 from appliance.cli.store import store
+from appliance.cli.suppressions import suppressions
 
 
 class _FlatGroup(click.Group):
@@ -73,7 +75,7 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, queue, explain, pause, resume)
-_COMMANDS += (nodes, backup, verify, restore, store, doctor, install, uninstall)
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, queue, explain)
+_COMMANDS += (pause, resume, nodes, backup, verify, restore, store, config, doctor, install, uninstall)
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -185,6 +185,25 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
     show(as_json, row, f"Account {name} now has {limit}.")
 
 
+@account.command("role")
+@of_account
+@click.argument("role", type=click.Choice(["customer", "admin"]))
+def change_role(name: str, role: str, as_json: bool) -> None:
+    """Make the account's user an administrator, who may also manage other accounts, or a customer again.
+
+    All open sessions end: the user logs in again.
+
+    \b
+    Examples:
+      appliance account role acme admin
+      appliance account role acme customer
+    """
+    from appliance.model.mail import Role
+
+    row = _changed(name, lambda store, found: store.accounts.set_role(found.id, Role(role)))
+    show(as_json, {"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
+
+
 @account.command("password")
 @name_argument
 @password_option

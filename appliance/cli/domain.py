@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RECORD_FIELDS = ("name", "type", "value", "purpose")
 DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
+DOMAIN_FIELDS = (*DOMAIN_COLUMNS, "return_path", "return_path_at")
 
 domain_argument = click.argument("domain", type=PRINTABLE)
 
@@ -32,31 +33,42 @@ def domain() -> None:
 
 
 @domain.command()
+@click.option(
+    "--return-path",
+    type=PRINTABLE,
+    metavar="NAME",
+    help="Where bounces are to come back to, a name below DOMAIN; at first bounces.DOMAIN.",
+)
 @of_account
 @domain_argument
-def add(name: str, domain: str, as_json: bool) -> None:
+def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
     """Let the account NAME send from DOMAIN, at once, and make the keys that sign its mail.
 
-    A subdomain is a domain of its own.
+    A subdomain is a domain of its own. Added again with another return path, it keeps everything else.
 
     \b
     Examples:
       appliance domain add acme acme.example
       appliance domain add acme bücher.example
+      appliance domain add acme acme.example --return-path rp.acme.example
     """
+    from appliance.intake import account_rules
+
     settings, wanted = database.load_settings(), _domain_name(domain)
+    with database.refusals():
+        path = None if return_path is None else account_rules.return_path(return_path, wanted)
 
     async def work(store: "Store") -> "Domain":
         account_id = (await store.accounts.named(name)).id
         # Usable last: a message before the keys are there would make the server create some as well.
-        await store.access.add_domain(account_id, wanted, usable=False)
+        await store.access.add_domain(account_id, wanted, usable=False, return_path=path)
         await _keys(store, settings, account_id, wanted)
         await store.access.add_domain(account_id, wanted, usable=True)
         return await _registered(store, name, account_id, wanted)
 
     added = database.run(work, settings=settings)
     next_step = f"Next, what to publish in DNS: appliance domain records {name} {added.name}"
-    show(as_json, record(added, *DOMAIN_COLUMNS), f"Account {name} may now send from {added.name}. {next_step}")
+    show(as_json, record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
 @domain.command("list")
@@ -69,8 +81,30 @@ def list_all(name: str, as_json: bool) -> None:
       appliance domain list acme
     """
     found = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
-    rows = [record(each, *DOMAIN_COLUMNS) for each in found]
+    rows = [record(each, *DOMAIN_FIELDS) for each in found]
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
+
+
+@domain.command()
+@of_account
+@domain_argument
+def remove(name: str, domain: str, as_json: bool) -> None:
+    """Let the account NAME send from DOMAIN no more. What is queued already still goes out, signed.
+
+    Its DNS records may go seven days later, when no mail of it is on its way any more.
+
+    \b
+    Example:
+      appliance domain remove acme acme.example
+    """
+    wanted = _domain_name(domain)
+
+    async def work(store: "Store", account_id: str) -> None:
+        await _registered(store, name, account_id, wanted)
+        await store.domains.remove(account_id, wanted)
+
+    database.run_for(name, work)
+    show(as_json, {"name": wanted, "removed": True}, f"Account {name} may no longer send from {wanted}.")
 
 
 @domain.command("records")
@@ -116,7 +150,8 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
 def verify(name: str, domain: str, as_json: bool) -> None:
     """Ask DNS whether the records of DOMAIN of the account NAME are published as they should be.
 
-    Exits with 0 when all are right, and with 1 when one is not. New keys of a rotation sign once all of theirs are.
+    Exits with 0 when all are right, and with 1 when one is not. New keys of a rotation sign once all of theirs are, and
+    mail leaves with the return path once both of its records are; it may lack, but not lead elsewhere.
 
     \b
     Examples:
@@ -125,6 +160,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
+    from appliance.deliver.return_paths import shown, use_if_shown
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
 
@@ -136,13 +172,15 @@ def verify(name: str, domain: str, as_json: bool) -> None:
         return trio.run(partial(check.check, resolver, host, wanted, for_operator=True))
 
     async def switch(store: "Store") -> bool:
-        account_id = (await store.accounts.named(name)).id
-        return await (await _signing_keys(store, settings)).switch(account_id, _domain_name(domain), checked)
+        account_id, wanted = (await store.accounts.named(name)).id, _domain_name(domain)
+        await use_if_shown(store, account_id, await store.domains.find(account_id, wanted), checked)
+        return await (await _signing_keys(store, settings)).switch(account_id, wanted, checked)
 
     checked = look()
-    if any(each.record.pending for each in checked) and database.run(switch, settings=settings):
+    to_switch = shown(checked) or any(each.record.pending for each in checked)
+    if to_switch and database.run(switch, settings=settings):
         checked = look()
-    right = all(each.status == "ok" for each in checked if each.record.needed)
+    right = not any(each.is_wrong for each in checked)
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
     answer = {"domain": _domain_name(domain), "ok": right, "records": rows}
     show(as_json, answer, "\n".join(map(_checked_line, checked)))
@@ -197,13 +235,15 @@ def _records(
 
     settings, wanted = settings or database.load_settings(), _domain_name(domain)
 
-    async def work(store: "Store") -> "list[StoredDkimKey]":
+    async def work(store: "Store") -> "list[DnsRecord]":
         account_id = (await store.accounts.named(account)).id
-        await _registered(store, account, account_id, wanted)
-        return await keys(store, settings, account_id, wanted)
+        found = await _registered(store, account, account_id, wanted)
+        known, host = await keys(store, settings, account_id, wanted), records.sending_host(settings)
+        receiving = records.receiving_hosts(settings, await store.engine.hosts())
+        now, return_path = Outside().now(), found.return_path
+        return records.records(wanted, host, known, now, return_path=return_path, receiving=receiving)
 
-    found = database.run(work, settings=settings)
-    return records.records(wanted, records.sending_host(settings), found, Outside().now())
+    return database.run(work, settings=settings)
 
 
 def _answer(wanted: "list[DnsRecord]") -> dict[str, Any]:
@@ -221,6 +261,7 @@ def _checked_line(each: "CheckedRecord") -> str:
     if each.status == "ok":
         return head
     kept = "  (of a new key, which signs once it is there)" if wanted.pending else ""
-    kept = kept if wanted.needed else "  (of a retired key)"
+    if not wanted.needed:
+        kept = "  (of a retired key)" if wanted.kind == "dkim" else "  (optional)"
     found = [f"           DNS shows: {printable(text)}" for text in each.found]
     return "\n".join([head + kept, *found, f"           should be: {wanted.value}"])

@@ -50,12 +50,16 @@ def _answer(found: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, 
     now, message = Outside().now(), found.message
 
     def recipient(tried: "TriedRecipient") -> dict[str, Any]:
-        pool, due = pools[tried.domain], tried.next_attempt_at
+        pool, due, late = pools[tried.domain], tried.next_attempt_at, tried.recipient.late_bounce
         return {
             "id": tried.recipient.id,
             "email": tried.recipient.email,
             "status": tried.recipient.status.value,
             "explanation": standing(tried, pool, now, allowed),
+            "bounce_class": tried.recipient.bounce_class,
+            "late_bounce": None
+            if late is None
+            else {"at": rfc3339(late.at), "code": late.code, "response": late.response, "class": late.bounce_class},
             "pool": None if tried.simulated else pool.name,
             "next_attempt_at": None if due is None else rfc3339(due),
             "attempts": [_attempt(*each, dialogue=dialogue) for each in enumerate(tried.attempts, 1)],
@@ -98,6 +102,8 @@ def _lines(found: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) ->
         yield ""
         yield tried.recipient.email
         yield f"  {row['explanation']}"
+        if tried.recipient.bounce_class is not None:
+            yield f"  class of bounce: {tried.recipient.bounce_class}"
         for number, attempt in enumerate(tried.attempts, 1):
             yield f"    {words.attempt_line(number, attempt, now)}"
             if dialogue:

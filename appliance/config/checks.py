@@ -8,10 +8,9 @@ from appliance.config.values import Endpoint
 
 def check_together(config: Config, file: str) -> None:
     """Raises ConfigError for the first contradiction."""
-    pairs = {"http": (config.http.tls_cert, config.http.tls_key), "smtp": (config.smtp.tls_cert, config.smtp.tls_key)}
-    for section, (cert, key) in pairs.items():
-        if bool(cert) != bool(key):
-            missing, given = ("tls_key", "tls_cert") if cert else ("tls_cert", "tls_key")
+    for section, listener in (("http", config.http), ("smtp", config.smtp), ("inbound", config.inbound)):
+        if bool(listener.tls_cert) != bool(listener.tls_key):
+            missing, given = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
             raise ConfigError(file, f"{section}.{missing}", f"missing, though {given} is set")
     if config.http.body_memory < config.http.max_body:
         raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
@@ -37,7 +36,8 @@ def _check_acme(config: Config, file: str) -> None:
         reason = "true, though no listener would use the certificate: http and smtp have their own files, or no TLS"
         raise ConfigError(file, "acme.enabled", reason)
     others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
-    for key, taken in (others | {"metrics.bind": config.metrics.bind}).items():
+    others |= {"inbound.bind": config.inbound.bind, "metrics.bind": config.metrics.bind}
+    for key, taken in others.items():
         for ours, theirs in itertools.product(config.acme.bind, taken):
             if _collide(ours, theirs):
                 raise ConfigError(file, "acme.bind", f"{ours} cannot be had beside {theirs} of {key}")

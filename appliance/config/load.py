@@ -148,18 +148,24 @@ def _local(cwd: Path) -> list[Path]:
     return [cwd / LOCAL_FILE]
 
 
-def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
-    """The settings of the first file found: `path` (--config), the variable's, ./config.toml, /etc; else embedded.
+def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
+    """The first settings file there is, with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
     A file that was named must exist: another one would mean a start with the wrong settings.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     for file in [cwd / named] if named else [*_local(cwd), SYSTEM_FILE]:
         try:
-            return parse(file.read_text("utf-8"), file)
+            return file, file.read_text("utf-8")
         except OSError as error:
             if named or not isinstance(error, FileNotFoundError):
                 raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise ConfigError(str(file), "is not UTF-8 text") from None
-    return embedded(cwd)
+    return None
+
+
+def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
+    """The settings of the file that is found; without any, the embedded ones."""
+    found = find(path, environ, cwd)
+    return embedded(cwd) if found is None else parse(found[1], found[0])

@@ -16,6 +16,7 @@ _LIVE = {
     "write_timeout keep_alive_timeout max_body",
     "smtp": "tls_cert tls_key allow_plaintext_auth max_connections max_connections_per_address "
     "max_connections_per_credential command_timeout data_timeout session_timeout",
+    "inbound": "tls_cert tls_key",
     "limits": "requests_per_second min_free_disk min_free_disk_percent stored_bytes_per_account",
 }
 LIVE = frozenset(f"{section}.{key}" for section, keys in _LIVE.items() for key in keys.split())

@@ -229,6 +229,17 @@ class SmtpSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class InboundSettings:
+    """What comes back by mail to the return paths of domains: bounces, complaints and reports, nothing else."""
+
+    bind: tuple[Endpoint, ...] = _key(
+        many(BIND), [], 'Addresses that take it, with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
+    )
+    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: that of [smtp]")
+    tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
+
+
+@dataclass(frozen=True, slots=True)
 class AcmeSettings:
     """Certificates by themselves, from an authority such as Let's Encrypt."""
 
@@ -416,6 +427,7 @@ class Config:
     store: StoreSettings
     http: HttpSettings
     smtp: SmtpSettings
+    inbound: InboundSettings
     acme: AcmeSettings
     dns: DnsSettings
     delivery: DeliverySettings

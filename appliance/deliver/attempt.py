@@ -9,10 +9,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import trio
 
-from appliance.concurrency.ttl_cache import TtlCache
+from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.outcome import (
     DELIVERED,
@@ -45,6 +46,7 @@ from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.errors import Refused
+from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
 from appliance.message.dkim import sign
 from appliance.message.seven_bit import CannotEncode, seven_bit
@@ -154,10 +156,14 @@ class Deliverer:
     retries: Retries
     limiters: PoolLimiters
     warmup: Warmup
+    return_paths: ReturnPaths
     slow: SlowServers = field(default_factory=lambda: SlowServers(Timeouts()))
     watch: DeadlineWatch = field(default_factory=DeadlineWatch)
     refused_logins: TtlCache[Relay, bool] = field(default_factory=lambda: TtlCache(RELAYS_KEPT, LOGIN_REMINDER))
     payload_limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))  # large messages
+    # Of messages in several sessions at once, by message: memory holds one copy.
+    _payloads: WeakValueDictionary[str, Payload] = field(default_factory=WeakValueDictionary)
+    _making: SingleFlight[str, Payload] = field(default_factory=SingleFlight)
 
     # ---- an attempt
 
@@ -202,11 +208,14 @@ class Deliverer:
         if not isinstance(reason, NoRoute):
             log.exception("delivery failed", reason, message_id=envelope.message_id, domain=envelope.domain)
             reason = NoRoute("4.3.0", "an error on our side; it is in the operator's log")
-        return self._alike(envelope, judge_no_route(reason), f"{reason.status} {reason.text}", Contact(started_at))
+        judgement, text = judge_no_route(reason), f"{reason.status} {reason.text}"
+        return self._alike(envelope, judgement, text, Contact(started_at), reason.status)
 
-    def _alike(self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact) -> list[Outcome]:
+    def _alike(
+        self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
+    ) -> list[Outcome]:
         record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
-        return [record(recipient, judgement, code=None, text=text) for recipient in envelope.recipients]
+        return [record(each, judgement, code=None, status=status, text=text) for each in envelope.recipients]
 
     async def _still_wanted(self, routed: Routed) -> Envelope | None:
         """The envelope without what was cancelled while it waited for its slot; a pool may have been held for days.
@@ -232,7 +241,8 @@ class Deliverer:
 
     async def _deliver(self, active: ActiveAttempt, envelope: Envelope) -> list[Outcome] | None:
         """Hand an envelope to the first server of its route that answers."""
-        found = await self._try_hosts(active, await self._transaction(active.ready, envelope))
+        transaction = await self._transaction(active.ready, envelope)
+        found = await self._try_hosts(active, transaction)
         if found is None:
             return None
         reached, judgements = found
@@ -243,23 +253,40 @@ class Deliverer:
                 else each
                 for each in judgements
             ]
-        now, signature = self.outside.now(), active.ready.signature
-        record = partial(outcome, contact=reached.contact, now=now, retries=self.retries, signature=signature)
+        record = partial(
+            outcome,
+            contact=reached.contact,
+            now=self.outside.now(),
+            retries=self.retries,
+            signature=active.ready.signature,
+            mail_from=None if active.ready.routed.return_path is None else transaction.sender,
+        )
         return [
-            record(recipient, judgement, code=verdict.code, text=verdict.text)
+            record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text)
             for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True)
         ]
 
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
         """Without the message itself: the payload is enough to keep for as long as a server takes."""
+        first, name = envelope.recipients[0], ready.routed.return_path
+        payload = await (self._payload(ready) if first.recipient_count == 1 else self._shared_payload(ready))
+        sender = first.envelope_from if name is None else self.return_paths.address(first.id, name)
+        recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
+        return MailTransaction(sender, recipients, payload, payload.eight_bit_header)
+
+    async def _shared_payload(self, ready: Ready) -> Payload:
+        """The payload that another session of the same message uses, if there is one."""
+        message_id = ready.routed.envelope.message_id
+        if (payload := self._payloads.get(message_id)) is None:
+            payload = await self._making.run(message_id, partial(self._payload, ready))
+            self._payloads[message_id] = payload
+        return payload
+
+    async def _payload(self, ready: Ready) -> Payload:
         signature, mime = ready.signature, await self._mime(ready)
         if len(mime) < THREAD_BYTES:
-            payload = prepare(signature + mime)
-        else:
-            payload = await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self.payload_limiter)
-        recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
-        eight_bit_header = payload.eight_bit and not mime[: mime.find(b"\r\n\r\n")].isascii()
-        return MailTransaction(envelope.recipients[0].envelope_from, recipients, payload, eight_bit_header)
+            return prepare(signature + mime)
+        return await trio.to_thread.run_sync(lambda: prepare(signature + mime), limiter=self.payload_limiter)
 
     async def _mime(self, ready: Ready) -> bytes:
         messages, message_id = self.store.messages, ready.routed.envelope.message_id

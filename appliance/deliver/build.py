@@ -15,6 +15,7 @@ from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
+from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.outside import Outside
@@ -44,12 +45,13 @@ def build(
     proofs = Proofs(resolver, pools(config))
     limiters = PoolLimiters(store, outside, proofs)
     warmup = Warmup(config.warmup, store, outside, proofs.known_as)
+    signer = Signer(SigningKeys(store, outside, key), outside, return_paths=bool(config.inbound.bind))
     return Scheduler(
         store=store,
         outside=outside,
         new_mail=new_mail,
         due_mail=DueMail(store, outside, new_mail),
-        preparing=Preparing(store, RouteCache(router), Signer(SigningKeys(store, outside, key), outside)),
+        preparing=Preparing(store, RouteCache(router), signer),
         limiters=limiters,
         deliverer=Deliverer(
             store=store,
@@ -60,6 +62,7 @@ def build(
             retries=Retries(delivery.retry_delays, outside.random),
             limiters=limiters,
             warmup=warmup,
+            return_paths=ReturnPaths(key),
         ),
         warmup=warmup,
         sessions=delivery.sessions,

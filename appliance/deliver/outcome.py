@@ -25,9 +25,16 @@ import msgspec
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
-from appliance.feedback.bounce_class import ABOUT_THE_SENDER, BUSY_MAILBOX, NO_SUCH_USER, REFUSED_BY_POLICY
+from appliance.feedback.bounce_class import (
+    ABOUT_THE_SENDER,
+    BUSY_MAILBOX,
+    NO_SUCH_USER,
+    REFUSED_BY_POLICY,
+    blames_recipient,
+    classify,
+)
 from appliance.message.addresses import parse
-from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus, Suppression
+from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.outside import identifier_time
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
@@ -203,14 +210,17 @@ def outcome(
     judgement: Judgement,
     *,
     code: int | None,
+    status: str | None,
     text: str,
     contact: Contact,
     now: int,
     retries: Retries,
     signature: bytes | None = None,
+    mail_from: str | None = None,
 ) -> Outcome:
+    """What is recorded of an attempt; `status` is the enhanced one (RFC 3463) of the reply, or of what was found."""
     count = recipient.attempt_count + 1
-    status, again, decision = _decide(judgement, count, now, retries)
+    result, again, decision = _decide(judgement, count, now, retries)
     attempt = Attempt(
         started_at=contact.started_at,
         finished_at=now,
@@ -227,7 +237,31 @@ def outcome(
     if judgement.suppresses:
         suppress = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
     kept = signature if again is not None else None
-    return Outcome(recipient, status, (attempt,), now, again, suppress=suppress, signature=kept)
+    return Outcome(
+        recipient,
+        result,
+        (attempt,),
+        now,
+        again,
+        suppress=suppress,
+        signature=kept,
+        bounce_class=_bounce_class(judgement, code, status, text),
+        mail_from=mail_from,
+    )
+
+
+def _bounce_class(judgement: Judgement, code: int | None, status: str | None, text: str) -> BounceClass | None:
+    """The class of what is no success. A deferral is `temporary`, unless the mailbox is full or we are not wanted."""
+    if judgement.result is Disposition.DELIVERED:
+        return None
+    deferred = judgement.result is Disposition.DEFERRED and judgement.fault is not FaultSide.SENDER
+    if deferred and (code is None or code // 100 != 4):
+        return BounceClass.TEMPORARY
+    if judgement.fault is FaultSide.MESSAGE:
+        return BounceClass.CONTENT
+    if judgement.fault is FaultSide.OTHER and blames_recipient(code, status, text):
+        return BounceClass.OTHER  # said of the whole message, which has other recipients, or of the sender
+    return classify(code, status, text)
 
 
 def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
@@ -291,4 +325,6 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
             "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
             "ms": (last.finished_at - last.started_at) // 1000,
         }
+    if outcome.mail_from is not None:
+        fields |= {"mail_from": outcome.mail_from, "envelope_from": recipient.envelope_from}
     MESSAGE_LOG.note(outcome.status.value, **fields)

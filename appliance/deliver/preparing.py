@@ -27,8 +27,15 @@ from appliance.store import Store
 # ---- signing
 
 KEYS_KEPT = 1_000  # domains whose unsealed keys are held in memory
-KEYS_FRESH = 1_000_000  # microseconds until a rotation from the shell is noticed
+KEYS_FRESH = 1_000_000  # microseconds until a rotation from the shell is noticed, or the use of a return path
 SIGNATURES_KEPT = 1_000  # of messages that go to several domains one after the other
+
+
+class Signing(NamedTuple):
+    """What a From domain adds to its messages."""
+
+    keys: list[SigningKey]
+    return_path: str | None = None  # the name that the envelope's sender is at, if one is in use
 
 
 class Unsigned(NamedTuple):
@@ -39,15 +46,19 @@ class Unsigned(NamedTuple):
 
 @dataclass(slots=True)
 class Signer:
-    """Signs messages with the keys of their From domain, several per thread hop: a hop costs as much as one."""
+    """Signs messages with the keys of their From domain, several per thread hop: a hop costs as much as one.
+
+    It also knows the return path of that domain, unless `return_paths` says that none can be in use.
+    """
 
     keys: SigningKeys
     outside: Outside
+    return_paths: bool = False
     # An RSA signature takes a core for milliseconds: as many at once as there are cores, and none waits for I/O.
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     _limiter: trio.CapacityLimiter = field(init=False)
     _making: trio.Lock = field(default_factory=trio.Lock)
-    _known: TtlCache[tuple[str, str], list[SigningKey]] = field(init=False)
+    _known: TtlCache[tuple[str, str], Signing] = field(init=False)
     _made: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -69,20 +80,21 @@ class Signer:
             self._made.popitem(last=False)
         return results
 
-    def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
-        """The keys of a domain, if they were read a moment ago."""
+    def known(self, account_id: str, domain: str) -> Signing | None:
+        """What a domain adds to its messages, if it was read a moment ago."""
         return self._known.get((account_id, domain))
 
-    async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
-        """The keys of a domain; one that has none yet gets new ones, which takes a while."""
-        if (keys := self.known_keys(account_id, domain)) is not None:
-            return keys
+    async def find(self, account_id: str, domain: str) -> Signing:
+        """The same, read; a domain that has no keys yet gets new ones, which takes a while."""
+        if (signing := self.known(account_id, domain)) is not None:
+            return signing
         async with self._making:  # a domain's first keys are made once, though a hundred messages may want them
-            if (keys := self.known_keys(account_id, domain)) is not None:
-                return keys
-            keys = await self.keys.in_use(account_id, domain)
-        self._known.put((account_id, domain), keys)
-        return keys
+            if (signing := self.known(account_id, domain)) is not None:
+                return signing
+            store, keys = self.keys.store, await self.keys.in_use(account_id, domain)
+            signing = Signing(keys, await store.domains.return_path(account_id, domain) if self.return_paths else None)
+        self._known.put((account_id, domain), signing)
+        return signing
 
 
 def _sign_all(messages: Sequence[Unsigned], now_seconds: int) -> list[bytes | Exception]:
@@ -103,7 +115,12 @@ PENDING_BYTES = 16 * 1024 * 1024  # a message is kept if all that are pending wo
 LARGE_MESSAGE = 1024 * 1024  # bytes: such a message takes long, and is in memory for as long as its session lasts
 
 
-DeliveryPath = tuple[Route, list[SigningKey]]  # where an envelope goes, and the keys that sign its message
+class DeliveryPath(NamedTuple):
+    """Where an envelope goes, the keys that sign its message, and the return path it leaves with, if any."""
+
+    route: Route
+    keys: list[SigningKey]
+    return_path: str | None = None
 
 
 class Routed(NamedTuple):
@@ -116,6 +133,7 @@ class Routed(NamedTuple):
     mime: bytes | None  # None: in the store
     since: float  # taken, on Trio's clock
     large: bool  # only few such transactions may run at once
+    return_path: str | None = None  # the name of the sender's address, which is another for every recipient
 
     def of(self, recipients: tuple[DueRecipient, ...]) -> "Routed":
         return self._replace(envelope=self.envelope._replace(recipients=recipients))
@@ -154,14 +172,14 @@ class Preparing:
 
     def known(self, envelope: Envelope) -> DeliveryPath | None:
         """The path of an envelope, if it was found a moment ago."""
-        route = self.routes.known(envelope.domain)
-        keys = self.signer.known_keys(envelope.account_id, envelope.sender_domain)
-        return None if route is None or keys is None else (route, keys)
+        route, domain = self.routes.known(envelope.domain), envelope.sender_domain
+        signing = self.signer.known(envelope.account_id, domain)
+        return None if route is None or signing is None else _path(envelope, route, domain, signing)
 
     async def find(self, envelope: Envelope) -> DeliveryPath:
         """Look up the route and the keys. Raises `NoRoute`, or `Shortage` when this machine cannot look up anything."""
-        route = await self.routes.find(envelope.domain)
-        return route, await self.signer.find_keys(envelope.account_id, envelope.sender_domain)
+        route, domain = await self.routes.find(envelope.domain), envelope.sender_domain
+        return _path(envelope, route, domain, await self.signer.find(envelope.account_id, domain))
 
     async def prepare(
         self,
@@ -174,15 +192,15 @@ class Preparing:
         pending: int,
     ) -> Ready | Routed | NotPrepared:
         """An envelope ready to go if its message is signed already; else it is queued for `signed` to return it."""
-        (route, keys), signature, size = path, self.signer.made(envelope.message_id), len(mime or b"")
+        signature, size = self.signer.made(envelope.message_id), len(mime or b"")
         try:
             if mime is None:
                 mime, stored, size = await self.store.messages.to_send(envelope.message_id)
                 signature = stored or signature
         except Exception as error:
             return NotPrepared(envelope, limiter.pool, error)
-        large = size > self.large_message
-        routed = Routed(envelope, route, limiter, keys, worth_keeping(mime, pending), since, large)
+        large, kept = size > self.large_message, worth_keeping(mime, pending)
+        routed = Routed(envelope, path.route, limiter, path.keys, kept, since, large, path.return_path)
         if signature is not None:
             return Ready(routed, signature)
         self._unsigned.add(envelope.account_id, routed)
@@ -255,6 +273,16 @@ class Preparing:
         """
         if len(self._idle_signers) == self.signer.threads or _slow(waiting):
             self._idle_signers.unpark()
+
+
+def _path(envelope: Envelope, route: Route, domain: str, signing: Signing) -> DeliveryPath:
+    """The path of an envelope whose From is of `domain`.
+
+    Its return path takes the place of a sender of that domain only: one elsewhere was chosen by the client, and the
+    empty one says that nothing is to come back.
+    """
+    own = signing.return_path is not None and envelope.recipients[0].envelope_from.rpartition("@")[2] == domain
+    return DeliveryPath(route, signing.keys, signing.return_path if own else None)
 
 
 def _slow(routed: Routed) -> bool:

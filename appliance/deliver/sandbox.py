@@ -6,7 +6,7 @@ from appliance.concurrency.batch_writer import STORAGE_PAUSE
 from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.deliver.outcome import observe
 from appliance.errors import Refused
-from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -16,6 +16,7 @@ DEFERRAL = 2_000_000  # microseconds until a simulated deferral is tried again
 SIMULATED_ACCEPTANCE = (250, "250 2.0.0 OK: accepted by the sandbox")
 UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
 TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
+_CLASSES = {UNKNOWN_USER: BounceClass.INVALID_RECIPIENT, TRY_LATER: BounceClass.TEMPORARY}
 
 SANDBOX_BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
 LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; with a right clock nothing simulated is put off for longer
@@ -37,7 +38,8 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
         status, reply, tries = RecipientStatus.FAILED, TRY_LATER, attempts_allowed - recipient.attempt_count
     elif local.startswith("defer") and recipient.attempt_count == 0:
         status, reply, again = RecipientStatus.DEFERRED, TRY_LATER, now + DEFERRAL
-    return Outcome(recipient, status, (Attempt(now, now, *reply),) * tries, at=now, next_attempt_at=again)
+    attempts = (Attempt(now, now, *reply),) * tries
+    return Outcome(recipient, status, attempts, at=now, next_attempt_at=again, bounce_class=_CLASSES.get(reply))
 
 
 async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:

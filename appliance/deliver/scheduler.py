@@ -368,10 +368,10 @@ class Scheduler:
     async def _prepare(
         self, envelope: Envelope, pool: str, path: DeliveryPath, mime: bytes | None, since: float
     ) -> None:
-        limiter, total = self.limiters.of_route(path[0]), self._pending.total
+        limiter, total = self.limiters.of_route(path.route), self._pending.total
         self._pending.move(pool, limiter.pool, envelope.account_id)
         try:
-            await self.warmup.load(limiter.pool, path[0])
+            await self.warmup.load(limiter.pool, path.route)
         except Refused as refused:
             self._not_prepared(NotPrepared(envelope, limiter.pool, refused), self.outside.now())
             return
@@ -424,7 +424,10 @@ class Scheduler:
             self._pending.end_turn(pool)
 
     def _next_of(self, pool: str) -> ActiveAttempt | None:
-        """The next attempt of a pool; of its recipients as many as the warm-up permits, the others wait on."""
+        """The next attempt of a pool; of its recipients as many as the warm-up permits, the others wait on.
+
+        With a return path each recipient has a sender's address, and so a transaction, of its own.
+        """
         queue = self._pending.queues.get(pool)
         if queue is None or not self._in_flight.is_open(queue.limiter):
             return None
@@ -432,7 +435,8 @@ class Scheduler:
         if ready is None:
             return None
         routed, recipients = ready.routed, ready.routed.envelope.recipients
-        permit = self.warmup.permit(pool, routed.route, len(recipients))
+        most = len(recipients) if routed.return_path is None else 1
+        permit = self.warmup.permit(pool, routed.route, most)
         if permit.count < len(recipients):
             self._pending.put_back(ready._replace(routed=routed.of(recipients[permit.count :])))
             ready = ready._replace(routed=routed.of(recipients[: permit.count]))

@@ -1,4 +1,7 @@
-"""Checks in DNS whether the records that a sending domain needs are published and right: DKIM, SPF and DMARC."""
+"""Checks in DNS whether the records that a sending domain needs are published and right: DKIM, SPF and DMARC.
+
+Likewise those that it may have: the MX and SPF of its return path, and TLS reports.
+"""
 
 import re
 from collections.abc import Iterable
@@ -9,13 +12,15 @@ from ipaddress import ip_address
 import trio
 
 from appliance.dns import spf
-from appliance.dns.records import DnsRecord, RecordKind, spf_term
+from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind, spf_term
 from appliance.dns.resolver import LookupFailed, Resolver, records_of
+from appliance.message.limits import RETURN_PATH_LENGTH
 from appliance.net.address_policy import Address
 
 DMARC_POLICIES = ("none", "quarantine", "reject")
 
 _DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
+_TLS_RPT = re.compile(r"v=TLSRPTv1\s*;")  # RFC 8460 3
 
 
 class RecordStatus(StrEnum):
@@ -34,6 +39,13 @@ class CheckedRecord:
     found: tuple[str, ...] = ()
     note: str = ""
     permerror: bool = False  # an SPF record that is a permanent error to receivers, whatever is added to it
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it has to be mended: a return path need not be there, but is not to lead elsewhere."""
+        if self.record.kind in RETURN_PATH_KINDS:
+            return self.status is RecordStatus.DIFFERS
+        return self.record.needed and self.status is not RecordStatus.OK
 
 
 async def check(
@@ -115,6 +127,41 @@ async def _check_spf(resolver: Resolver, host: str, record: DnsRecord) -> Checke
     return _differs(record, texts, f"it does not let {host} send{source}: put {spf_term(host)} into it")
 
 
+async def _check_return_path_mx(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+    """Whether mail for the name goes to us first: to a host of ours by its name, or by the addresses of the first.
+
+    A name without an MX is its own mail server (RFC 5321 5.1), so a CNAME to our host leads here.
+    """
+    exchangers = sorted(await records_of(resolver.mx, record.name), key=lambda mx: (mx.preference, mx.host))
+    found = tuple(f"{mx.preference} {mx.host}." for mx in exchangers)
+    first = [mx.host for mx in exchangers if mx.preference == exchangers[0].preference] or [record.name]
+    reached = {host: await addresses_of(resolver, host) if host else [] for host in first}  # "": a null MX
+    if not exchangers and not reached[record.name]:
+        return CheckedRecord(record, RecordStatus.MISSING)
+    if len(record.name) > RETURN_PATH_LENGTH:
+        return _differs(record, found, f"a return path has at most {RETURN_PATH_LENGTH} characters")
+    own = await addresses_of(resolver, record.hosts[0])
+    for host, addresses in reached.items():
+        if not addresses:
+            return _differs(record, found, f"{host} has no address in DNS" if host else "it takes no mail (null MX)")
+        if host not in record.hosts and not set(addresses) <= set(own):
+            found = found or tuple(map(str, addresses))
+            return _differs(record, found, f"mail for it goes to {host}, not to {record.hosts[0]}")
+    return CheckedRecord(record, RecordStatus.OK, found, "" if exchangers else f"by the address of {record.hosts[0]}")
+
+
+async def _check_tls_rpt(resolver: Resolver, _: str, record: DnsRecord) -> CheckedRecord:
+    """Reports to any address are right: the domain's owner decides who reads them."""
+    texts = tuple(text for text in await records_of(resolver.txt, record.name) if _TLS_RPT.match(text))
+    if not texts:
+        return CheckedRecord(record, RecordStatus.MISSING)
+    if len(texts) > 1:
+        return _differs(record, texts, "more than one record, so that none counts")
+    if not read_tags(texts[0]).get("rua"):
+        return _differs(record, texts, "it names no address: rua= is missing")
+    return CheckedRecord(record, RecordStatus.OK, texts)
+
+
 async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
     """All addresses of a host, or the address that it is; raises LookupFailed for a temporary failure."""
     try:
@@ -123,4 +170,11 @@ async def addresses_of(resolver: Resolver, host: str) -> list[Address]:
         return [*await records_of(resolver.ipv4, host), *await records_of(resolver.ipv6, host)]
 
 
-_CHECKS = {RecordKind.DKIM: _check_dkim, RecordKind.SPF: _check_spf, RecordKind.DMARC: _check_dmarc}
+_CHECKS = {
+    RecordKind.DKIM: _check_dkim,
+    RecordKind.SPF: _check_spf,
+    RecordKind.DMARC: _check_dmarc,
+    RecordKind.RETURN_PATH_MX: _check_return_path_mx,
+    RecordKind.RETURN_PATH_SPF: _check_spf,
+    RecordKind.TLS_RPT: _check_tls_rpt,
+}

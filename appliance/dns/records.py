@@ -1,6 +1,10 @@
-"""The DNS records that a From domain needs, and what each of them is for. No I/O."""
+"""The DNS records that a From domain needs, and what each of them is for. No I/O.
 
-from collections.abc import Iterable
+Those of its return path, and those that have reports sent there, are proposed only where the installation takes such
+mail: without a listener they would lead nowhere.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,13 +26,20 @@ class RecordKind(StrEnum):
     DKIM = "dkim"
     SPF = "spf"
     DMARC = "dmarc"
+    RETURN_PATH_MX = "return_path_mx"
+    RETURN_PATH_SPF = "return_path_spf"
+    TLS_RPT = "tls_rpt"
+
+
+RETURN_PATH_KINDS = frozenset((RecordKind.RETURN_PATH_MX, RecordKind.RETURN_PATH_SPF))  # both are there, or it is not
 
 
 @dataclass(frozen=True, slots=True)
 class DnsRecord:
-    """A record to publish; not `needed` if it is only for mail that was signed earlier.
+    """A record to publish; not `needed` if mail is sent and trusted without it.
 
-    `pending` if its key does not sign before DNS shows it.
+    Such are those of a return path, of reports, and of keys that only mail signed earlier needs. `pending` if its key
+    does not sign before DNS shows it.
     """
 
     kind: RecordKind
@@ -38,6 +49,12 @@ class DnsRecord:
     needed: bool = True
     type: str = "TXT"
     pending: bool = False
+    hosts: tuple[str, ...] = ()  # that an MX may lead to
+
+
+def receiving_hosts(config: Config, others: Iterable[str] = ()) -> tuple[str, ...]:
+    """The hosts that take feedback: this one and other nodes, or none if the settings name no listener for it."""
+    return tuple(dict.fromkeys([config.server.hostname, *sorted(others)])) if config.inbound.bind else ()
 
 
 def sending_host(config: Config) -> str:
@@ -46,8 +63,19 @@ def sending_host(config: Config) -> str:
     return relay or config.server.hostname
 
 
-def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: int) -> list[DnsRecord]:
-    """What to publish for a domain whose mail leaves from `sending_host`; the keys that are to stay come first."""
+def records(
+    domain: str,
+    sending_host: str,
+    keys: Iterable[StoredDkimKey],
+    now: int,
+    *,
+    return_path: str = "",
+    receiving: Sequence[str] = (),
+) -> list[DnsRecord]:
+    """What to publish for a domain whose mail leaves from `sending_host`; the keys that are to stay come first.
+
+    What comes back to `return_path` is taken by the hosts `receiving`, if there are any.
+    """
     keys = list(keys)
     current, leaving, retired = [], [], []
     rotating = any(key.pending for key in keys)
@@ -73,12 +101,46 @@ def records(domain: str, sending_host: str, keys: Iterable[StoredDkimKey], now: 
         "DMARC: asks receivers to check the From address. p=none only watches;"
         " change it to p=quarantine or p=reject once all mail of the domain is signed"
     )
+    dmarc += f". With rua they report daily to {return_path}" if receiving else ""
+    tls_rpt = DnsRecord(
+        RecordKind.TLS_RPT,
+        f"_smtp._tls.{domain}",
+        tls_rpt_value(return_path),
+        f"TLS reports, optional: servers that send mail to the domain report to {return_path} where TLS failed",
+        needed=False,
+    )
     return [
         *current,
         DnsRecord(RecordKind.SPF, domain, f"v=spf1 {term} -all", spf),
-        DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", "v=DMARC1; p=none", dmarc),
+        DnsRecord(RecordKind.DMARC, f"_dmarc.{domain}", dmarc_value(return_path if receiving else ""), dmarc),
+        *(return_path_records(return_path, sending_host, receiving) if receiving else ()),
+        *([tls_rpt] if receiving else ()),
         *leaving,
         *retired,
+    ]
+
+
+def dmarc_value(return_path: str = "", policy: str = "none") -> str:
+    """A DMARC record; with a return path it asks for reports there."""
+    return f"v=DMARC1; p={policy}" + (f"; rua=mailto:dmarc@{return_path}" if return_path else "")
+
+
+def tls_rpt_value(return_path: str) -> str:
+    """A record that asks for TLS reports (RFC 8460 3)."""
+    return f"v=TLSRPTv1; rua=mailto:tlsrpt@{return_path}"
+
+
+def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) -> list[DnsRecord]:
+    """What to publish for a return path to the first of the hosts; an MX to another one is right as well."""
+    host = receiving[0]
+    mx = (
+        f"Return path: has bounces that come later sent to {host}. Once DNS shows this MX and the SPF record of this"
+        f" name, mail leaves with a sender at {name}. A CNAME to {host} does in place of both if that has an SPF record"
+    )
+    spf = f"Return path, SPF: lets {sending_host} send mail with a sender at {name}"
+    return [
+        DnsRecord(RecordKind.RETURN_PATH_MX, name, f"10 {host}.", mx, False, "MX", hosts=tuple(receiving)),
+        DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {spf_term(sending_host)} -all", spf, False),
     ]
 
 

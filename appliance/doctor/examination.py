@@ -9,21 +9,25 @@ import trio
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
-from appliance.dns.records import records, sending_host
+from appliance.dns.records import receiving_hosts, records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
+from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
 from appliance.errors import Refused
+from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
-from appliance.model.mail import StoredDkimKey
+from appliance.model.feedback import ComplaintRate
+from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
+from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, open_store
 from appliance.store.sqlite.integrity import quick_check
 from appliance.store.sqlite.migrate import newest_known
-from appliance.times import SECOND
+from appliance.times import DAY, SECOND
 from appliance.tls.certificate_files import by_acme
 
 # Lookups of domains at once: each opens some sockets, of which a shell often allows 1024, and resolvers drop bursts.
@@ -34,7 +38,7 @@ WARMUPS_READ = 1_000  # counted; few of them get a line
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
-    *("blocklist", "dkim", "spf", "dmarc", "mx", "queue", "warmup"),
+    *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
 
 
@@ -45,12 +49,15 @@ Check = Callable[[], Awaitable[list[Finding]]]
 class Stored:
     """What an examination needs of the database."""
 
-    senders: list[tuple[str, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
+    senders: list[tuple[Domain, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
+    reports: dict[str, DmarcStanding] = field(default_factory=dict)  # what DMARC reports say, by domain
+    nodes: tuple[str, ...] = ()  # host names of those that share the database
     unopened_keys: list[str] = field(default_factory=list)  # domains whose signing keys the key file does not open
     unopened_secrets: list[str] = field(default_factory=list)  # accounts whose webhook secret it does not open
     holds: Sequence[PoolHold] = ()
     newest_message_at: int | None = None
     warmups: Sequence[WarmupStatus] = ()
+    complaints: Sequence[ComplaintRate] = ()
 
 
 @dataclass(slots=True)
@@ -84,6 +91,7 @@ class Examination:
         self._findings += found
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
+        self._findings += judge_complaints(stored.complaints)
         for name in open_checks:
             text = f"could not be found out within {self.timeout:.0f} s"
             self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
@@ -102,8 +110,8 @@ class Examination:
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
                 checks[name] = partial(relays.check_login, self.resolver, self.config, self.outside, relay)
         for domain, keys in stored.senders:
-            checks[f"dkim {domain}"] = partial(self._records, domain, keys)
-            checks[f"mx {domain}"] = partial(self._mx, domain)
+            checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
+            checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
         return checks
 
     async def _certificates(self) -> list[Finding]:
@@ -113,6 +121,8 @@ class Examination:
             found += machine.check_certificate(config, "http", now)
         if (config.smtp.bind or config.smtp.bind_tls) and not by_acme(config, "smtp"):
             found += machine.check_certificate(config, "smtp", now)
+        if config.inbound.bind and config.inbound.tls_cert is not None:
+            found += machine.check_certificate(config, "inbound", now)
         return found + machine.check_acme(config, now) if config.acme.enabled else found
 
     async def _names(self) -> list[Finding]:
@@ -130,17 +140,20 @@ class Examination:
             found += await names.check_ptr(self.resolver, address, hostname)
         return found + await names.check_blocklists(self.resolver, self.blocklists, leaving)
 
-    async def _records(self, domain: str, keys: Sequence[StoredDkimKey]) -> list[Finding]:
-        host, found = sending_host(self.config), []
+    async def _records(self, sender: Domain, keys: Sequence[StoredDkimKey], stored: Stored) -> list[Finding]:
+        domain, host, found = sender.name, sending_host(self.config), []
         if all(key.retired_at is not None for key in keys):
             text = "has no signing keys yet: they are made with its first message"
             advice = "Make them now, and publish what is shown: appliance domain records."
             found.append(warning("dkim", domain, text, advice))
-        wanted = records(domain, host, keys, self.outside.now())
+        receiving = receiving_hosts(self.config, stored.nodes)
+        now, return_path = self.outside.now(), sender.return_path
+        wanted = records(domain, host, keys, now, return_path=return_path, receiving=receiving)
         async with self._lookups:
-            for checked in await dns_check.check(self.resolver, host, wanted, for_operator=True):
-                found += domains.judge_record(domain, checked)
-        return found
+            checked = await dns_check.check(self.resolver, host, wanted, for_operator=True)
+        standing = stored.reports.get(domain, DmarcStanding())
+        policy = domains.judge_policy(sender, standing, checked, receives=bool(receiving))
+        return found + domains.judge_records(domain, checked) + policy
 
     async def _mx(self, domain: str) -> list[Finding]:
         async with self._lookups:
@@ -179,16 +192,21 @@ class Examination:
             webhook = await store.webhooks.of(account.id)
             if webhook is not None and not _opens(partial(open_webhook_secret, key, webhook.id, webhook.secret)):
                 found.unopened_secrets.append(account.name)
-            for name in (domain.name for domain in await store.access.domains(account.id) if domain.usable):
+            for sender in (domain for domain in await store.access.domains(account.id) if domain.usable):
+                name = sender.name
                 keys = await store.dkim_keys.of(account.id, name)
-                found.senders.append((name, keys))
+                found.senders.append((sender, keys))
                 signing = [each for each in keys if each.retired_at is None]  # of others only the records are needed
                 opening = partial(open_signing_key, key, account.id, name)
                 if not all(_opens(partial(opening, each.selector, each.private_key)) for each in signing):
                     found.unopened_keys.append(name)
+            since = self.outside.now() - (PROPOSAL_DAYS - 1) * DAY
+            found.reports |= {each.domain: each.dmarc for each in await store.reports.of(account.id, since)}
+        found.nodes = await store.engine.hosts()
         found.holds = await store.pools.all_holds()
         found.newest_message_at = await store.messages.newest_at()
         found.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
+        found.complaints = await store.feedback.complaint_rates(self.outside.now() - COMPLAINTS_SINCE)
         return found
 
     def _key(self) -> bytes:

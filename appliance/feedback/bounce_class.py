@@ -20,20 +20,9 @@ fault, the class is one of those in rule 5.
 """
 
 import re
-from enum import StrEnum
 from typing import Final
 
-
-class BounceClass(StrEnum):
-    INVALID_RECIPIENT = "invalid_recipient"
-    MAILBOX_FULL = "mailbox_full"
-    POLICY = "policy"
-    REPUTATION = "reputation"
-    CONTENT = "content"
-    AUTHENTICATION = "authentication"
-    TEMPORARY = "temporary"
-    OTHER = "other"
-
+from appliance.model.mail import BounceClass as BounceClass
 
 CLASSIFIED_CHARACTERS: Final = 2_000  # of the words that are looked at
 

@@ -10,16 +10,22 @@ expat would otherwise look up any codec of Python's.
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from itertools import starmap
 from typing import Final
 from xml.parsers import expat
 
 from appliance.feedback.report_file import UnreadableReport, report_file
 from appliance.message.decoding import codec_of, decode_charset, one_line
 from appliance.message.reader import ContentPart
+from appliance.model.reports import OTHER_SOURCES, DmarcCounts, DmarcSource
 from appliance.times import SECOND
 
 DMARC_ROWS: Final = 10_000
+SOURCES_PER_REPORT: Final = 200  # that are recorded apart
+MESSAGES_PER_ROW: Final = 10**9  # so that no sum of reports is too large for a database
 _DEPTH: Final = 16  # a report needs six
 _ELEMENTS: Final = 400_000  # that many rows of forty elements
 _ATTRIBUTES: Final = 100_000  # expat keeps each name that it has seen; a report has hardly any
@@ -90,6 +96,42 @@ class DmarcReport:
 def read_dmarc_report(mime: bytes) -> DmarcReport:
     """The report that a message carries. Raises UnreadableReport."""
     return parse_dmarc_report(report_file(mime, _may_be_report))
+
+
+def dmarc_counts(mime: bytes) -> DmarcCounts:
+    """What is recorded of the report that a message carries. Raises UnreadableReport."""
+    return summed(read_dmarc_report(mime))
+
+
+def summed(report: DmarcReport) -> DmarcCounts:
+    """A report by source. Of many sources those with the most failures are kept apart, then those with most mail."""
+    by_source: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
+    for row in report.rows:
+        which = (True, row.passed, row.dkim, row.spf, row.disposition == "quarantine", row.disposition == "reject")
+        sums, count = by_source[row.source_ip], min(row.count, MESSAGES_PER_ROW)
+        for at, counts in enumerate(which):
+            sums[at] += count if counts else 0
+    sources = sorted(starmap(_source, by_source.items()), key=lambda each: (-each.failed, -each.messages, each.address))
+    kept, others = sources[:SOURCES_PER_REPORT], sources[SOURCES_PER_REPORT:]
+    if others:
+        kept.append(_source(OTHER_SOURCES, [sum(each) for each in zip(*map(_numbers, others), strict=True)]))
+    return DmarcCounts(
+        org=report.org,
+        report_id=report.report_id,
+        begins_at=report.begins_at,
+        domain=report.domain,
+        policy=report.policy,
+        percentage=report.percentage,
+        sources=tuple(kept),
+    )
+
+
+def _source(address: str, numbers: Iterable[int]) -> DmarcSource:
+    return DmarcSource(address, *numbers)
+
+
+def _numbers(source: DmarcSource) -> tuple[int, ...]:
+    return astuple(source)[1:]
 
 
 def _may_be_report(part: ContentPart) -> bool:

@@ -6,7 +6,7 @@ take fifty times its size when decoded, so values are counted before.
 """
 
 import ipaddress
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -17,10 +17,14 @@ from msgspec import Meta, Struct, field
 from appliance.feedback.report_file import UnreadableReport, report_file
 from appliance.message.decoding import one_line
 from appliance.message.reader import ContentPart
+from appliance.model.reports import TlsCounts, TlsDomainCounts
 from appliance.times import SECOND
 
 TLS_POLICIES: Final = 1_000  # in one report
 TLS_FAILURES: Final = 10_000  # in one report
+TLS_DOMAINS: Final = 100  # of one report that are recorded
+FAILURES_PER_DOMAIN: Final = 100  # of one report that are recorded
+SESSIONS_PER_POLICY: Final = 10**9  # so that no sum of reports is too large for a database
 _OBJECTS: Final = 25_000  # in the JSON: those of so many failures and policies
 _VALUES: Final = 200_000
 _SHOWN: Final = 255  # characters of a text
@@ -120,6 +124,33 @@ class TlsReport:
 def read_tls_report(mime: bytes) -> TlsReport:
     """The report that a message carries. Raises UnreadableReport."""
     return parse_tls_report(report_file(mime, _may_be_report))
+
+
+def tls_counts(mime: bytes) -> TlsCounts:
+    """What is recorded of the report that a message carries. Raises UnreadableReport."""
+    return by_domain(read_tls_report(mime))
+
+
+def by_domain(report: TlsReport) -> TlsCounts:
+    """A report by domain. Of many failures those of the most sessions are kept apart."""
+    sessions: defaultdict[str, Counter[bool]] = defaultdict(Counter)
+    failures: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    for policy in report.policies:
+        sessions[policy.domain][True] += min(policy.successes, SESSIONS_PER_POLICY)
+        sessions[policy.domain][False] += min(policy.failures, SESSIONS_PER_POLICY)
+        for failure in policy.details:
+            failures[policy.domain][failure.mx, failure.result] += min(failure.count, SESSIONS_PER_POLICY)
+    return TlsCounts(
+        org=report.org,
+        report_id=report.report_id,
+        begins_at=report.begins_at,
+        domains=tuple(
+            TlsDomainCounts(
+                domain, counts[True], counts[False], dict(failures[domain].most_common(FAILURES_PER_DOMAIN))
+            )
+            for domain, counts in sorted(sessions.items())[:TLS_DOMAINS]
+        ),
+    )
 
 
 def _may_be_report(part: ContentPart) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.errors import Code, Refused
+from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
@@ -36,6 +37,7 @@ from appliance.model.mail import (
     RememberedSend,
     Source,
     StoredTemplate,
+    lists_of,
 )
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
@@ -153,6 +155,7 @@ class MessageIntake:
     quota: Quota
     sandbox: bool
     hostname: str
+    links: UnsubscribeLinks
     text_from_html: bool = True
     workers: Workers = field(default_factory=Workers)
     _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
@@ -197,13 +200,24 @@ class MessageIntake:
                 raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
             estimate += cost.of_template(template, request.variables or {})
         async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
-            drafted, mime = await self.workers.run(
-                account_id, estimate, _compose, request, template, begun, self.text_from_html
-            )
+            drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, begun)
             credits_needed = begun.credits(drafted.recipients)
             receipt = _ENCODER.encode(receipt_of(drafted, begun.id, begun.request_id, credits_needed))
             await self._accept(begun, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt)
+
+    def _compose(self, request: SendRequest, template: StoredTemplate | None, begun: _Begun) -> tuple[Draft, bytes]:
+        """Runs in a worker thread if it is much."""
+        drafted = draft(request, template)
+        _check_domain(begun.caller, drafted.sender, "from")
+        mime = compose(
+            drafted,
+            message_id=f"{begun.id.removeprefix('msg_')}@{drafted.sender.domain}",
+            date_seconds=begun.created_at // SECOND,
+            text_from_html=self.text_from_html,
+            unsubscribe_url=self._unsubscribe_url(begun, drafted, template),
+        )
+        return drafted, mime
 
     # ---- over SMTP
 
@@ -230,7 +244,15 @@ class MessageIntake:
         for name, address in addresses:
             _check_domain(begun.caller, address, name)
         seconds, size = begun.created_at // SECOND, len(submission.data)
-        finish = partial(write, message_id=begun.id, now_seconds=seconds, hostname=self.hostname, secure=secure)
+        link = self._unsubscribe_url(begun, submission, None)
+        finish = partial(
+            write,
+            message_id=begun.id,
+            now_seconds=seconds,
+            hostname=self.hostname,
+            secure=secure,
+            unsubscribe_url=link,
+        )
         async with self._turn(begun.caller.account_id, size):
             mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
             await self._accept(begun, submission, submission.envelope_from, mime)
@@ -337,6 +359,21 @@ class MessageIntake:
                 recipients=len(new.recipients),
                 bytes=len(new.mime),
             )
+            if len(recipients) > 1 and (mail_list := _linked_list(begun.caller, content, template)) is not None:
+                reason = "it has several recipients"
+                MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
+
+    def _unsubscribe_url(
+        self, begun: _Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None
+    ) -> str | None:
+        """The link of a message that is to have one.
+
+        One header goes to all recipients, and is signed: in a message to several, each could unsubscribe another.
+        """
+        mail_list = _linked_list(begun.caller, content, template)
+        if mail_list is None or len(content.recipients) > 1:
+            return None
+        return self.links.url(Unsubscription(begun.caller.account_id, mail_list, content.recipients[0].key))
 
     def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """A turn to make and store a message of about so many bytes, which a small one does not need.
@@ -355,14 +392,13 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
     return Accepted(msgspec.json.encode(receipt), replay_of=first.request_id)
 
 
-def _compose(
-    request: SendRequest, template: StoredTemplate | None, begun: _Begun, text_from_html: bool
-) -> tuple[Draft, bytes]:
-    drafted = draft(request, template)
-    _check_domain(begun.caller, drafted.sender, "from")
-    header_id = f"{begun.id.removeprefix('msg_')}@{drafted.sender.domain}"
-    seconds = begun.created_at // SECOND
-    return drafted, compose(drafted, message_id=header_id, date_seconds=seconds, text_from_html=text_from_html)
+def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> str | None:
+    """What a message's link unsubscribes from: the first of its tags that has links, or else its template."""
+    alias = template.alias if template is not None and template.unsubscribe else None
+    if not (alias or (content.tags and caller.unsubscribe_tags)) or content.own_unsubscribe:
+        return None
+    linked = lists_of([tag for tag in content.tags if tag in caller.unsubscribe_tags], alias)
+    return linked[0] if linked else None
 
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:
@@ -390,7 +426,7 @@ class IntakeServices:
         self.intake.quota.adopt(limits.stored_bytes_per_account)
 
 
-def build_services(config: Config, outside: Outside, store: Store) -> IntakeServices:
+def build_services(config: Config, outside: Outside, store: Store, key: bytes) -> IntakeServices:
     limits = config.limits
     free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
     guesses = LoginThrottle(outside)
@@ -402,6 +438,7 @@ def build_services(config: Config, outside: Outside, store: Store) -> IntakeServ
         sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
         hostname=config.server.hostname,
         text_from_html=config.http.text_from_html,
+        links=UnsubscribeLinks(key, config.http.base_url),
     )
     rate = RequestRate(limits.requests_per_second, outside, nodes=store.engine.live_nodes)
     return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

@@ -5,6 +5,7 @@ import re
 from appliance.errors import Refused, invalid
 from appliance.keys import passwords
 from appliance.message import addresses
+from appliance.message.limits import RETURN_PATH_LENGTH
 
 # Safe in a path, a URL, a log line and a shell command, and never mistaken for an option.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -35,6 +36,22 @@ def domain_name(text: str) -> str:
     if address.spelling != bare:  # with `<a@b.c>` for a domain, the parser finds a name and an address
         raise _not_a_domain(text)
     return address.domain
+
+
+def return_path(text: str, domain: str) -> str:
+    """The name that what comes back of a domain's mail is sent to.
+
+    Below the domain, so that SPF of the envelope's sender is aligned with From for DMARC (RFC 7489 3.1.2).
+    """
+    try:
+        name = domain_name(text)
+    except Refused as cause:
+        raise invalid("return_path", f"{text!r} is not a host name such as bounces.{domain}") from cause
+    if not name.endswith(f".{domain}"):
+        raise invalid("return_path", f"{text!r} is not below {domain}: choose a name such as bounces.{domain}")
+    if len(name) > RETURN_PATH_LENGTH:
+        raise invalid("return_path", f"a return path has at most {RETURN_PATH_LENGTH} characters")
+    return name
 
 
 def _not_a_domain(text: str) -> Refused:

@@ -21,7 +21,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse
 from appliance.message.attachments import File, read_files
-from appliance.message.header_rules import read_headers, read_tags
+from appliance.message.header_rules import OWN_UNSUBSCRIBE, read_headers, read_tags
 from appliance.message.limits import LINE_LENGTH, MESSAGE_SIZE
 from appliance.message.schema import SendRequest
 from appliance.message.template import check_body, check_subject, render
@@ -49,6 +49,11 @@ class Draft(Struct, frozen=True, gc=False):
     headers: tuple[tuple[str, str], ...]
     tags: tuple[str, ...]
     files: tuple[File, ...]
+
+    @property
+    def own_unsubscribe(self) -> bool:
+        """Whether the caller's own headers tell how to unsubscribe."""
+        return any(name.lower() in OWN_UNSUBSCRIBE for name, _ in self.headers)
 
 
 def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
@@ -147,16 +152,26 @@ class MimePart(Struct, frozen=True, gc=False):
     pieces: list[bytes]
 
 
-def compose(draft: Draft, *, message_id: str, date_seconds: int, text_from_html: bool = False) -> bytes:
+def compose(
+    draft: Draft,
+    *,
+    message_id: str,
+    date_seconds: int,
+    text_from_html: bool = False,
+    unsubscribe_url: str | None = None,
+) -> bytes:
     """The whole message; refused when it is larger than a message may be.
 
     `message_id` is what stands between the angle brackets, or that with them; `date_seconds` is Unix time.
+    With `unsubscribe_url` it gets the fields of one-click unsubscribe.
     With `text_from_html` a message of HTML alone gets a text part, unless that would make it too large.
     """
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
         raise ValueError("a Message-ID is printable ASCII around an @")
     headers = _headers(draft, message_id, date_seconds)
+    if unsubscribe_url is not None:
+        headers += header_lines.unsubscribe(unsubscribe_url)
     if text_from_html and draft.text is None and draft.html and (text := made_text(draft.html)):
         pieces = _pieces(headers, _whole(replace(draft, text=text), message_id))
         if sum(map(len, pieces)) <= MESSAGE_SIZE:

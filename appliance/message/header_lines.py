@@ -80,6 +80,11 @@ def date(seconds: int) -> str:
     return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
 
 
+def unsubscribe(url: str) -> str:
+    """The fields of one-click unsubscribe, RFC 8058 3.1; a URL is never folded."""
+    return f"List-Unsubscribe: <{url}>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
+
+
 def disposition(kind: str, filename: str) -> str:
     """A Content-Disposition line: a plain file name quoted, any other by RFC 2231."""
     return with_parameters("Content-Disposition", kind, [("filename", filename)])

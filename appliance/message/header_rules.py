@@ -63,6 +63,9 @@ _WITHIN: Final = {
     "x-service-tag": _KEPT,  # read as tags
 }
 
+# A sender who gives one of these says how to unsubscribe: both are then left as they are.
+OWN_UNSUBSCRIBE: Final = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
+
 _EXACT: Final = {name.encode(): action for name, action in (RESERVED_HEADERS | _WITHIN).items()} | {
     b"idempotency-key": _REMOVED  # read by us, not for the recipient
 }
@@ -110,8 +113,12 @@ def read_tags(tags: Sequence[str], field: str, *, numbered: bool = False) -> tup
     """Check tags; one that is given twice counts once. A refusal names the field, with the tag's index if numbered."""
     if len(tags) > limits.TAGS:
         raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
+    check_tags(tags, field, numbered=numbered)
+    return tuple(dict.fromkeys(tags))
+
+
+def check_tags(tags: Sequence[str], field: str, *, numbered: bool) -> None:
     for index, tag in enumerate(tags):
         if not _TAG.fullmatch(tag):
             reason = "a tag has 1 to 64 printable ASCII characters, no comma, and no space at either end"
             raise invalid(f"{field}[{index}]" if numbered else field, reason)
-    return tuple(dict.fromkeys(tags))

@@ -21,6 +21,7 @@ ALIAS_LENGTH: Final = 64  # characters of a template's alias
 LOCAL_PART_LENGTH: Final = 64  # octets
 DOMAIN_LENGTH: Final = 253  # octets of the A-label form, without the final dot
 ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
+RETURN_PATH_LENGTH: Final = 227  # octets of its name: before the @ there is a token, with 26
 
 # Our own, where there is no other: each keeps a hostile body from costing more than its own size.
 ADDRESS_ENTRIES: Final = 200  # entries in one of to, cc, bcc, repeated addresses included

@@ -1,9 +1,10 @@
 """Checks messages that come whole, over SMTP, reads what is recorded of them, and completes them. No I/O, no state.
 
 A submitted message is sent on as its sender wrote it, byte for byte, with these exceptions: a Received field is put on
-top, and below it Date, Message-ID and MIME-Version where they are missing; the fields that `header_rules.py` lists are
-removed. Nothing is encoded anew, not even 8-bit text: the sender may have signed it. What is not signed is encoded when
-it meets a server that cannot take it (`seven_bit.py`).
+top, and below it Date, Message-ID and MIME-Version where they are missing, and the fields of one-click unsubscribe if
+the message is to have them; the fields that `header_rules.py` lists are removed. Nothing is encoded anew, not even
+8-bit text: the sender may have signed it. What is not signed is encoded when it meets a server that cannot take it
+(`seven_bit.py`).
 
 The header is read more strictly than RFC 5322's obsolete syntax wherever mail readers disagree about it: no space in
 front of a colon, no line of spaces alone, no control characters. Such things hide a field from one reader and show it
@@ -33,7 +34,7 @@ from appliance.message import header_lines, limits
 from appliance.message.addresses import Address, parse, unique
 from appliance.message.characters import fault_in_line, has_lone_line_end, joined, number_of_long_line
 from appliance.message.decoding import decode_words, header_text, one_line, unlisted_charset
-from appliance.message.header_rules import OverSmtp, over_smtp, read_tags
+from appliance.message.header_rules import OWN_UNSUBSCRIBE, OverSmtp, over_smtp, read_tags
 
 Field = tuple[bytes, bytes]  # a name, and all that stands between its colon and the CRLF at its end
 
@@ -198,6 +199,7 @@ _SHOWN: Final = frozenset(
 # The codes of NUL, LF and CR in the Q encoding, however loosely a reader takes what an encoded word is.
 _LINE_END_CODE: Final = re.compile(rb"=0[0AaDd]")
 _TAG_FIELD: Final = b"x-service-tag"
+_OWN_UNSUBSCRIBE: Final = frozenset(name.encode() for name in OWN_UNSUBSCRIBE)
 
 _KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # as over HTTP
 _MESSAGE_ID: Final = re.compile(rb"<[!-;=?-~\x80-\xff]+>")
@@ -226,6 +228,7 @@ class SubmittedMessage(Struct, frozen=True, gc=False):
     header: bytes | None  # in place of what is before that; None: the header as it is
     missing: frozenset[bytes]
     responsible: tuple[tuple[str, Address], ...]  # by field: further mailboxes that must be the account's own
+    own_unsubscribe: bool = False  # its sender has told how to unsubscribe, or signed that there is no such field
 
     def __repr__(self) -> str:
         """Without the message: a customer's text stays out of logs and tracebacks."""
@@ -258,11 +261,18 @@ def read(envelope_from: str, recipients: Sequence[str], data: bytes) -> Submitte
         header=_without_removed(fields) if removes else None,
         missing=_missing(once),
         responsible=tuple((name_to_show(name), _mailbox(name, value)) for name, value in own),
+        own_unsubscribe=any(map(_is_about_unsubscribing, fields)),
     )
 
 
 def write(
-    submission: SubmittedMessage, *, message_id: str, now_seconds: int, hostname: str, secure: bool = True
+    submission: SubmittedMessage,
+    *,
+    message_id: str,
+    now_seconds: int,
+    hostname: str,
+    secure: bool = True,
+    unsubscribe_url: str | None = None,
 ) -> bytes:
     """The message as it is sent on; `message_id` is ours, `secure` whether it came over TLS."""
     date = header_lines.date(now_seconds)
@@ -277,6 +287,8 @@ def write(
         top.append(f"Message-ID: <{message_id.removeprefix('msg_')}@{submission.sender.domain}>\r\n")
     if b"mime-version" in submission.missing:
         top.append("MIME-Version: 1.0\r\n")
+    if unsubscribe_url is not None:
+        top.append(header_lines.unsubscribe(unsubscribe_url))
     added = "".join(top).encode("ascii")
     if submission.header is None:
         return joined((added, submission.data))
@@ -378,6 +390,12 @@ def _mailbox(name: bytes, value: bytes) -> Address:
 def _without_removed(fields: Sequence[Field]) -> bytes:
     kept = [field for field in fields if over_smtp(field[0].lower()) is not OverSmtp.REMOVED]
     return b"".join([b"%b:%b\r\n" % field for field in kept])
+
+
+def _is_about_unsubscribing(field: Field) -> bool:
+    """Whether it is such a field, or a signature that another one would break (RFC 6376 8.15)."""
+    name, value = field[0].lower(), field[1]
+    return name in _OWN_UNSUBSCRIBE or (name == b"dkim-signature" and b"list-unsubscribe" in value.lower())
 
 
 def _missing(once: dict[bytes, bytes]) -> frozenset[bytes]:

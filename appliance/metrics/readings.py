@@ -20,8 +20,8 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, 
 QUEUE_CACHED = 5.0  # seconds for which a reading of the queue is reused
 STATM = Path("/proc/self/statm")
 DESCRIPTORS = Path("/proc/self/fd")
-CONNECTIONS = "With senders (http, smtp) and mail servers (deliver)."
-EXPIRIES = "When the certificate that is shown (http, smtp) expires, since 1970."
+CONNECTIONS = "With senders (http, smtp), servers that send feedback (inbound) and mail servers (deliver)."
+EXPIRIES = "When the certificate that is shown (http, smtp, inbound) expires, since 1970."
 REACHABLE = "1 while the database answers, else 0."
 NODES = "Nodes that share the database, as this one knows; 1 for an embedded one."
 LEASE_HELD = "1 while this node may hand over mail, else 0."

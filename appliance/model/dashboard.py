@@ -1,11 +1,12 @@
 """What the dashboard shows beyond the records of mail: sessions, lists, searches and statistics. Frozen records."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from appliance.model.mail import MessageStatus, RecipientStatus, Source
+from appliance.model.mail import BounceClass, MessageStatus, RecipientStatus, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,19 @@ class WaitingInPool:
 
 @dataclass(frozen=True, slots=True)
 class AccountStatistics:
-    """Recipients by hour (since 1970) and result, deliveries by how long they took, and what waits."""
+    """Recipients by hour (since 1970) and result, deliveries by how long they took, bounces by class, what waits."""
 
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]
     waiting: tuple[WaitingInPool, ...]
     simulated: int = 0  # recipients that wait in the sandbox, in no pool
+    by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # how many bounced, and failed
+
+
+class FeedbackKind(NamedTuple):
+    """What became of recipients on one day (days since 1970, UTC)."""
+
+    day: int
+    kind: str  # delivered, bounced, failed, late_bounced, complained
+    bounce_class: str  # empty: none
+    provider: str  # a pool with a name of its own; empty: all others

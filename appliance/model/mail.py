@@ -4,6 +4,7 @@ Records that are made for every message are msgspec structs: making one costs a 
 None of them can be part of a reference cycle, so the garbage collector need not track them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -29,6 +30,19 @@ class RecipientStatus(StrEnum):
     DELIVERED = "delivered"
     BOUNCED = "bounced"
     FAILED = "failed"
+
+
+class BounceClass(StrEnum):
+    """What a server refuses a message for, as `feedback/bounce_class.py` reads it."""
+
+    INVALID_RECIPIENT = "invalid_recipient"
+    MAILBOX_FULL = "mailbox_full"
+    POLICY = "policy"
+    REPUTATION = "reputation"
+    CONTENT = "content"
+    AUTHENTICATION = "authentication"
+    TEMPORARY = "temporary"
+    OTHER = "other"
 
 
 class Billing(StrEnum):
@@ -90,6 +104,7 @@ class Caller(Struct, frozen=True, gc=False):
     test: bool
     suspended: bool
     domains: frozenset[str]  # usable From domains, A-labels, lower case
+    unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,8 @@ class Domain:
     usable: bool
     created_at: int
     verified_at: int | None = None
+    return_path: str = ""  # the name that what comes back of its mail is sent to
+    return_path_at: int | None = None  # since when DNS shows its records, and mail leaves with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +181,44 @@ class LedgerEntry:
     created_at: int
 
 
+class SuppressionOrigin(StrEnum):
+    """What put an address on a suppression list."""
+
+    BOUNCE = "bounce"
+    LATE_BOUNCE = "late_bounce"
+    COMPLAINT = "complaint"
+    UNSUBSCRIBE = "unsubscribe"
+    MANUAL = "manual"
+    IMPORT = "import"
+
+
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """An address an account no longer sends to."""
+    """An address an account no longer sends to, at all or messages of one list."""
 
     address: str
     reason: str
     created_at: int
+    origin: SuppressionOrigin = SuppressionOrigin.BOUNCE
+    mail_list: str = ""  # that it has unsubscribed from
+
+    @property
+    def tag(self) -> str | None:
+        return self._named("tag")
+
+    @property
+    def template(self) -> str | None:
+        return self._named("template")
+
+    def _named(self, wanted: str) -> str | None:
+        kind, _, name = self.mail_list.partition(":")
+        return name if kind == wanted else None
+
+
+def lists_of(tags: Sequence[str], template_alias: str | None) -> list[str]:
+    """What one can unsubscribe from: `tag:NAME` for each tag of a message, and `template:ALIAS`."""
+    lists = [f"tag:{tag}" for tag in tags]
+    return lists if template_alias is None else [*lists, f"template:{template_alias}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +232,7 @@ class StoredTemplate:
     html: str | None
     created_at: int  # of its first version
     updated_at: int  # of this one
+    unsubscribe: bool = False  # messages with it get a link to unsubscribe
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +325,15 @@ class NewMessage(Struct, frozen=True, gc=False):
 # ---- a message as it is read back
 
 
+class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}):
+    """A bounce that came by mail after the recipient's server had taken the message; stored as JSON."""
+
+    at: int
+    code: int | None
+    response: str
+    bounce_class: BounceClass
+
+
 @dataclass(frozen=True, slots=True)
 class Recipient:
     id: str
@@ -287,6 +345,8 @@ class Recipient:
     last_smtp_response: str | None
     delivered_at: int | None
     bounced_at: int | None
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
+    late_bounce: LateBounce | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +409,8 @@ class Outcome(Struct, frozen=True, gc=False):
     suppress: Suppression | None = None  # set when the address itself is at fault
     releases: bool = False  # the credit is released although it failed, because it was cancelled
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
+    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
+    mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
 
 
 # ---- a message as operators see it

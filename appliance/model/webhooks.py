@@ -26,9 +26,14 @@ class EventType(StrEnum):
     DELIVERED = "email.delivered"
     BOUNCED = "email.bounced"
     FAILED = "email.failed"
+    DELAYED = "email.delayed"
+    LATE_BOUNCED = "email.late_bounced"
+    COMPLAINED = "email.complained"
 
 
-EVENT_TYPES = {RecipientStatus(each.removeprefix("email.")): each.value for each in EventType}
+# The final results: what a webhook gets unless it names others. The fields of their bodies are the interface's.
+RESULT_EVENTS = (EventType.DELIVERED, EventType.BOUNCED, EventType.FAILED)
+EVENT_TYPES = {RecipientStatus(each.removeprefix("email.")): each for each in RESULT_EVENTS}
 
 
 class Trigger(StrEnum):
@@ -143,7 +148,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WebhookEventData(Struct, gc=False):
-    """The data of an event: one recipient and its result. What would be empty is left out."""
+    """The data of an event: one recipient and its result. What would be empty is left out.
+
+    `bounce_class` is in no event of the interface, whose fields are exact.
+    """
 
     email_id: str | UnsetType = UNSET
     recipient_id: str | UnsetType = UNSET
@@ -152,6 +160,7 @@ class WebhookEventData(Struct, gc=False):
     subject: str | UnsetType = UNSET
     smtp_code: int | UnsetType = UNSET
     smtp_response: str | UnsetType = UNSET
+    bounce_class: str | UnsetType = UNSET
     test: bool | UnsetType = UNSET
 
 
@@ -166,7 +175,7 @@ class WebhookEvent(Struct, gc=False):
 
 def envelope(
     event_id: str,
-    status: RecipientStatus,
+    kind: EventType,
     created_at: int,
     *,
     email_id: str,
@@ -176,8 +185,9 @@ def envelope(
     subject: str,
     smtp_code: int | None,
     smtp_response: str | None,
+    bounce_class: str | None = None,
 ) -> bytes:
-    """The JSON body of a recipient's final result; empty fields are left out."""
+    """The JSON body of an event about a recipient; empty fields are left out."""
     data = WebhookEventData(
         email_id or UNSET,
         recipient_id or UNSET,
@@ -186,8 +196,9 @@ def envelope(
         subject[:EVENT_SUBJECT_CHARACTERS] or UNSET,
         UNSET if smtp_code is None else smtp_code,
         (smtp_response or "")[:EVENT_RESPONSE_CHARACTERS] or UNSET,
+        bounce_class or UNSET,
     )
-    return _ENCODER.encode(WebhookEvent(event_id, EVENT_TYPES[status], rfc3339(created_at), data))
+    return _ENCODER.encode(WebhookEvent(event_id, kind.value, rfc3339(created_at), data))
 
 
 def ping_envelope(event_id: str, created_at: int) -> bytes:

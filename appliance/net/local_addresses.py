@@ -70,6 +70,7 @@ def binds(config: Config) -> list[tuple[str, Endpoint]]:
         ("http.bind", config.http.bind),
         ("smtp.bind", config.smtp.bind),
         ("smtp.bind_tls", config.smtp.bind_tls),
+        ("inbound.bind", config.inbound.bind),
         ("acme.bind", config.acme.bind if config.acme.enabled else ()),
         ("metrics.bind", config.metrics.bind),
     )

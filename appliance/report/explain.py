@@ -47,7 +47,9 @@ def _delivered(tried: TriedRecipient, now: int) -> str:
     delivered_at = tried.recipient.delivered_at
     at = "" if delivered_at is None else f" at {clock(delivered_at, now)}"
     where = f" to {server(tried.attempts[-1])}, on attempt {len(tried.attempts)}" if tried.attempts else ""
-    return f"delivered{at}{where}"
+    late = tried.recipient.late_bounce
+    later = "" if late is None else f"; it bounced by mail at {clock(late.at, now)}: {late.response}"
+    return f"delivered{at}{where}{later}"
 
 
 def _bounced(tried: TriedRecipient, now: int) -> str:

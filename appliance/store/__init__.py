@@ -22,6 +22,7 @@ from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine
 from appliance.store.faults import DatabaseRefused, NewerDatabase, OnFault, StorageFault, UnfinishedCopy
+from appliance.store.feedback import FeedbackStore
 from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
@@ -29,6 +30,7 @@ from appliance.store.messages import KeyTaken, MessageRecords, Messages
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
+from appliance.store.reports import Reports
 from appliance.store.retention import Deletion
 from appliance.store.sessions import Sessions
 from appliance.store.shared_certificates import SharedCertificates
@@ -39,6 +41,7 @@ from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
+from appliance.store.unsubscriptions import Unsubscriptions
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed
@@ -67,10 +70,12 @@ class Store:
         self.dkim_keys = DkimKeys(engine, outside)
         self.templates = Templates(engine, outside)
         self.suppressions = Suppressions(engine, outside)
+        self.unsubscriptions = Unsubscriptions(engine, outside)
         self.webhooks = WebhookStore(engine, outside)
         self.webhook_posts = WebhookPosts(engine, outside)
         self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)
         self.body_parts = BodyParts(engine, outside)
+        self.feedback = FeedbackStore(engine, outside, self.webhook_posts)
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
@@ -78,6 +83,7 @@ class Store:
         self.mail_log = MailLog(engine, outside)
         self.records = MessageRecords(engine, outside)
         self.statistics = Statistics(engine, outside)
+        self.reports = Reports(engine, outside)
         self.queue = Queue(engine, outside, self.webhook_posts)
         self.lanes = Lanes(engine, outside)
         self.under_delivery = UnderDelivery()

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pybase64
 
@@ -17,14 +18,18 @@ from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
+# The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
+SELECTED_DOMAIN = "name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at"
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
     ON CONFLICT (account_id, name) DO UPDATE SET
         usable = CASE WHEN domains.removed_at IS NULL AND domains.usable = 1 THEN 1 ELSE excluded.usable END,
         created_at = CASE WHEN domains.removed_at IS NULL THEN domains.created_at ELSE excluded.created_at END,
         verified_at = CASE WHEN domains.removed_at IS NULL THEN domains.verified_at END,
         removed_at = NULL"""
-_DOMAINS = """SELECT name, usable, created_at, verified_at FROM domains
-    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
+_SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL
+    WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
+_DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
     VALUES (:username, :account_id, :sha256, :name, :now)"""
 _CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
@@ -37,9 +42,11 @@ _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
-# Of the account and its usable domains, in the same statement: so it is of one moment. Our own words (S608).
+# Of the account, its usable domains, and its tags with links to unsubscribe (a tag has no comma), in the same
+# statement: so it is of one moment. Our own words (S608).
 _SENDER = """a.id, a.suspended,
-    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1)"""
+    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
+    (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
@@ -78,9 +85,21 @@ def sha256(secret: str) -> bytes:
 # ---- steps of a transaction
 
 
-def add_domain(tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool) -> None:
-    """Register a From domain; adding it again may make it usable, never the reverse."""
+def add_domain(
+    tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool, return_path: str | None = None
+) -> None:
+    """Register a From domain; adding it again may make it usable, never the reverse.
+
+    Another return path than it has is not in use before DNS shows its records; with None it stays.
+    """
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
+    if return_path is not None:
+        run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
+
+
+def domain_of(name: str, usable: int, *rest: Any) -> Domain:
+    """The domain of a row of SELECTED_DOMAIN."""
+    return Domain(name, bool(usable), *rest)
 
 
 def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
@@ -120,13 +139,13 @@ class Access(StorePart):
 
     # ---- domains
 
-    async def add_domain(self, account_id: str, name: str, *, usable: bool) -> None:
+    async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
         """Register a From domain; adding it again may make it usable, never the reverse."""
-        await self.engine.write(lambda tx: add_domain(tx, self.outside, account_id, name, usable=usable))
+        add = partial(add_domain, usable=usable, return_path=return_path)
+        await self.engine.write(lambda tx: add(tx, self.outside, account_id, name))
 
     async def domains(self, account_id: str) -> list[Domain]:
-        found = await self.engine.rows(_DOMAINS, {"account_id": account_id})
-        return [Domain(name, bool(usable), *times) for name, usable, *times in found]
+        return await self.engine.all(domain_of, _DOMAINS, {"account_id": account_id})
 
     # ---- SMTP credentials
 
@@ -239,9 +258,11 @@ def _caller(
     account_id: str,
     suspended: int,
     domains: str | None,
+    unsubscribe_tags: str | None,
     *,
     may_read: bool = True,
     test: bool = False,
 ) -> Caller:
     names = frozenset((domains or "").split())
-    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names)
+    tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
+    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names, tags)

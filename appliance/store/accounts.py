@@ -3,7 +3,7 @@
 Invariant: the lines of a ledger, in the order of their ids, add up to the balance.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from appliance.errors import Code, Refused
@@ -17,6 +17,8 @@ MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added
 
 _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
+_SET_ROLE = """UPDATE users SET role = :role, token_epoch = token_epoch + 1
+    WHERE account_id = :account_id AND role <> :role"""
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
@@ -34,6 +36,8 @@ _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
     SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
     WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
     ON CONFLICT (account_id, day) DO UPDATE SET recipients = excluded.recipients"""
+_RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
+    RETURNING credits"""
 _LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
 _WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
     created_at) VALUES {(?, ?, ?, ?i, ?i, ?, ?, ?i)}""")
@@ -64,6 +68,15 @@ def write_ledger(tx: Tx, outside: Outside, lines: Iterable[LedgerLine]) -> None:
         last[account_id] = line_id = outside.identifier_after("led", last[account_id])
         numbered.append((line_id, account_id, kind.value, *rest, now))
     _WRITE_LEDGER.run(tx, numbered)
+
+
+def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]]) -> list[LedgerLine]:
+    """Give back the credits of recipients, each with the id of its message; the lines that are to be written for it."""
+    balance = one(tx, int, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
+    if balance is None:
+        return []  # unlimited by now
+    before = balance - len(recipients)
+    return [(account_id, LedgerKind.RELEASE, 1, before + number, *each) for number, each in enumerate(recipients, 1)]
 
 
 def create_account(
@@ -154,6 +167,10 @@ class Accounts(StorePart):
 
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
+
+    async def set_role(self, account_id: str, role: Role) -> None:
+        """Give the account's user another role; tokens that were given with the former one end."""
+        await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         day = self.outside.now() // DAY

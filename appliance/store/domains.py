@@ -1,4 +1,4 @@
-"""The domains that customers add themselves, pending until DNS has proven them, and their signing keys.
+"""The domains that customers add themselves, pending until DNS has proven them; their return paths and signing keys.
 
 Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published. The
 keys of a rotation are pending until they are activated, which retires the others in the same transaction.
@@ -6,31 +6,48 @@ keys of a rotation are pending until they are activated, which retires the other
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import Domain, StoredDkimKey
-from appliance.store.access import add_domain
+from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 
-_COLUMNS = "name, usable, created_at, verified_at"
-_FIND = f"""SELECT {_COLUMNS} FROM domains WHERE account_id = :account_id AND name = :name
+_FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
-_PAGE = f"""SELECT {_COLUMNS} FROM domains
+_PAGE = f"""SELECT {SELECTED_DOMAIN} FROM domains
     WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""  # noqa: S608
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
 _VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}"""  # noqa: S608
-_REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {_COLUMNS}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+_REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+
+# ---- return paths
+
+_RETURN_PATH = """SELECT coalesce(return_path, 'bounces.' || name) FROM domains
+    WHERE account_id = :account_id AND name = :name AND return_path_at IS NOT NULL"""
+_SWITCH = """UPDATE domains SET return_path_at = :at
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
+        AND coalesce(return_path, 'bounces.' || name) = :return_path"""
+_START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for state in ("NULL", "NOT NULL"))
+_TO_START, _TO_STOP = (
+    f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains
+    WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
+    ORDER BY account_id, name LIMIT :most"""  # noqa: S608
+    for state in ("NULL", "NOT NULL")
+)
+_OWNERS = """SELECT account_id, name FROM domains
+    WHERE coalesce(return_path, 'bounces.' || name) = :return_path AND removed_at IS NULL ORDER BY account_id, name"""
 
 
 @dataclass(frozen=True, slots=True)
 class Domains(StorePart):
     most: int = DOMAINS_PER_ACCOUNT
 
-    async def register(self, account_id: str, name: str) -> Domain:
+    async def register(self, account_id: str, name: str, return_path: str | None = None) -> Domain:
         """Add a domain that may not be used before it is proven."""
         wanted = {"account_id": account_id, "name": name}
 
@@ -41,8 +58,8 @@ class Domains(StorePart):
             if count >= self.most:  # removed ones count, too: each has keys
                 text = f"domain: an account may add {self.most} domains. Ask the operator for more."
                 raise Refused(Code.CONFLICT, text)
-            add_domain(tx, self.outside, account_id, name, usable=False)
-            return _domain(*rows(tx, _FIND, wanted)[0])
+            add_domain(tx, self.outside, account_id, name, usable=False, return_path=return_path)
+            return domain_of(*rows(tx, _FIND, wanted)[0])
 
         return await self.engine.write(work)
 
@@ -51,7 +68,7 @@ class Domains(StorePart):
 
     async def page(self, account_id: str, after: str, most: int) -> list[Domain]:
         wanted = {"account_id": account_id, "after": after, "most": most}
-        return await self.engine.all(_domain, _PAGE, wanted)
+        return await self.engine.all(domain_of, _PAGE, wanted)
 
     async def prove(self, account_id: str, name: str) -> Domain:
         """DNS has shown that the account's owner has the domain: it may be used from now on."""
@@ -63,15 +80,37 @@ class Domains(StorePart):
         row = {"account_id": account_id, "name": name, "now": self.outside.now()}
         _known(await self.engine.change(_REMOVE, row))
 
+    # ---- return paths
+
+    async def return_path(self, account_id: str, name: str) -> str | None:
+        """The return path that the mail of a domain leaves with; None if it has none in use."""
+        found = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
+        return found[0] if found else None
+
+    async def use_return_path(self, account_id: str, domain: Domain, *, in_use: bool) -> bool:
+        """Let mail leave with the return path that a domain was read with, or no more; whether that is a change."""
+        at = self.outside.now() if in_use else None
+        row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path, "at": at}
+        return bool(await self.engine.change(_START if in_use else _STOP, row))
+
+    async def with_return_path(self, after: tuple[str, str], most: int, *, in_use: bool) -> list[tuple[str, Domain]]:
+        """Usable domains, with their accounts, whose return path is in use or not; those after an account and name."""
+        wanted = {"account_id": after[0], "name": after[1], "most": most}
+        return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, wanted)
+
+    async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
+        """The accounts and their domains whose return path has this name, in use or not."""
+        return await self.engine.all(_pair, _OWNERS, {"return_path": return_path})
+
 
 def _known(found: list[Row]) -> Domain:
     if not found:
         raise Refused(Code.NOT_FOUND, "There is no such domain in this account.")
-    return _domain(*found[0])
+    return domain_of(*found[0])
 
 
-def _domain(name: str, usable: int, created_at: int, verified_at: int | None) -> Domain:
-    return Domain(name, bool(usable), created_at, verified_at)
+def _owned(account_id: str, *row: Any) -> tuple[str, Domain]:
+    return account_id, domain_of(*row)
 
 
 # ---- signing keys

@@ -228,6 +228,10 @@ class Engine(ABC):
         """All nodes, those that have ended lately too."""
         return []
 
+    async def hosts(self) -> tuple[str, ...]:
+        """The host names of all nodes that have not ended."""
+        return tuple(sorted({node.address for node in await self.nodes() if not node.ended}))
+
     async def drain(self, name: str) -> bool:
         """Ask a node to hand over its mail and end; whether there is one of that name."""
         return False

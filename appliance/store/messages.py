@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,8 @@ from appliance.model.mail import (
     KEY_LIFETIME,
     Attempt,
     Billing,
+    BounceClass,
+    LateBounce,
     LedgerKind,
     Message,
     MessageRecord,
@@ -39,6 +41,7 @@ from appliance.store.engine import Many, Row, StorePart, Tx, first, one, rows
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed
+from appliance.store.unsubscriptions import unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 
@@ -47,6 +50,7 @@ from appliance.times import DAY, SECOND
 _MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
+    EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id),
     EXISTS (SELECT 1 FROM idempotency_keys k WHERE k.scope = new.scope AND k.key = new.key AND k.expires_at > new.now),
     (SELECT recipients FROM daily_volume v WHERE v.account_id = a.id AND v.day = new.day)
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
@@ -72,8 +76,10 @@ _INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id,
 # ---- accepting
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
+UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
 
 _encoder = msgspec.json.Encoder()
+_late_bounces = msgspec.json.Decoder(LateBounce)
 
 
 class KeyTaken(Exception):
@@ -89,9 +95,10 @@ class _Standing:
     suspended: int
     stored_bytes: int
     has_suppressions: int
+    has_unsubscriptions: int
     key_taken: int
     sent_today: int | None
-    suppressed: set[str] = field(default_factory=set)  # ids of recipients of this message
+    suppressed: dict[str, str] = field(default_factory=dict)  # by id of a recipient of this message, why
     size: int = 0  # what this message adds to stored_bytes
 
 
@@ -152,13 +159,27 @@ def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
     found: list[_Standing | None] = [None] * len(news)
     for number, *columns in _MAY_SEND.run(tx, wanted):
         found[number] = _Standing(*columns)
-    pairs = zip(news, found, strict=True)
-    suspects = [(new, standing) for new, standing in pairs if standing and standing.has_suppressions]
-    keys = [(new.account_id, recipient.key) for new, _ in suspects for recipient in new.recipients]
-    listed = suppressed(tx, keys) if keys else set()
-    for new, standing in suspects:
-        standing.suppressed = {each.id for each in new.recipients if (new.account_id, each.key) in listed}
+    _note_suppressed(tx, [(new, each) for new, each in zip(news, found, strict=True) if each is not None])
     return found
+
+
+def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
+    """Note which recipients are to be bounced at once, and why."""
+    keys = [
+        (new.account_id, each.key) for new, standing in pairs if standing.has_suppressions for each in new.recipients
+    ]
+    listed = suppressed(tx, keys) if keys else set()
+    # What has neither tag nor template cannot be unsubscribed from.
+    of_lists = [new for new, standing in pairs if standing.has_unsubscriptions and (new.tags or new.template_alias)]
+    left = unsubscribed(tx, of_lists) if of_lists else {}
+    if not listed and not left:
+        return
+    for new, standing in pairs:
+        for each in new.recipients:
+            if (new.account_id, each.key) in listed:
+                standing.suppressed[each.id] = SUPPRESSED_NOTE
+            elif each.id in left:
+                standing.suppressed[each.id] = UNSUBSCRIBED_NOTE.format(left[each.id].replace(":", " ", 1))
 
 
 @dataclass(slots=True)
@@ -242,8 +263,9 @@ def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
     for new, standing, charged in accepted:
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
-            at, note = new.created_at, SUPPRESSED_NOTE
-            record(tx, outside, [Outcome(each, RecipientStatus.BOUNCED, (), at, note=note) for each in due])
+            bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)
+            notes = standing.suppressed
+            record(tx, outside, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
 
 
 def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
@@ -285,7 +307,7 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
 _RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at FROM recipients WHERE message_id = :id ORDER BY id"""
+    delivered_at, bounced_at, bounce_class, late_bounce FROM recipients WHERE message_id = :id ORDER BY id"""
 _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
@@ -397,12 +419,16 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(
-        Recipient(recipient_id, address, RecipientStatus(state), Billing(credit), *rest)
-        for recipient_id, address, state, credit, *rest in rows(tx, _RECIPIENTS, {"id": message_id})
-    )
+    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
+
+
+def _recipient(*row: Any) -> Recipient:
+    values = list(row)
+    values[2], values[3] = RecipientStatus(row[2]), Billing(row[3])
+    values[9], values[10] = row[9] and BounceClass(row[9]), row[10] and _late_bounces.decode(row[10])
+    return Recipient(*values)
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each

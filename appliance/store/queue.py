@@ -7,6 +7,8 @@
   When it does not fit, lanes are visited instead, each by index, so that neither an account nor a domain with a hundred
   thousand messages is read to its end before the next one's first is seen.
 - An outcome is attempt, recipient, message, credit, suppression, event and post in one transaction.
+- `recipients.delayed_at` is set once, by the first deferral that comes an hour or more after the acceptance. The
+  outcome that sets it posts `email.delayed`, if the webhook wants that. No result is final, so `events` has no row.
 - A cancelled recipient gets its credit back. Cancelled while its server is taking the message, it would be shown as
   failed, and free of charge, though it was delivered: so a cancel leaves recipients under delivery alone
   (`UnderDelivery`).
@@ -22,13 +24,14 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
-from appliance.model.mail import Billing, DueRecipient, LedgerKind, MessageStatus, NewMessage, Outcome, RecipientStatus
-from appliance.model.webhooks import EVENT_TYPES, envelope
-from appliance.outside import Outside
-from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.engine import Many, Row, StorePart, Tx, first, rows, run
+from appliance.model.mail import Billing, DueRecipient, MessageStatus, NewMessage, Outcome, RecipientStatus
+from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, envelope
+from appliance.outside import Outside, identifier_time
+from appliance.store.accounts import LedgerLine, return_credits, write_ledger
+from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
+from appliance.times import HOUR
 
 # ---- recipients under delivery
 
@@ -181,20 +184,19 @@ _INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_a
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i)})
+    next_attempt_at, bounce_class, delayed_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?, ?i)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
-    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at
+    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at, bounce_class = new.bounce_class,
+    delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
-RETURNING recipients.message_id, recipients.id
+RETURNING recipients.message_id, recipients.id, recipients.delayed_at
 """)
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-_INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
-_RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
-    RETURNING credits"""
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
 _LOCK_MESSAGES = Many("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
@@ -203,6 +205,8 @@ _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status =
 _UPDATE_MESSAGES = Many("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
+
+DELAYED_AFTER = HOUR  # from the acceptance of a recipient that is still deferred, until `email.delayed` tells of it
 
 # What a result means for the recipient's credit; a deferral leaves it reserved.
 BILLING = {
@@ -286,7 +290,8 @@ def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
 
 
 def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
-    waited = set(_UPDATE_RECIPIENTS.run(tx, sorted(_recipient_row(result) for result in outcomes)))
+    updated = _UPDATE_RECIPIENTS.run(tx, sorted(_recipient_row(result) for result in outcomes))
+    waited = {(message_id, recipient_id): delayed_at for message_id, recipient_id, delayed_at in updated}
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
     attempts = [
         (result.recipient.id, number, *astuple(attempt))
@@ -294,8 +299,10 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
         for number, attempt in enumerate(result.attempts, result.recipient.attempt_count + 1)
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
-    events = [_event_row(outside, result) for result in changed if result.status in EVENT_TYPES]
-    _INSERT_EVENTS.run(tx, events)
+    events = [
+        _event_row(outside, kind, result) for result in changed if (kind := EVENT_TYPES.get(result.status)) is not None
+    ]
+    INSERT_EVENTS.run(tx, events)
     for result in changed:
         _write_rare(tx, result)
     last = {result.recipient.message_id: result for result in changed}
@@ -303,7 +310,13 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     if of_several:
         tx.lock(_LOCK_MESSAGES, [(recipient.account_id, recipient.message_id) for recipient in of_several])
     _UPDATE_MESSAGES.run(tx, [row for result in last.values() for row in _message_rows(tx, result)])
-    accounts = post_events(tx, outside, events)
+    delayed = [
+        _event_row(outside, EventType.DELAYED, result)
+        for result in changed
+        if (at := _delayed_at(result)) is not None
+        and at == waited[result.recipient.message_id, result.recipient.id]  # else it was told before
+    ]
+    accounts = post_events(tx, outside, events + delayed)
     _change_accounts(tx, outside, changed)
     return accounts
 
@@ -319,19 +332,15 @@ def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> N
         if billing_of(result) is Billing.RELEASED and result.recipient.charged:
             released.setdefault(result.recipient.account_id, []).append(result.recipient)
         if result.suppress is not None:
-            row = result.suppress.address, result.suppress.reason, result.at
+            row = result.suppress.address, result.suppress.reason, result.at, result.suppress.origin.value
             to_suppress.setdefault(result.recipient.account_id, []).append(row)
     lines: list[LedgerLine] = []
     for account_id in sorted(released.keys() | to_suppress.keys()):
-        for address, reason, at in to_suppress.get(account_id, ()):
-            suppress(tx, {"account_id": account_id, "address": address, "reason": reason, "now": at})
-        if not (recipients := released.get(account_id)):
-            continue
-        balance = first(tx, _RETURN_CREDITS, {"account_id": account_id, "count": len(recipients)})
-        if balance is not None:
-            before = balance[0] - len(recipients)
-            for number, each in enumerate(recipients, 1):
-                lines.append((account_id, LedgerKind.RELEASE, 1, before + number, each.message_id, each.id))
+        for address, reason, at, origin in to_suppress.get(account_id, ()):
+            entry = {"account_id": account_id, "address": address, "reason": reason, "now": at, "origin": origin}
+            suppress(tx, entry)
+        if recipients := released.get(account_id):
+            lines += return_credits(tx, account_id, [(each.message_id, each.id) for each in recipients])
     if lines:
         write_ledger(tx, outside, lines)
 
@@ -349,16 +358,24 @@ def _recipient_row(result: Outcome) -> Row:
     row = recipient.message_id, recipient.id, before, status.value, billing_of(result).value
     delivered_at = result.at if status is RecipientStatus.DELIVERED else None
     bounced_at = result.at if status is RecipientStatus.BOUNCED else None
-    last_words = _last_words(result)
-    return *row, before + len(result.attempts), *last_words, delivered_at, bounced_at, result.next_attempt_at
+    told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at
+    bounce_class = None if result.bounce_class is None else result.bounce_class.value
+    return *row, *told, result.next_attempt_at, bounce_class, _delayed_at(result)
 
 
-def _event_row(outside: Outside, result: Outcome) -> Row:
+def _delayed_at(result: Outcome) -> int | None:
+    """When a recipient is found to be delayed: deferred by an attempt, DELAYED_AFTER or more after it was accepted."""
+    if result.status is not RecipientStatus.DEFERRED or not result.attempts:
+        return None
+    return result.at if result.at - identifier_time(result.recipient.message_id) >= DELAYED_AFTER else None
+
+
+def _event_row(outside: Outside, kind: EventType, result: Outcome) -> Row:
     recipient, event_id = result.recipient, outside.identifier("evt")
     code, response = _last_words(result)
     body = envelope(
         event_id,
-        result.status,
+        kind,
         result.at,
         email_id=recipient.message_id,
         recipient_id=recipient.id,
@@ -367,9 +384,10 @@ def _event_row(outside: Outside, result: Outcome) -> Row:
         subject=recipient.subject,
         smtp_code=code,
         smtp_response=response,
+        bounce_class=None if kind in RESULT_EVENTS else result.bounce_class,
     )
     of = recipient.account_id, recipient.message_id, recipient.id
-    return event_id, *of, EVENT_TYPES[result.status], body, result.at
+    return event_id, *of, kind.value, body, result.at
 
 
 def _write_rare(tx: Tx, result: Outcome) -> None:

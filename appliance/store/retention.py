@@ -1,4 +1,5 @@
-"""Deletes what has served its time: contents of messages, later their records, events, expired keys and sessions.
+"""Deletes what has served its time: contents of messages, later their records, events, expired keys and sessions,
+and reports.
 
 Ids sort by time, and what is old enough is soon gone: so the oldest rows of each table are the candidates, in the order
 of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may not go yet
@@ -18,6 +19,7 @@ from typing import Any
 from appliance.outside import identifier_from
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.engine import Many, Row, Slice, StorePart, Tx, changed, gathered, rows, timed
+from appliance.store.reports import first_day_kept
 from appliance.store.statistics import counted_all_before
 from appliance.times import HOUR, MINUTE
 
@@ -67,13 +69,28 @@ _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
 _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
         AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)"""
 
+# What is kept for some days only, by table: its key.
+_REPORTS = {
+    "dmarc_reports": "account_id, domain, org, report_id",
+    "dmarc_sources": "account_id, domain, day, source",
+    "tls_reports": "account_id, domain, org, report_id",
+    "tls_failures": "account_id, domain, day, mx, type",
+    "daily_feedback": "account_id, day, kind, class, provider",
+}
+
 _ANY = (
     "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
     "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
+    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
 )
-_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED)
+_OLD_REPORTS = tuple(
+    f"""DELETE FROM {table} WHERE ({key}) IN
+        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""  # noqa: S608
+    for table, key in _REPORTS.items()
+)
+_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 
@@ -85,9 +102,10 @@ class Deletion(StorePart):
     rows_scanned: int = ROWS_SCANNED
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
-        """Delete `most` of each: expired keys and sessions, webhook logs older than `webhook_logs` microseconds."""
+        """Delete `most` of each: expired keys and sessions, old reports, webhook logs so many microseconds old."""
         now = self.outside.now()
         wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
+        wanted["first_day"] = first_day_kept(now)
         if not await self.engine.read(lambda tx: any(rows(tx, query, wanted)[0][0] for query in _ANY)):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
         work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))

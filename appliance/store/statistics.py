@@ -1,4 +1,5 @@
-"""Statistics by the hour: recipients sent to, their outcomes, how long deliveries took.
+"""Statistics: recipients by the hour, their outcomes, how long deliveries took, classes of bounces; by the day, what
+became of mail by class and by provider.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
 their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
@@ -9,10 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from appliance.model.dashboard import AccountStatistics, WaitingInPool
+from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
+from appliance.model.mail import BounceClass
 from appliance.outside import identifier_from
 from appliance.store.engine import StorePart, Tx, one, rows, run
-from appliance.times import HOUR
+from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
 # the transaction that writes them.
@@ -25,13 +27,27 @@ POOLS_SHOWN = 50  # shown of an account's queue
 # A delivery's time falls into a bucket, each a tenth longer than the one before: fine enough for a median.
 BUCKET_GROWTH = 1.1
 _MILLISECONDS = "(e.created_at - m.created_at) / 1000"
-_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' OR {_MILLISECONDS} < 1 THEN 0
-    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
+# That of a bounce or failure is the number of its class, 0 for none. They are stored: none may change.
+CLASS_BUCKETS = {
+    BounceClass.INVALID_RECIPIENT: 1,
+    BounceClass.MAILBOX_FULL: 2,
+    BounceClass.POLICY: 3,
+    BounceClass.REPUTATION: 4,
+    BounceClass.CONTENT: 5,
+    BounceClass.AUTHENTICATION: 6,
+    BounceClass.TEMPORARY: 7,
+    BounceClass.OTHER: 8,
+}
+_CLASS_BUCKET = " ".join(f"WHEN '{each}' THEN {bucket}" for each, bucket in CLASS_BUCKETS.items())
+# Here and below only our own words and numbers are put into SQL (S608).
+_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT CASE r.bounce_class {_CLASS_BUCKET} END
+        FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
+    WHEN {_MILLISECONDS} < 1 THEN 0
+    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""  # noqa: S608
 _FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
-# Here and below only our own words and numbers are put into SQL (S608).
 _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
@@ -40,6 +56,24 @@ _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, re
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+# What came back of mail later is an event, too. A pool with a dot in its name is an organisation's, of which there may
+# be as many as domains: they are counted together. The class of a late bounce is in its own record.
+_FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type, 7) AS kind,
+        coalesce(CASE WHEN e.type = 'email.late_bounced' THEN json_extract(r.late_bounce, '$.class')
+            WHEN e.type IN ('email.bounced', 'email.failed') THEN r.bounce_class END, '') AS class,
+        CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END AS provider,
+        count(*) AS recipients
+    FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+    CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
+    LEFT JOIN destinations d ON d.domain = r.domain
+    WHERE {{wanted}} AND m.source <> 'test' AND ({_FINAL} OR e.type IN ('email.late_bounced', 'email.complained'))
+    GROUP BY 1, 2, 3, 4, 5"""  # noqa: S608
+_COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
+    {_FEEDBACK.format(events="events", wanted="e.id > :after AND e.id <= :until")}
+    ON CONFLICT (account_id, day, kind, class, provider)
+    DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients"""
+_FEEDBACK_COUNTS = """SELECT day, kind, class, provider, recipients FROM daily_feedback
+    WHERE account_id = :account_id AND day >= :since"""
 _SENT_SLICE = """SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
     ORDER BY message_id LIMIT 1 OFFSET :slice"""
 _FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
@@ -48,16 +82,22 @@ _SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
     ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
 _COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since
     GROUP BY 1, 2"""
-_TIMES = """SELECT bucket, sum(recipients) FROM hourly_counts
-    WHERE account_id = :account_id AND hour >= :since AND kind = 'delivered' GROUP BY bucket"""
+_BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
+    WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
         SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
         ORDER BY id LIMIT :most
     ) newest WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
 _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
-        SELECT account_id, message_id, type, created_at FROM events WHERE id > :after ORDER BY id LIMIT :most
+        SELECT account_id, message_id, recipient_id, type, created_at FROM events
+        WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
+_FEEDBACK_TAIL = _FEEDBACK.format(
+    events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
+        WHERE id > :after ORDER BY id LIMIT :most)""",
+    wanted="e.account_id = :account_id",
+)
 _WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
@@ -75,7 +115,7 @@ class _Counting(NamedTuple):
     kind: str
     prefix: str  # of their ids
     lag: int
-    add: str
+    adds: tuple[str, ...]
     slice: str
     tail: str
 
@@ -86,8 +126,8 @@ class _Counting(NamedTuple):
 
 
 _COUNTINGS = (
-    _Counting("sent", "msg", MESSAGE_LAG, _COUNT_SENT, _SENT_SLICE, _SENT_TAIL),
-    _Counting("final", "evt", EVENT_LAG, _COUNT_FINAL, _FINAL_SLICE, _FINAL_TAIL),
+    _Counting("sent", "msg", MESSAGE_LAG, (_COUNT_SENT,), _SENT_SLICE, _SENT_TAIL),
+    _Counting("final", "evt", EVENT_LAG, (_COUNT_FINAL, _COUNT_FEEDBACK), _FINAL_SLICE, _FINAL_TAIL),
 )
 
 
@@ -113,6 +153,10 @@ class Statistics(StorePart):
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
         return await self.engine.scan(lambda tx: _read(tx, account_id, since, self.outside.now()), account_id)
 
+    async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
+        """What became of an account's recipients since the day of that time, up to this moment."""
+        return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
+
 
 def counted_all_before(tx: Tx, until: int) -> bool:
     """Whether everything that was written before a time has been counted, so that it may be deleted."""
@@ -124,7 +168,8 @@ def _count(tx: Tx, counting: _Counting, now: int, most: int) -> bool:
     if limit <= after:
         return False  # a clock that went back
     end = counting.end_of_slice(tx, now - counting.lag, most)
-    run(tx, counting.add, {"after": after, "until": end or limit})
+    for add in counting.adds:
+        run(tx, add, {"after": after, "until": end or limit})
     run(tx, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
 
@@ -136,13 +181,26 @@ def _counted(tx: Tx, kind: str) -> str:
 def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
     by_hour = Counter({(hour, kind): count for hour, kind, count in rows(tx, _COUNTS, bindings)})
-    by_bucket: Counter[int] = Counter(dict(rows(tx, _TIMES, bindings)))
+    by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     for counting in _COUNTINGS:
         for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
             if hour >= since // HOUR:
                 by_hour[hour, kind] += count
-                if kind == "delivered":
-                    by_bucket[bucket] += count
+                by_bucket[kind, bucket] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
-    return AccountStatistics(by_hour, by_bucket, by_pool, one(tx, int, _SIMULATED, bindings) or 0)
+    times = {bucket: count for (kind, bucket), count in by_bucket.items() if kind == "delivered"}
+    by_class = {
+        each: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for each, bucket in CLASS_BUCKETS.items()
+    }
+    return AccountStatistics(by_hour, times, by_pool, one(tx, int, _SIMULATED, bindings) or 0, by_class)
+
+
+def _read_feedback(tx: Tx, account_id: str, since: int) -> Counter[FeedbackKind]:
+    bindings = {"account_id": account_id, "since": since}
+    counts = Counter({FeedbackKind(*kind): count for *kind, count in rows(tx, _FEEDBACK_COUNTS, bindings)})
+    wanted = {"account_id": account_id, "after": _counted(tx, "final"), "most": TAIL_ROWS}
+    for _, *kind, count in rows(tx, _FEEDBACK_TAIL, wanted):
+        if (found := FeedbackKind(*kind)).day >= since:
+            counts[found] += count
+    return counts

@@ -1,17 +1,29 @@
-"""The suppression lists: the addresses an account no longer sends to, in their key form."""
+"""The suppression lists: the addresses an account no longer sends to, in their key form.
+
+A list is shown together with those who have unsubscribed (see `unsubscriptions.py`), who still get other messages.
+"""
 
 from collections.abc import Sequence
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Suppression
+from appliance.model.mail import Suppression, SuppressionOrigin
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
 
-_FIND = "SELECT address, reason, created_at FROM suppressions WHERE account_id = :account_id AND address = :address"
-_ADD = """INSERT INTO suppressions (account_id, address, reason, created_at)
-    VALUES (:account_id, :address, :reason, :now) ON CONFLICT DO NOTHING RETURNING address, reason, created_at"""
-_LIST = """SELECT address, reason, created_at FROM suppressions
-    WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most"""
+_FIND = """SELECT address, reason, created_at, origin FROM suppressions
+    WHERE account_id = :account_id AND address = :address"""
+_ADD = """INSERT INTO suppressions (account_id, address, reason, created_at, origin)
+    VALUES (:account_id, :address, :reason, :now, :origin) ON CONFLICT DO NOTHING
+    RETURNING address, reason, created_at, origin"""
+# Each half reads one page of its index.
+_LIST = """SELECT address, reason, created_at, origin, list FROM (
+        SELECT address, reason, created_at, origin, '' AS list FROM suppressions
+        WHERE account_id = :account_id AND address > :after ORDER BY address LIMIT :most) AS addresses
+    UNION ALL SELECT address, reason, created_at, origin, list FROM (
+        SELECT address, 'unsubscribed' AS reason, created_at, 'unsubscribe' AS origin, list FROM unsubscriptions
+        WHERE account_id = :account_id AND (address, list) > (:after, :after_list)
+        ORDER BY address, list LIMIT :most) AS of_lists
+    ORDER BY address, list LIMIT :most"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
@@ -22,7 +34,7 @@ def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
 
 
 def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
-    """List an address, as a step of a transaction; one that is listed already keeps its first reason."""
+    """List an address, as a step of a transaction; one that is listed already keeps its first reason and origin."""
     if (found := first(tx, _FIND, entry)) is not None:
         return found
     check_room(tx, entry["account_id"], SUPPRESSION, may_store)
@@ -32,14 +44,42 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     return rows(tx, _FIND, entry)[0]  # another has listed it just now
 
 
+def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: str = "") -> Suppression:
+    told = f"{reason} from the {mail_list.replace(':', ' ', 1)}" if mail_list else reason
+    return Suppression(address, told, created_at, SuppressionOrigin(origin), mail_list)
+
+
 class Suppressions(StorePart):
-    async def add(self, account_id: str, address: str, reason: str, *, may_store: int | None = None) -> Suppression:
+    async def add(
+        self,
+        account_id: str,
+        address: str,
+        reason: str,
+        *,
+        origin: SuppressionOrigin = SuppressionOrigin.MANUAL,
+        may_store: int | None = None,
+    ) -> Suppression:
         """Suppress an address, as `suppress` does; `may_store` are the bytes the account may keep with it."""
         row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
-        return Suppression(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
+        row["origin"] = origin.value
+        return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    async def page(self, account_id: str, after: str, most: int) -> list[Suppression]:
-        return await self.engine.all(Suppression, _LIST, {"account_id": account_id, "after": after, "most": most})
+    async def add_all(self, account_id: str, entries: Sequence[tuple[str, str]], origin: SuppressionOrigin) -> int:
+        """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
+        shared = {"account_id": account_id, "now": self.outside.now(), "origin": origin.value}
+
+        def work(tx: Tx) -> int:
+            known = suppressed(tx, [(account_id, address) for address, _ in entries])
+            for address, reason in entries:
+                suppress(tx, {**shared, "address": address, "reason": reason})
+            return len(entries) - len(known)
+
+        return await self.engine.write(work)
+
+    async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
+        """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
+        wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
+        return await self.engine.all(_entry, _LIST, wanted)
 
     async def remove(self, account_id: str, address: str) -> None:
         def work(tx: Tx) -> bool:

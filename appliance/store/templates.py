@@ -18,10 +18,10 @@ TEMPLATES = 1_000  # of one account
 VERSIONS = 100  # kept of one template
 PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
 
-_SAVE = """INSERT INTO templates (account_id, alias, version, created_at, updated_at)
-    VALUES (:account_id, :alias, 1, :now, :now)
-    ON CONFLICT (account_id, alias) DO UPDATE SET
-        version = templates.version + 1, deleted = 0, updated_at = excluded.updated_at,
+_SAVE = """INSERT INTO templates (account_id, alias, version, unsubscribe, created_at, updated_at)
+    VALUES (:account_id, :alias, 1, :unsubscribe, :now, :now)
+    ON CONFLICT (account_id, alias) DO UPDATE SET version = templates.version + 1, deleted = 0,
+        unsubscribe = excluded.unsubscribe, updated_at = excluded.updated_at,
         created_at = CASE WHEN templates.deleted = 1 THEN excluded.created_at ELSE templates.created_at END
     RETURNING version, created_at"""
 _SAVE_VERSION = """INSERT INTO template_versions (account_id, alias, version, subject, text_body, html_body, created_at)
@@ -30,7 +30,8 @@ _COUNT = """SELECT count(*), count(CASE WHEN alias = :alias THEN 1 END) FROM tem
     WHERE account_id = :account_id AND deleted = 0"""
 _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias AND version <= :oldest
     RETURNING subject, text_body, html_body"""
-_TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at
+_TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at,
+        t.unsubscribe
     FROM templates t JOIN template_versions v USING (account_id, alias, version)
     WHERE t.account_id = :account_id AND t.deleted = 0"""
 _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
@@ -55,21 +56,23 @@ class Templates(StorePart):
         text: str | None,
         html: str | None,
         *,
+        unsubscribe: bool = False,
         may_store: int | None = None,
     ) -> StoredTemplate:
         """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it."""
-        row = {"account_id": account_id, "alias": alias, "subject": subject, "text": text, "html": html}
+        content = {"subject": subject, "text": text, "html": html}
+        row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content}
         return await self.engine.write(lambda tx: _save(tx, row, self.outside.now(), may_store))
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         wanted = {"account_id": account_id, "alias": alias}
-        return await self.engine.one(StoredTemplate, _TEMPLATES + " AND t.alias = :alias", wanted)
+        return await self.engine.one(_template, _TEMPLATES + " AND t.alias = :alias", wanted)
 
     async def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
         """The templates of an account by alias, from the one after `after`; and whether there are more."""
         wanted = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
-        return await self.engine.read(lambda tx: _page(tx.execute(query, wanted), StoredTemplate, most))
+        return await self.engine.read(lambda tx: _page(tx.execute(query, wanted), _template, most))
 
     async def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
         """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
@@ -118,4 +121,9 @@ def _save(tx: Tx, row: dict[str, Any], now: int, may_store: int | None) -> Store
     run(tx, _SAVE_VERSION, row | {"now": now, "version": version})
     forgotten = rows(tx, _FORGET, row | {"oldest": version - VERSIONS})
     add(tx, row["account_id"], added - sum(of_template(*parts) for parts in forgotten))
-    return StoredTemplate(row["alias"], version, row["subject"], row["text"], row["html"], created_at, now)
+    content = row["subject"], row["text"], row["html"]
+    return _template(row["alias"], version, *content, created_at, now, row["unsubscribe"])
+
+
+def _template(*row: Any) -> StoredTemplate:
+    return StoredTemplate(*(*row[:-1], bool(row[-1])))

@@ -12,16 +12,31 @@ from appliance.submission.replies import Rejected
 
 
 @dataclass(frozen=True, slots=True)
-class Backend:
-    """What the protocol and its driver ask of the rest of the program; the first three return at once."""
+class Logins:
+    """How clients of a listener log in; the first two return at once."""
 
     known_caller: Callable[[Login], Caller | None]  # the credential's account, if it was found a moment ago
     admit: Callable[[Caller], bool]  # counts this connection for the caller's credential; False: that has too many
-    check: Callable[[Caller], None]  # raises Refused for a caller that may not send a message at this time
     find_caller: Callable[[Login], Awaitable[Caller | None]]  # None: the login is wrong or no longer valid
-    submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
     wrong_login: Callable[[str], Awaitable[Refused]]  # from this address; returns after a delay
-    parse_recipient: Callable[["ParseRecipient"], Awaitable[Address | Rejected | Refused]]
+    plaintext: bool = False  # without TLS as well
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the protocol and its driver ask of the rest of the program, and in which listeners differ.
+
+    With `logins` a message needs a caller; without, AUTH is not offered, and what is asked about a caller gets None.
+    The first two return at once.
+    """
+
+    check_sender: Callable[[Caller | None, str, bool], str]  # with or without SMTPUTF8; as it is kept; raises Rejected
+    check_recipient: Callable[[Caller | None, str], "Address | FindRecipient"]  # raises Rejected
+    find_recipient: Callable[["FindRecipient"], Awaitable[Address | Rejected | Refused]]
+    submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
+    most_recipients: int  # of one message
+    logins: Logins | None = None
+    owner: str = ""  # who has the memory of messages without a caller
 
 
 class PlainAction(Enum):
@@ -36,7 +51,7 @@ class PlainAction(Enum):
 class Submit:
     """Store this message; then call `submitted`."""
 
-    caller: Caller
+    caller: Caller | None
     sender: str
     recipients: tuple[str, ...]
     content: Callable[[], bytes]  # to be called once, and not on the event loop if large
@@ -45,10 +60,10 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
-class ParseRecipient:
-    """Parse this address on a worker thread, for this account; then call `recipient_parsed`."""
+class FindRecipient:
+    """Check this address, which takes time, for its owner; then call `recipient_found`."""
 
-    account_id: str
+    owner: str
     text: str
 
 
@@ -60,7 +75,7 @@ class FindCaller:
     mail: tuple[str, bool] | None = None  # the sender and whether SMTPUTF8 is in use, if MAIL waits for it; else AUTH
 
 
-Action = PlainAction | Submit | ParseRecipient | FindCaller
+Action = PlainAction | Submit | FindRecipient | FindCaller
 
 
 class Phase(Enum):

@@ -24,9 +24,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Caller
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
-from appliance.submission.actions import Action, FindCaller, ParseRecipient, Phase, PlainAction, Submit
+from appliance.submission.actions import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
-from appliance.telemetry.log import get_logger
+from appliance.telemetry.log import Log
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
 
@@ -34,8 +34,6 @@ _TLS_TIMEOUTS = {"ssl_handshake_timeout": limits.TLS_HANDSHAKE, "ssl_shutdown_ti
 
 # Asking an enum for a member takes ten times as long as asking a module.
 _COMMAND, _CONTENT, _ACTION, _OVER = Phase
-
-log = get_logger("submission")
 
 
 class SmtpSession(SMTP):
@@ -50,6 +48,8 @@ class SmtpSession(SMTP):
         certificate: Certificate,
         table: "ConnectionTable[SmtpSession]",
         address: str,
+        way: str,
+        log: Log,
     ) -> None:
         self.loop = loop
         self.transport: asyncio.Transport | None = None
@@ -58,6 +58,8 @@ class SmtpSession(SMTP):
         self._certificate = certificate
         self._table = table
         self._address = address
+        self._way = way  # in metrics
+        self._log = log
         self._action: Action | None = None
         self._wakeup = trio.Event()  # there is an action, or the connection is lost
         self._handshake = trio.CancelScope()
@@ -173,12 +175,12 @@ class SmtpSession(SMTP):
                 self._protocol.submitted(await self._submit(action))
             elif isinstance(action, FindCaller):
                 following = self._protocol.caller_found(action, await self._find_caller(action))
-            elif isinstance(action, ParseRecipient):
-                self._protocol.recipient_parsed(await self._protocol.backend.parse_recipient(action))
+            elif isinstance(action, FindRecipient):
+                self._protocol.recipient_found(await self._protocol.backend.find_recipient(action))
             elif action is PlainAction.WRONG_LOGIN:
-                refused = await self._protocol.backend.wrong_login(self._address)
-                REFUSALS.add(("smtp", Code.UNAUTHORIZED))
-                log.info("login failed", client=self._address)
+                refused = await self._logins().wrong_login(self._address)
+                REFUSALS.add((self._way, Code.UNAUTHORIZED))
+                self._log.info("login failed", client=self._address)
                 self._protocol.login_failed(too_many=refused.retry_after is not None)
             elif action is PlainAction.YIELD:
                 await trio.sleep(limits.TURN_PAUSE)
@@ -196,22 +198,27 @@ class SmtpSession(SMTP):
 
     async def _find_caller(self, action: FindCaller) -> Caller | Refused | None:
         try:
-            return await self._protocol.backend.find_caller(action.login)
+            return await self._logins().find_caller(action.login)
         except Refused as refused:
             return refused
+
+    def _logins(self) -> Logins:
+        logins = self._protocol.backend.logins
+        assert logins is not None  # noqa: S101 - the protocol asks about callers only where there are logins
+        return logins
 
     async def _submit(self, message: Submit) -> str | Refused | None:
         try:
             return await self._protocol.backend.submit(message)
         except Refused as refused:
-            REFUSALS.add(("smtp", refused.code))
+            REFUSALS.add((self._way, refused.code))
             # Only faults of ours are logged: what is wrong with a message may quote it.
             if refused.__cause__ is not None and refused.code.status >= 500:
-                log.error("message refused", client=self._address, cause=repr(refused.__cause__))
+                self._log.error("message refused", client=self._address, cause=repr(refused.__cause__))
             return refused
         except Exception:
-            REFUSALS.add(("smtp", Code.INTERNAL_ERROR))
-            log.exception("message failed", client=self._address)
+            REFUSALS.add((self._way, Code.INTERNAL_ERROR))
+            self._log.exception("message failed", client=self._address)
             return None
 
     async def _start_tls(self) -> bool:
@@ -297,7 +304,7 @@ class SmtpSession(SMTP):
 
     def _fail(self) -> None:
         """End the session after an internal error, whose details only the log has."""
-        log.exception("session failed", client=self._address)
+        self._log.exception("session failed", client=self._address)
         self._end(replies.INTERNAL_ERROR)
 
     def _pause(self) -> None:

@@ -4,17 +4,18 @@ The end of DATA is CRLF.CRLF and nothing else. Anything that another server migh
 content, for which intake refuses the message: nothing that follows a smuggled end is ever read as a command.
 """
 
+from collections.abc import Callable
 from itertools import chain
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
 from appliance.message.cost import of_address
-from appliance.message.limits import MESSAGE_SIZE, RECIPIENTS
+from appliance.message.limits import MESSAGE_SIZE
 from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
-from appliance.submission.actions import Backend, ParseRecipient
+from appliance.submission.actions import Backend, FindRecipient
 from appliance.submission.replies import Rejected
 
 END = b"\r\n.\r\n"
@@ -101,20 +102,13 @@ class ChunkedContent:
 class IncomingTransaction:
     """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
 
-    def __init__(self, backend: Backend, caller: Caller, sender: str, budget: MemoryBudget, *, utf8: bool) -> None:
-        if not sender:
-            raise Rejected(replies.NULL_SENDER)
-        try:
-            backend.check(caller)
-        except Refused as refused:
-            raise Rejected(replies.refusal(refused)) from None
-        address = commands.parse_address(sender, "MAIL FROM")
-        if not (utf8 or sender.isascii()):
-            raise Rejected(replies.NEEDS_SMTPUTF8)
-        if address.domain not in caller.domains:
-            raise Rejected(replies.FOREIGN_SENDER)
+    def __init__(
+        self, backend: Backend, caller: Caller | None, sender: str, budget: MemoryBudget, *, utf8: bool
+    ) -> None:
+        self.sender = backend.check_sender(caller, sender, utf8)
         self.caller = caller
-        self.sender = address.wire
+        self._backend = backend
+        self._owner = backend.owner if caller is None else caller.account_id
         self._utf8 = utf8
         self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
         self.chunks: ChunkedContent | None = None
@@ -122,7 +116,7 @@ class IncomingTransaction:
         self._budget = budget
         self._taken = 0
 
-    def rcpt(self, argument: str) -> bytes | ParseRecipient:
+    def rcpt(self, argument: str) -> bytes | FindRecipient:
         """The reply to an RCPT, or what has to be done for it first."""
         if self.chunks is not None:
             raise Rejected(replies.NOT_AMONG_CHUNKS)
@@ -132,26 +126,54 @@ class IncomingTransaction:
         text = commands.rcpt_path(argument)
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
-        if of_address(text) <= limits.ADDRESS_COST:
-            return self.add_recipient(commands.parse_address(text))
-        if len(self.recipients) < RECIPIENTS:
-            return ParseRecipient(self.caller.account_id, text)
+        found = self._backend.check_recipient(self.caller, text)
+        if isinstance(found, Address):
+            return self.add_recipient(found)
+        if len(self.recipients) < self._backend.most_recipients:
+            return found
         return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS
 
     def add_recipient(self, recipient: Address) -> bytes:
-        if len(self.recipients) >= RECIPIENTS and recipient.key not in self.recipients:
+        if len(self.recipients) >= self._backend.most_recipients and recipient.key not in self.recipients:
             return replies.TOO_MANY_RECIPIENTS
         self.recipients.setdefault(recipient.key, recipient.spelling)
         return replies.RECIPIENT_OK
 
     def take_memory(self, content: DataContent | ChunkedContent, octets: int) -> None:
         """Take memory for what the content has grown by, or discard the content."""
-        if self._budget.try_take(self.caller.account_id, octets):
+        if self._budget.try_take(self._owner, octets):
             self._taken += octets
         else:
             content.discard(replies.NO_MEMORY)
 
     def release(self) -> None:
         if self._taken:
-            self._budget.give_back(self.caller.account_id, self._taken)
+            self._budget.give_back(self._owner, self._taken)
             self._taken = 0
+
+
+# ---- the envelopes of submission
+
+
+def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender: str, utf8: bool) -> str:
+    """A sender of one of the caller's domains; `check` raises Refused for a caller that may not send now."""
+    assert caller is not None  # noqa: S101 - a listener with logins
+    if not sender:
+        raise Rejected(replies.NULL_SENDER)
+    try:
+        check(caller)
+    except Refused as refused:
+        raise Rejected(replies.refusal(refused)) from None
+    address = commands.parse_address(sender, "MAIL FROM")
+    if not (utf8 or sender.isascii()):
+        raise Rejected(replies.NEEDS_SMTPUTF8)
+    if address.domain not in caller.domains:
+        raise Rejected(replies.FOREIGN_SENDER)
+    return address.wire
+
+
+def any_recipient(caller: Caller | None, text: str) -> Address | FindRecipient:
+    """Any address; a costly one is parsed elsewhere."""
+    if of_address(text) <= limits.ADDRESS_COST:
+        return commands.parse_address(text)
+    return FindRecipient(caller.account_id if caller else "", text)

@@ -1,6 +1,7 @@
-"""SMTP submission, the server's side of one connection: octets in, replies and actions out. No I/O.
+"""SMTP, the server's side of one connection: octets in, replies and actions out. No I/O.
 
-`connection.py` drives it. A message needs EHLO, then AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
+`connection.py` drives it, and a `Backend` says what the listener takes: submission, or feedback (`inbound/`). A message
+needs EHLO, where clients log in AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
 Commands may be pipelined (RFC 2920): input is read up to the first command that needs an `Action`, and no further until
 that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client does not keep the event loop from others.
 
@@ -35,9 +36,7 @@ Result = bytes | Action | None  # of a command: its reply, or what has to be don
 class SmtpProtocol:
     """The state of one connection. The driver writes what it finds in `out`."""
 
-    def __init__(
-        self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool, plaintext_login: bool
-    ) -> None:
+    def __init__(self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool) -> None:
         self.out = [replies.reply("220", f"{hostname} ESMTP")]
         self.phase = _COMMAND
         self.stopping = False
@@ -45,8 +44,8 @@ class SmtpProtocol:
         self.content: DataContent | ChunkedContent | None = None  # that is being read
         self._hostname = hostname
         self.backend = backend
+        self._logins = backend.logins
         self._budget = budget
-        self._plaintext_login = plaintext_login
         self.input = commands.InputBuffer()
         self._errors = self._junk = 0  # since the last accepted message
         self._login_failures = 0
@@ -57,7 +56,7 @@ class SmtpProtocol:
     def _reset(self, *, secure: bool) -> None:
         """Forget what the client has said (RFC 3207 4.2)."""
         self.secure = secure
-        self._may_login = secure or self._plaintext_login
+        self._may_login = self._logins is not None and (secure or self._logins.plaintext)
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
         self._login: Login | None = None
         self._exchange: AuthExchange | None = None  # whose challenge the client has to answer
@@ -136,7 +135,7 @@ class SmtpProtocol:
             self.out.append(reply)
         return None
 
-    def recipient_parsed(self, result: Address | Rejected | Refused) -> None:
+    def recipient_found(self, result: Address | Rejected | Refused) -> None:
         self.resume()
         if isinstance(result, Rejected):
             self._counted(result.reply)
@@ -246,6 +245,8 @@ class SmtpProtocol:
     # ---- AUTH (RFC 4954)
 
     def _auth(self, argument: str) -> Result:
+        if self._logins is None:
+            raise Rejected(replies.NOT_IMPLEMENTED)
         if not self._extended:
             raise Rejected(replies.SAY_HELLO)
         if not self._may_login:
@@ -258,36 +259,41 @@ class SmtpProtocol:
         if isinstance(login, bytes):  # one more challenge comes first
             self._exchange = exchange
             return login
-        caller = self.backend.known_caller(login)
+        caller = self._known_caller(login)
         return FindCaller(login) if caller is None else self._logged_in(login, caller)
 
     def _logged_in(self, login: Login, caller: Caller) -> bytes | None:
-        if not self.backend.admit(caller):
+        if self._logins is not None and not self._logins.admit(caller):
             self.end(replies.TOO_MANY_CONNECTIONS)
             return None
         self._login = login
         return replies.LOGGED_IN
+
+    def _known_caller(self, login: Login) -> Caller | None:
+        return self._logins.known_caller(login) if self._logins is not None else None
 
     # ---- the envelope
 
     def _mail(self, argument: str) -> Result:
         if not self._greeted:
             raise Rejected(replies.SAY_HELLO)
-        if self._login is None:
+        if self._login is None and self._logins is not None:
             raise self._no_transaction()
         if self._transaction is not None:
             raise Rejected(replies.MAIL_TWICE)
         sender, parameters = commands.mail_path(argument)
-        # Looked up again for each message: a session may outlive its credential.
         if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
         utf8 = "SMTPUTF8" in parameters
-        caller = self.backend.known_caller(self._login)
+        if self._login is None:
+            return self._begin_transaction(None, sender, utf8)
+        # Looked up again for each message: a session may outlive its credential.
+        caller = self._known_caller(self._login)
         if caller is None:
             return FindCaller(self._login, (sender, utf8))
         return self._begin_transaction(caller, sender, utf8)
 
-    def _begin_transaction(self, caller: Caller, sender: str, utf8: bool) -> bytes:
+    def _begin_transaction(self, caller: Caller | None, sender: str, utf8: bool) -> bytes:
         self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, utf8=utf8)
         return replies.SENDER_OK
 
@@ -298,7 +304,7 @@ class SmtpProtocol:
 
     def _no_transaction(self) -> Rejected:
         """What is missing before a transaction."""
-        if self._login is not None:
+        if self._login is not None or self._logins is None:
             return Rejected(replies.MAIL_FIRST)
         return Rejected(replies.LOGIN_NEEDED if self._may_login else replies.TLS_NEEDED)
 
@@ -387,7 +393,7 @@ _COMMANDS: dict[str, Callable[[SmtpProtocol, str], Result]] = {
     "RSET": SmtpProtocol._rset,
     "QUIT": SmtpProtocol._quit,
     "NOOP": lambda protocol, _: protocol._counted(replies.OK),
-    "HELP": lambda protocol, _: protocol._counted(replies.HELP),
+    "HELP": lambda protocol, _: protocol._counted(replies.help_text(auth=protocol._logins is not None)),
     "VRFY": lambda protocol, _: protocol._counted(replies.NOT_VERIFIED),
     "EXPN": lambda protocol, _: protocol._counted(replies.NOT_IMPLEMENTED),
 }

@@ -1,4 +1,4 @@
-"""Every reply that a submitting client gets, with its enhanced status code (RFC 2034).
+"""Every reply that an SMTP client gets, with its enhanced status code (RFC 2034).
 
 A reply is one line of printable ASCII within the length of RFC 5321, whatever text goes into it.
 """
@@ -40,6 +40,10 @@ def ehlo(hostname: str, *, starttls: bool, auth: bool) -> bytes:
     return "".join([f"250-{word}\r\n" for word in words] + ["250 ENHANCEDSTATUSCODES\r\n"]).encode("ascii")
 
 
+def help_text(*, auth: bool) -> bytes:
+    return reply("214 2.0.0", f"EHLO, STARTTLS,{' AUTH,' * auth} MAIL, RCPT, DATA, BDAT, RSET, NOOP, QUIT")
+
+
 OK = reply("250 2.0.0", "OK")
 SENDER_OK = reply("250 2.1.0", "Sender OK")
 RECIPIENT_OK = reply("250 2.1.5", "Recipient OK")
@@ -47,7 +51,6 @@ GO_AHEAD = reply("354", "End data with <CR><LF>.<CR><LF>")
 BYE = reply("221 2.0.0", "Bye")
 READY_FOR_TLS = reply("220 2.0.0", "Ready to start TLS")
 NOT_VERIFIED = reply("252 2.5.2", "Cannot verify, but will take a message and try")
-HELP = reply("214 2.0.0", "EHLO, STARTTLS, AUTH, MAIL, RCPT, DATA, BDAT, RSET, NOOP, QUIT")
 
 LOGGED_IN = reply("235 2.7.0", "Authentication successful")
 ASK_PLAIN = b"334 \r\n"
@@ -92,7 +95,7 @@ NULL_SENDER = reply("550 5.7.1", "The null sender may not submit mail")
 FOREIGN_SENDER = reply(
     "550 5.7.1", "The sender's domain is not registered and verified for this account. Add it first."
 )
-TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; 50 are taken in one message")
+TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; send the message again for the others")
 TOO_LARGE = reply("552 5.3.4", "The message is larger than 10 MiB")
 NO_MEMORY = reply("451 4.3.0", "Too many messages are coming in right now; try again later")
 CHUNK_TAKEN = reply("250 2.0.0", "Chunk taken")

@@ -1,4 +1,6 @@
-"""SMTP submission on the configured addresses: accepts connections, counts them, enforces deadlines, stops in order.
+"""Services over SMTP on the configured addresses: accepts connections, counts them, enforces deadlines, stops in order.
+
+Submission is one of them; that of feedback is in `inbound/`.
 
 Every connection is in a table that limits how many there are, in all, by client network and by credential. An error in
 one connection ends that connection only. On shutdown no connection is accepted, idle ones are closed, and messages that
@@ -9,8 +11,9 @@ import asyncio
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -25,23 +28,25 @@ from appliance.errors import Refused
 from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
+from appliance.message.limits import RECIPIENTS
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, accept_connections
+from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, KnownNetworks, accept_connections
 from appliance.net.memory_budget import MemoryBudget
 from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import replies
-from appliance.submission.actions import Backend, ParseRecipient, Submit
+from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
 from appliance.submission.commands import parse_address
 from appliance.submission.connection import SmtpSession
+from appliance.submission.content import any_recipient, caller_sender
 from appliance.submission.loop import attach, prepare
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.system import memory
-from appliance.telemetry.log import get_logger
+from appliance.telemetry.log import Log, get_logger
 from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
 from appliance.tls.certificate import Certificate
-from appliance.tls.certificate_files import smtp_files
+from appliance.tls.certificate_files import Files, smtp_files
 
 MESSAGE_COPIES: Final = 2  # in memory: as it came, and as it is stored
 ACCOUNT_MEMORY_PART: Final = 2  # messages of one account have one part in so many of that memory
@@ -99,24 +104,39 @@ async def listen(bind: Endpoint) -> list[SocketListener]:
     return [SocketListener(socket.socket(fileno=each.socket.detach())) for each in opened]
 
 
-class SubmissionServer:
-    """What all connections share."""
+BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # a client's address, and what counts its login
 
-    def __init__(self, config: Config, outside: Outside, services: IntakeServices, certificate: Certificate) -> None:
+
+@dataclass(frozen=True, slots=True)
+class SmtpService:
+    """What tells one service over SMTP from another: submission, or feedback."""
+
+    way: str  # its name in metrics, and its section of the settings
+    files: Callable[[Config], Files]  # of its certificate
+    memory: int  # bytes of messages on their way in
+    owner_part: int  # messages of one owner have one part in so many of that memory
+    backend_for: BackendFor
+    known: KnownNetworks
+    log: Log
+
+
+class SmtpServer:
+    """What all connections of one service share; the limits of all services are those of `[smtp]`."""
+
+    def __init__(self, config: Config, service: SmtpService) -> None:
         self._hostname = config.server.hostname
         self._settings = smtp = config.smtp
-        self._outside = outside
-        self._services = services
-        self._certificate = certificate
-        message_memory = memory.for_messages(smtp.message_memory * MESSAGE_COPIES) // MESSAGE_COPIES
-        self._budget = MemoryBudget(message_memory, owner_part=ACCOUNT_MEMORY_PART)
+        self._service = service
+        self.certificate = load_certificate(config, service.way, service.files)
+        message_memory = memory.for_messages(service.memory * MESSAGE_COPIES) // MESSAGE_COPIES
+        self._budget = MemoryBudget(message_memory, owner_part=service.owner_part)
         self.table: ConnectionTable[SmtpSession] = ConnectionTable(
-            smtp.max_connections, smtp.max_connections_per_address, known=services.known
+            smtp.max_connections, smtp.max_connections_per_address, known=service.known
         )
 
     def adopt(self, config: Config) -> Callable[[], None]:
         """Prepare settings for sessions that begin after the returned call; OSError if its certificate is unusable."""
-        show_certificate = self._certificate.replacement(*smtp_files(config))
+        show_certificate = self.certificate.replacement(*self._service.files(config))
 
         def apply() -> None:
             show_certificate()
@@ -144,28 +164,19 @@ class SubmissionServer:
         except OSError:
             pass  # the client went away meanwhile
         except Exception:
-            log.exception("connection failed", client=address)
+            self._service.log.exception("connection failed", client=address)
 
     async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
-        credentials = self._services.credentials
-        plaintext_login = self._settings.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback
-        backend = Backend(
-            known_caller=lambda login: credentials.known_caller(login.username, login.password_sha256),
-            admit=lambda caller: self._admit(session, address, caller),
-            check=self._check,
-            find_caller=lambda login: credentials.caller(login.username, login.password_sha256),
-            submit=self._submit,
-            wrong_login=credentials.wrong_guess,
-            parse_recipient=self._parse_recipient,
-        )
-        protocol = SmtpProtocol(self._hostname, backend, self._budget, secure=secure, plaintext_login=plaintext_login)
+        backend = self._service.backend_for(address, lambda caller: self._admit(session, address, caller))
         session = SmtpSession(
             loop,
-            protocol,
+            SmtpProtocol(self._hostname, backend, self._budget, secure=secure),
             settings=self._settings,
-            certificate=self._certificate,
+            certificate=self.certificate,
             table=self.table,
             address=address,
+            way=self._service.way,
+            log=self._service.log,
         )
         with self.table.inside(session, address):
             if not secure:
@@ -174,59 +185,37 @@ class SubmissionServer:
                 return
             await session.run()
 
-    def _check(self, caller: Caller) -> None:
-        self._services.rate.take(caller.idempotency_scope)
-        self._services.intake.check_open(caller)
-
     def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
         """Count a session that has logged in by its credential instead of its address."""
         most = self._settings.max_connections_per_credential
         if not self.table.logged_in(session, caller.account_id, caller.idempotency_scope, most):
             return False
-        self._services.known.note(address)
+        self._service.known.note(address)
         return True
 
-    async def _submit(self, message: Submit) -> str:
-        intake, caller = self._services.intake, message.caller
-        request_id = self._outside.identifier("req")
-        content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
-        submitted = await intake.submit(
-            caller, message.sender, message.recipients, content, request_id, secure=message.secure
-        )
-        return submitted.message_id
 
-    async def _parse_recipient(self, action: ParseRecipient) -> Address | Rejected | Refused:
-        # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
-        try:
-            return await self._services.intake.workers.run(action.account_id, inf, parse_address, action.text)
-        except (Rejected, Refused) as refused:
-            return refused
-
-
-async def serve(
+async def serve_service(
     config: Config,
-    outside: Outside,
-    services: IntakeServices,
+    service: SmtpService,
+    binds: Iterable[tuple[str, Endpoint]],
     stopping: trio.Event,
-    live: LiveSettings | None = None,
+    live: LiveSettings | None,
     *,
-    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[list[str]],
 ) -> None:
-    """Serve until `stopping`; `started` returns the URLs of the listeners."""
-    binds = [("smtp", bind) for bind in config.smtp.bind] + [("smtps", bind) for bind in config.smtp.bind_tls]
+    """Serve on these addresses, each with `smtp` or `smtps`, until `stopping`; `started` returns their URLs."""
     listeners = [(each, f"{scheme}://{each.address}") for scheme, bind in binds for each in await listen(bind)]
     if not listeners:
         task_status.started([])
         return
-    certificate = load_certificate(config)
-    server = SubmissionServer(config, outside, services, certificate)
-    OPEN_CONNECTIONS["smtp"] = lambda: len(server.table.open)
-    CERTIFICATE_EXPIRIES["smtp"] = lambda: certificate.expires
+    server = SmtpServer(config, service)
+    OPEN_CONNECTIONS[service.way] = lambda: len(server.table.open)
+    CERTIFICATE_EXPIRIES[service.way] = lambda: server.certificate.expires
     if live is not None:
         live.join(server.adopt)
     async with trio_asyncio.open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
-        helpers.start_soon(certificate.watch)
+        helpers.start_soon(server.certificate.watch)
         helpers.start_soon(_enforce_deadlines, server.table.open)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
@@ -242,13 +231,14 @@ async def serve(
         helpers.cancel_scope.cancel()
 
 
-def load_certificate(config: Config) -> Certificate:
-    chain, key = smtp_files(config)
+def load_certificate(config: Config, way: str = "smtp", files: Callable[[Config], Files] = smtp_files) -> Certificate:
+    chain, key = files(config)
     try:
         return Certificate(chain, key)
     except OSError as error:
         wanted = "expected a PEM chain and its PEM key, not encrypted"
-        raise ConfigError("smtp.tls_cert", f"{chain} and {key} cannot be used ({error}); {wanted}") from error
+        reason = f"{chain} and {key} cannot be used ({error}); {wanted}"
+        raise ConfigError(f"{way}.tls_cert", reason) from error
 
 
 async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
@@ -258,3 +248,80 @@ async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
         now = trio.current_time()
         for session in list(sessions):
             session.end_if_due(now)
+
+
+# ---- submission
+
+
+@dataclass(slots=True)
+class Submission:
+    """What programs submit: from callers that have logged in, with a sender of their own, to anyone."""
+
+    config: Config
+    outside: Outside
+    services: IntakeServices
+
+    def backend_for(self, address: str, admit: Callable[[Caller], bool]) -> Backend:
+        credentials = self.services.credentials
+        logins = Logins(
+            known_caller=lambda login: credentials.known_caller(login.username, login.password_sha256),
+            admit=admit,
+            find_caller=lambda login: credentials.caller(login.username, login.password_sha256),
+            wrong_login=credentials.wrong_guess,
+            plaintext=self.config.smtp.allow_plaintext_auth and ipaddress.ip_address(address).is_loopback,
+        )
+        return Backend(
+            check_sender=partial(caller_sender, self._check),
+            check_recipient=any_recipient,
+            find_recipient=self._parse_recipient,
+            submit=self._submit,
+            most_recipients=RECIPIENTS,
+            logins=logins,
+        )
+
+    def adopt(self, config: Config) -> Callable[[], None]:
+        def apply() -> None:
+            self.config = config
+
+        return apply
+
+    def _check(self, caller: Caller) -> None:
+        self.services.rate.take(caller.idempotency_scope)
+        self.services.intake.check_open(caller)
+
+    async def _submit(self, message: Submit) -> str:
+        intake, caller = self.services.intake, message.caller
+        assert caller is not None  # noqa: S101 - a listener with logins
+        request_id = self.outside.identifier("req")
+        content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
+        submitted = await intake.submit(
+            caller, message.sender, message.recipients, content, request_id, secure=message.secure
+        )
+        return submitted.message_id
+
+    async def _parse_recipient(self, action: FindRecipient) -> Address | Rejected | Refused:
+        # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
+        try:
+            return await self.services.intake.workers.run(action.owner, inf, parse_address, action.text)
+        except (Rejected, Refused) as refused:
+            return refused
+
+
+async def serve(
+    config: Config,
+    outside: Outside,
+    services: IntakeServices,
+    stopping: trio.Event,
+    live: LiveSettings | None = None,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve submission until `stopping`; `started` returns the URLs of the listeners."""
+    submission = Submission(config, outside, services)
+    if live is not None:
+        live.join(submission.adopt)
+    service = SmtpService(
+        "smtp", smtp_files, config.smtp.message_memory, ACCOUNT_MEMORY_PART, submission.backend_for, services.known, log
+    )
+    binds = [("smtp", bind) for bind in config.smtp.bind] + [("smtps", bind) for bind in config.smtp.bind_tls]
+    await serve_service(config, service, binds, stopping, live, task_status=task_status)

@@ -63,11 +63,32 @@ DELIVERY_ATTEMPTS = Counter(
     ("pool", "result", "reply"),
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
 )
+UNSUBSCRIBES = Counter(
+    "appliance_unsubscribes_total",
+    ("result",),
+    "POSTs to links of one-click unsubscribe: recorded, repeated (they were before) or refused (a forged link).",
+)
 WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
+FEEDBACK_RECIPIENTS = Counter(
+    "appliance_feedback_recipients_total",
+    ("result",),
+    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown or other.",
+)
+FEEDBACK = Counter(
+    "appliance_feedback_total",
+    ("address", "result"),
+    "Feedback read, by address (bounce or fbl) and what came of it: late_bounced, complained, delayed, repeated, …",
+)
+REPORTS_READ = Counter(
+    "appliance_reports_total",
+    ("kind", "result"),
+    "Reports about domains that were read, dmarc or tls: recorded, repeated, or why they do not count.",
+)
 CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by retention: bodies, messages, events, books, expired (keys, sessions, webhook logs); or pages freed.",
+    "Deleted by retention: bodies, messages, events, complaints, books, expired (keys, sessions, reports, webhook "
+    "logs); or pages freed.",
 )
 LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
 STORE_RECONNECTS = SharedCounter(
@@ -98,7 +119,8 @@ LOOP_LAG = Histogram(
 
 COUNTERS = (
     *(MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED),
-    *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS),
+    *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS, REPORTS_READ, FEEDBACK_RECIPIENTS, FEEDBACK),
+    UNSUBSCRIBES,
 )
 HISTOGRAMS = (
     ACCEPT_SECONDS,

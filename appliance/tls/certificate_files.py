@@ -42,6 +42,13 @@ def smtp_files(config: Config) -> Files:
     return chain, key
 
 
+def inbound_files(config: Config) -> Files:
+    """The files of the listener for feedback: its own, or else those of SMTP submission."""
+    if config.inbound.tls_cert is not None and config.inbound.tls_key is not None:
+        return config.inbound.tls_cert, config.inbound.tls_key
+    return smtp_files(config)
+
+
 def _acme_files(config: Config) -> Files:
     """The file that ACME writes; until then a self-signed one, so that no start waits for an authority."""
     file = acme_directory(config) / ACME_FILE

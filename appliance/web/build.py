@@ -13,7 +13,7 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system import memory
-from appliance.web import openapi, pages
+from appliance.web import openapi, pages, unsubscribe
 from appliance.web.app import ApiServices, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.body import BodyBudgets
@@ -47,7 +47,12 @@ def build(
         check_webhook_url=check_webhook_url,
         stopping=stopping,
     )
-    blueprints = (openapi.blueprint(config.http.base_url), pages.blueprint())
+    site = pages.read_site()
+    blueprints = (
+        openapi.blueprint(config.http.base_url),
+        pages.blueprint(site),
+        unsubscribe.blueprint(site, services),
+    )
     app = create_app(auth, [routes(services) for routes in openapi.ROUTES], blueprints)
     return Edge(
         intake=intake,

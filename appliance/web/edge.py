@@ -15,6 +15,7 @@ import trio
 
 from appliance.config.settings import HttpSettings
 from appliance.errors import Code, Refused
+from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
@@ -50,6 +51,7 @@ from appliance.web.http1 import Peer
 from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
+UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
 
 AsgiSend = Callable[[Any], Awaitable[None]]
 AsgiScope = dict[str, Any]
@@ -180,7 +182,9 @@ class Edge:
         authorization = headers.get(b"authorization")
         scope["appliance"] = (exchange.request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
-            # No route outside /v1 takes a body: one that was announced stays unread.
+            # No other route outside /v1 takes a body: one that was announced stays unread.
+            if scope["method"] == "POST" and scope["path"].startswith(f"{UNSUBSCRIBE_PATH}/"):
+                await self._read_away(exchange, client_network(address))
             await self.pages(scope, _once(b""), exchange.pass_on)
             return
         length = declared_length(headers, V1_BODY)
@@ -194,6 +198,12 @@ class Edge:
             self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self.pages(scope, _once(bytes(body)), exchange.pass_on)
+
+    async def _read_away(self, exchange: "_AsgiExchange", network: str) -> None:
+        """Read the body of a link's POST, in which there is nothing to know (RFC 8058 3.2)."""
+        length = declared_length(exchange.headers, UNSUBSCRIBE_BODY)
+        async with RequestBody(exchange.receive, length, UNSUBSCRIBE_BODY, self.budgets.of_network(network)):
+            pass
 
     # ---- checks
 

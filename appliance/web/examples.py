@@ -108,8 +108,9 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
         }
     },
     "SuppressionRequest": {"address": {"address": "ada@example.net", "reason": "asked not to be written to"}},
+    "UnsubscribeTagsRequest": {"tags": {"tags": ["newsletter", "offers"]}},
     "WebhookRequest": {
-        "all events": {"url": "https://hooks.example.net/mail"},
+        "final results": {"url": "https://hooks.example.net/mail"},
         "bounces": {"url": "https://hooks.example.net/mail", "events": ["email.bounced"], "enabled": True},
     },
 }
@@ -132,10 +133,21 @@ ERROR_TEXTS = {
     Code.IDEMPOTENCY_IN_PROGRESS: "The first request with this Idempotency-Key is still running.",
 }
 
-_RESULTS = {
-    EventType.DELIVERED: (250, _REPLY),
-    EventType.BOUNCED: (550, "550 5.1.1 No such user here"),
-    EventType.FAILED: (451, "451 4.7.1 Try again later"),
+_RESULTS: dict[EventType, dict[str, Any]] = {
+    EventType.DELIVERED: {"smtp_code": 250, "smtp_response": _REPLY},
+    EventType.BOUNCED: {"smtp_code": 550, "smtp_response": "550 5.1.1 No such user here"},
+    EventType.FAILED: {"smtp_code": 451, "smtp_response": "451 4.7.1 Try again later"},
+    EventType.DELAYED: {
+        "smtp_code": 452,
+        "smtp_response": "452 4.2.2 The mailbox is full",
+        "bounce_class": "mailbox_full",
+    },
+    EventType.LATE_BOUNCED: {
+        "smtp_code": 550,
+        "smtp_response": "550 5.1.1 No such user here",
+        "bounce_class": "invalid_recipient",
+    },
+    EventType.COMPLAINED: {},
 }
 
 
@@ -147,14 +159,11 @@ def event_example(name: str) -> dict[str, Any]:
     """The body of a post of this type."""
     data: dict[str, Any] = {"subject": PING_SUBJECT, "test": True}
     if name != PING_TYPE:
-        code, reply = _RESULTS[EventType(name)]
         data = {
             "email_id": _EMAIL_ID,
             "recipient_id": _RECIPIENT_ID,
             "to": "ada@example.net",
             "from": "orders@example.com",
             "subject": "Your order",
-            "smtp_code": code,
-            "smtp_response": reply,
-        }
+        } | _RESULTS[EventType(name)]
     return {"id": "evt_19811c37e9c0d2b1a4f7836e05c9281d", "type": name, "created_at": _LATER, "data": data}

@@ -24,11 +24,13 @@ from appliance.web.api.admin_queue import AdminQueueRoutes
 from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
 from appliance.web.api.emails import EmailRoutes
+from appliance.web.api.feedback import FeedbackRoutes
 from appliance.web.api.login import LoginRoutes, SessionRoutes
 from appliance.web.api.send_test import SendTestRoutes
 from appliance.web.api.stats import StatsRoutes
 from appliance.web.api.suppressions import SuppressionRoutes
 from appliance.web.api.templates import TemplateRoutes
+from appliance.web.api.unsubscribe_tags import UnsubscribeTagRoutes
 from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import HealthRoutes, Routes
@@ -57,12 +59,13 @@ class _Tag:
 _TAGS = (
     _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
-    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes)),
+    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
     _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
     _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
     _Tag("Templates", "Subjects and bodies with placeholders, stored under an alias.", (TemplateRoutes,)),
     _Tag("Suppressions", "Addresses that the account no longer sends to.", (SuppressionRoutes,)),
+    _Tag("Unsubscribe", "Tags whose messages get a link to unsubscribe by one click.", (UnsubscribeTagRoutes,)),
     _Tag("Webhook", "Where results are posted, and the history of posts.", (WebhookRoutes, WebhookDeliveryRoutes)),
     _Tag(
         "Administration",
@@ -235,6 +238,9 @@ _EVENTS = {
     EventType.DELIVERED.value: "The recipient's mail server accepted the message.",
     EventType.BOUNCED.value: "The recipient was refused permanently; its credit is returned.",
     EventType.FAILED.value: "Delivery to the recipient was given up: all attempts are used up, or it was cancelled.",
+    EventType.DELAYED.value: "The recipient was deferred for the first time an hour or more after it was accepted.",
+    EventType.LATE_BOUNCED.value: "A bounce came by mail after the recipient's server had accepted the message.",
+    EventType.COMPLAINED.value: "A mailbox provider reported that the recipient has marked the message as spam.",
     PING_TYPE: "A ping asked for a test event.",
 }
 _EVENT_DESCRIPTION = (

@@ -57,6 +57,7 @@ class Section(NamedTuple):
 DASHBOARD_SECTIONS = (
     Section("overview", DASHBOARD_ROOT, "Overview", "o"),
     Section("messages", f"{DASHBOARD_ROOT}/messages", "Messages", "m"),
+    Section("feedback", f"{DASHBOARD_ROOT}/feedback", "Feedback", "f"),
     Section("domains", f"{DASHBOARD_ROOT}/domains", "Domains", "d"),
     Section("templates", f"{DASHBOARD_ROOT}/templates", "Templates", "t"),
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
@@ -70,15 +71,29 @@ WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates"})
 LOGIN = "login"
 
 
-def blueprint() -> Blueprint:
-    routes = Blueprint("pages", __name__)
+class Site(NamedTuple):
+    """The static files by name, and the templates of pages.
+
+    `version` is part of every file's address, and made of all their content: so a browser may cache a file, modules
+    import each other by relative names, and after an update no page mixes old files with new ones.
+    """
+
+    files: dict[str, SiteFile]
+    version: str
+    templates: Environment
+
+
+def read_site() -> Site:
     own = files("appliance.web")
-    site = dict(_site_files(own / "static"))
-    # Part of every file's address, and made of all their content: so a browser may cache a file, modules import each
-    # other by relative names, and after an update no page mixes old files with new ones.
-    current = hashlib.sha256("".join(f"{name} {site[name][2]}\n" for name in sorted(site)).encode()).hexdigest()[:12]
+    found = dict(_site_files(own / "static"))
+    version = hashlib.sha256("".join(f"{name} {found[name][2]}\n" for name in sorted(found)).encode()).hexdigest()[:12]
     loader = FunctionLoader(lambda name: (own / "templates" / name).read_text(encoding="utf-8"))
-    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return Site(found, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
+
+
+def blueprint(read: Site) -> Blueprint:
+    routes = Blueprint("pages", __name__)
+    site, current, templates = read
     preview = templates.get_template("preview.html").render()
 
     def frame(section: str, title: str) -> str:

@@ -17,11 +17,11 @@ const SignatureHeader = "Service-Signature"
 // DefaultTolerance is how far the time of a webhook may be from now.
 const DefaultTolerance = 5 * time.Minute
 
-// Event is what a webhook tells: the final result of one recipient. The same
+// Event is what a webhook tells: what became of one recipient. The same
 // event may come more than once; its ID is then the same.
 type Event struct {
 	ID        string    `json:"id"`
-	Type      string    `json:"type"` // "email.delivered", "email.bounced", "email.failed", "webhook.test", …
+	Type      string    `json:"type"` // "email.delivered", "email.bounced", "email.failed", "email.delayed", …
 	CreatedAt time.Time `json:"created_at"`
 	Data      EventData `json:"data"`
 }
@@ -36,6 +36,7 @@ type EventData struct {
 	Subject      string `json:"subject,omitempty"`
 	SMTPCode     int    `json:"smtp_code,omitempty"`
 	SMTPResponse string `json:"smtp_response,omitempty"`
+	BounceClass  string `json:"bounce_class,omitempty"` // only in "email.delayed" and "email.late_bounced"
 	Test         bool   `json:"test,omitempty"`
 }
 

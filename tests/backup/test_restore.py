@@ -311,7 +311,8 @@ async def test_an_installation_is_not_overwritten(data_dir: Path, backup: Path) 
 
 async def test_what_is_put_aside_can_be_put_back(data_dir: Path, backup: Path) -> None:
     """Database, log and key are kept together in one directory, and no log of the old is left to the new."""
-    change(data_dir, "INSERT INTO suppressions SELECT id, 'x@example.net', 'later', 0 FROM accounts")
+    columns = "account_id, address, reason, created_at"
+    change(data_dir, f"INSERT INTO suppressions ({columns}) SELECT id, 'x@example.net', 'later', 0 FROM accounts")
     (data_dir / f"{FILE_NAME}-wal").write_bytes(b"a log of another time")
     restored = await restore(backup, data_dir, OUTSIDE, nothing, force=True)
     assert restored.kept is not None
@@ -357,7 +358,7 @@ ONLY_IN_THE_LOG = "only-in-the-log@example.net"
 def crashed(data_dir: Path, tmp_path: Path) -> Path:
     """An installation whose last commit is in the log only, as after a power cut."""
     connection = open_writer(data_dir / FILE_NAME)
-    sql = "INSERT INTO suppressions SELECT id, ?, 'later', 0 FROM accounts"
+    sql = "INSERT INTO suppressions (account_id, address, reason, created_at) SELECT id, ?, 'later', 0 FROM accounts"
     connection.execute(sql, (ONLY_IN_THE_LOG,)).fetchall()
     copied = shutil.copytree(data_dir, tmp_path / "crashed")
     connection.close()

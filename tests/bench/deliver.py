@@ -6,6 +6,7 @@
     .venv/bin/python -m tests.bench.deliver --backlog 1000000   # the start with a full queue: first delivery, memory
     .venv/bin/python -m tests.bench.deliver --backlog 1000000 --domains 10000
     .venv/bin/python -m tests.bench.deliver --sinking           # throughput from 1,000 to 500,000 queued
+    .venv/bin/python -m tests.bench.deliver --return-paths      # with a token in MAIL FROM, against without
 
 Needs root and `apt-get install postfix opendkim`; starts and stops them itself, in directories and on ports of their
 own. Every message is about 2 KB to one recipient, sent on 20 kept connections, and goes on in 20 sessions to Debian's
@@ -183,11 +184,16 @@ def started(directory: Path, account: Provisioned, dns_port: int, sink_port: int
 
 def retire_rsa(running: Running) -> None:
     """Let only the Ed25519 keys sign from now on: there is no setting for it."""
+    change(running, "UPDATE dkim_keys SET retired_at = 1 WHERE algorithm = 'rsa'")
+
+
+def change(running: Running, sql: str) -> None:
+    """Change what the server reads once a second."""
     connection = apsw.Connection(str(running.data_dir / FILE_NAME))
     connection.set_busy_timeout(10_000)
-    connection.execute("UPDATE dkim_keys SET retired_at = 1 WHERE algorithm = 'rsa'")
+    connection.execute(sql)
     connection.close()
-    time.sleep(2)  # a running server looks for new keys once a second
+    time.sleep(2)
 
 
 def send_over_http(running: Running, messages: int) -> float:
@@ -304,6 +310,41 @@ def throughput_by_backlog(messages: int, rounds: int) -> None:
     print(f"ratio: {many / few:.2f} (wanted: 0.9)\n")
 
 
+def with_and_without_return_paths(rounds: int, messages: int) -> None:
+    """Deliveries a second of one server with a return path in use, and without; signed with Ed25519 only."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    seconds: dict[bool, list[float]] = {False: [], True: []}  # of the processor, for a thousand messages
+    with ExitStack() as stack:
+        directory, there = Path(stack.enter_context(tempfile.TemporaryDirectory())), stack.enter_context(sink())
+        account = add_account(directory / "data", "demo", credit=CREDITS)
+        inbound = f'[inbound]\nbind = ["127.0.0.1:{free_port()}"]'
+        running = stack.enter_context(
+            started(directory, account, stack.enter_context(names(1)), there.port, more=inbound)
+        )
+        send = partial(send_over_http, running)
+        measure(there, send, SESSIONS * 5)
+        retire_rsa(running)
+        for number in range(rounds):
+            print(f"\rround {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}", end="", flush=True)
+            for used in (False, True) if number % 2 else (True, False):
+                change(running, f"UPDATE domains SET return_path_at = {'1' if used else 'NULL'}")
+                before = processor_seconds(running)
+                rates[used].append(measure(there, send, messages))
+                seconds[used].append((processor_seconds(running) - before) / messages * 1_000)
+        time.sleep(1)  # lines of the log come after what they tell
+        assert running.log_file.read_bytes().count(b'"mail_from"') == rounds * messages
+    print("\r", end="")
+    for used, seen in rates.items():
+        name = "with return paths" if used else "without return paths"
+        spread = f"{min(seen):,.0f} to {max(seen):,.0f}"
+        used_seconds = f"{statistics.median(seconds[used]):.3f} ms of the processor each"
+        print(f"{name:<34}{statistics.median(seen):>8,.0f} messages/s  ({spread}), {used_seconds}")
+    pairs = [on / off for on, off in zip(rates[True], rates[False], strict=True)]
+    costs = [on / off for on, off in zip(seconds[True], seconds[False], strict=True)]
+    print(f"ratio: {statistics.median(pairs):.3f}, the median of {rounds} pairs (wanted: 0.97);", end=" ")
+    print(f"of the processor's time: {statistics.median(costs):.3f} (wanted: 1.03)\n")
+
+
 def drain(there: Sink, directory: Path, queued: int, messages: int) -> float:
     """Messages a second from the first arrival to the last of so many."""
     account = add_account(directory / "data", "demo", credit=CREDITS)
@@ -314,6 +355,13 @@ def drain(there: Sink, directory: Path, queued: int, messages: int) -> float:
         began = there.wait_until(warm)
         warm = there.arrived
         return (before + messages - warm) / (there.wait_until(before + messages) - began)
+
+
+def processor_seconds(running: Running) -> float:
+    """The processor's time that the server has used; unlike the rate it hardly depends on what else runs."""
+    assert running.process is not None
+    words = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(running: Running) -> int:
@@ -335,7 +383,11 @@ def main() -> None:
     parser.add_argument("--backlog", type=int, default=0, help="measure the start with so many queued")
     parser.add_argument("--domains", type=int, default=1, help="for so many domains, each in a pool of its own")
     parser.add_argument("--sinking", action="store_true", help="measure throughput out of long queues")
+    parser.add_argument("--return-paths", action="store_true", help="measure what return paths cost")
     options = parser.parse_args()
+    if options.return_paths:
+        with_and_without_return_paths(options.rounds, options.messages)
+        return
     if missing() or os.geteuid() != 0:
         sys.exit(f"needs root and Debian's postfix and opendkim; not found: {json.dumps(missing())}")
     shared = {"rounds": options.rounds, "messages": options.messages}

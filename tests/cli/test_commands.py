@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
+ELSEWHERE |= {"config path", "config check", "config show"}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 
@@ -538,13 +539,20 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
     last = {
         "account credit": ["5"],
         "account cap": ["5"],
+        "account role": ["admin"],
         "account password": ["--password-stdin"],
         "domain add": ["acme.example"],
+        "domain remove": ["zoo.example"],
         "domain records": ["acme.example"],
         "domain rotate": ["acme.example"],
         "credential revoke": [username],
         "key revoke": [key_id],
+        "suppressions add": ["ada@example.net"],
+        "suppressions remove": ["ada@example.net"],
+        "suppressions import": ["-"],
     }
+    acme.json("domain", "add", "acme", "zoo.example")
+    acme.json("suppressions", "add", "acme", "bob@example.net")
     for command, _ in leaves(main):
         if command in ELSEWHERE or command.startswith("queue "):
             continue

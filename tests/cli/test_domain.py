@@ -235,7 +235,9 @@ def verify(acme: Shell, code: int) -> Any:
 def publish(dns: Dns, found: list[dict[str, str]]) -> None:
     """Put records into DNS."""
     for record in found:
-        dns.server.zone[record["name"]] = {"TXT": [zone_text(record["value"])]}
+        value = zone_text(record["value"]) if record["type"] == "TXT" else record["value"]
+        there = dns.server.zone.get(record["name"], {})
+        dns.server.zone[record["name"]] = {**there, record["type"]: [value]}
 
 
 def test_verify_is_content_when_all_is_published(acme: Shell, dns: Dns) -> None:
@@ -291,3 +293,44 @@ def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> Non
     answer = verify(acme, 0)
     assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 2
     assert "(of a retired key)" in acme.text("domain", "verify", "acme", "acme.example")
+
+
+# ---- return paths
+
+
+def test_a_return_path_is_shown_where_feedback_is_taken(acme: Shell, dns: Dns) -> None:
+    """Its records come with a listener; verify puts it to use once both are there, and fails if one leads elsewhere."""
+    assert len(records(acme)) == 4
+    acme.config.write_text(f'{acme.config.read_text()}[inbound]\nbind = ["127.0.0.1:2525"]\n')
+    wanted = records(acme)
+    added = {(record["name"], record["type"]): record["value"] for record in wanted[4:]}
+    assert added == {
+        ("bounces.acme.example", "MX"): f"10 {HOST}.",
+        ("bounces.acme.example", "TXT"): f"v=spf1 a:{HOST} -all",
+        ("_smtp._tls.acme.example", "TXT"): "v=TLSRPTv1; rua=mailto:tlsrpt@bounces.acme.example",
+    }
+    publish(dns, wanted[:4])
+    answer = verify(acme, 0)
+    assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 3
+    assert "(optional)" in acme.text("domain", "verify", "acme", "acme.example")
+    assert acme.json("domain", "list", "acme")["domains"][0]["return_path_at"] is None
+    publish(dns, wanted)
+    verify(acme, 0)
+    assert acme.json("domain", "list", "acme")["domains"][0]["return_path_at"] is not None
+    dns.server.zone["elsewhere.example"] = {"A": ["192.0.2.1"]}
+    publish(dns, [{**wanted[4], "value": "10 elsewhere.example."}])
+    assert [record["note"] for record in verify(acme, 1)["records"]][4] == (
+        "mail for it goes to elsewhere.example, not to mail.example.com"
+    )
+
+
+def test_a_return_path_is_chosen_when_a_domain_is_added(acme: Shell) -> None:
+    """At first or later; a name elsewhere is refused in one line, and changes nothing."""
+    for name, wrong in (("new.example", "bounces.other.example"), ("acme.example", "acme.example")):
+        told = acme.refused("domain", "add", "acme", name, "--return-path", wrong)
+        assert f"return_path: '{wrong}' is not below {name}: choose a name such as bounces.{name}" in told
+    assert [each["name"] for each in acme.json("domain", "list", "acme")["domains"]] == ["acme.example"]
+    chosen = acme.json("domain", "add", "acme", "acme.example", "--return-path", "RP.acme.example")
+    assert chosen["return_path"] == "rp.acme.example"
+    assert acme.json("domain", "add", "acme", "acme.example")["return_path"] == "rp.acme.example"
+    assert len(names(records(acme))) == 2

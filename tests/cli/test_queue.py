@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import WarmupSettings
-from appliance.model.mail import NewMessage, RecipientStatus
+from appliance.model.mail import BounceClass, LateBounce, NewMessage, RecipientStatus
 from appliance.model.queue import PoolState, SlowedAccount
 from appliance.model.warmup import begin
 from appliance.outside import Outside
@@ -314,6 +315,7 @@ def test_each_recipient_is_explained(acme: Shell) -> None:
     assert (first["email"], first["status"], first["pool"]) == ("a@example.net", "deferred", "example.net")
     assert first["explanation"].startswith("deferred: try 2 of 12 at ")
     assert first["explanation"].endswith(" because mx.example.net said 451 4.7.1 greylisted")
+    assert (first["bounce_class"], first["late_bounce"]) == ("temporary", None)
     (attempt,) = first["attempts"]
     assert (attempt["number"], attempt["duration_ms"], attempt["mx_host"]) == (1, 412, "mx.example.net")
     acme.json("queue", "retry")
@@ -329,16 +331,42 @@ def test_an_explanation_is_readable(acme: Shell) -> None:
     assert lines[0].startswith(f"{message.id} of acme, accepted at ")
     assert lines[1:4] == ["from Shop <shop@example.com>: Hello", "", "a@example.net"]
     assert lines[4].startswith("  deferred: try 2 of 12 at ")
-    assert lines[5].startswith("    attempt 1 at ")
-    assert lines[5].endswith(
+    assert lines[5] == "  class of bounce: temporary"
+    assert lines[6].startswith("    attempt 1 at ")
+    assert lines[6].endswith(
         "412 ms, pool example.net: mx.example.net (192.0.2.1) over TLSv1.3, verified by PKIX:"
         " 451 4.7.1 greylisted -> deferred: attempt 2 of 12"
     )
-    assert len(lines) == 6
+    assert len(lines) == 7
     shown = acme.text("explain", message.id, "--dialogue")
     assert "           3 ms  C  EHLO mail.example.com" in shown.splitlines()
     (recipient,) = acme.json("explain", message.id, "--dialogue")["recipients"]
     assert recipient["attempts"][0]["dialogue"][0] == {"ms": 0, "speaker": "S", "text": "220 mx.example.net ESMTP"}
+
+
+def test_a_late_bounce_is_explained(acme: Shell) -> None:
+    """It stands beside the delivery, which it does not undo."""
+    late = LateBounce(1_750_000_000_000_000, 550, "550 5.1.1 no such user", BounceClass.INVALID_RECIPIENT)
+
+    async def deliver(store: Store, _: str) -> None:
+        (due,) = await stored_mail.due(store, message)
+        await stored_mail.finish(store, OUTSIDE, due, RecipientStatus.DELIVERED, 250)
+        stored = {"id": message.id, "late": msgspec.json.encode(late).decode()}
+        await store.engine.change(
+            "UPDATE recipients SET late_bounce = :late WHERE message_id = :id RETURNING 1", stored
+        )
+
+    message = accept(acme, "a@example.net")
+    changed(acme, deliver)
+    (recipient,) = acme.json("explain", message.id)["recipients"]
+    assert (recipient["status"], recipient["bounce_class"]) == ("delivered", None)
+    assert recipient["late_bounce"] == {
+        "at": "2025-06-15T15:06:40.000Z",
+        "code": 550,
+        "response": "550 5.1.1 no such user",
+        "class": "invalid_recipient",
+    }
+    assert recipient["explanation"].endswith("; it bounced by mail at 2025-06-15 15:06:40: 550 5.1.1 no such user")
 
 
 def test_final_recipients_are_explained(acme: Shell) -> None:

@@ -86,6 +86,7 @@ def test_an_empty_file_gives_the_documented_defaults() -> None:
     assert (made.http.max_body, made.http.body_memory) == (16 * 2**20, 256 * 2**20)
     assert made.smtp.bind == (("0.0.0.0", 587),)
     assert made.smtp.bind_tls == (("0.0.0.0", 465),)
+    assert (made.inbound.bind, made.inbound.tls_cert, made.inbound.tls_key) == ((), None, None)
     assert not made.smtp.allow_plaintext_auth
     assert made.dns.resolvers == ()
     assert (made.delivery.mode, made.delivery.mx_port) == (DeliveryMode.DIRECT, 25)
@@ -457,7 +458,7 @@ def test_a_value_that_cannot_be(key: str, value: str, reason: str) -> None:
     assert refusal(setting(key, value)).startswith(f"{key}: {reason}")
 
 
-@pytest.mark.parametrize("section", ["http", "smtp"])
+@pytest.mark.parametrize("section", ["http", "smtp", "inbound"])
 @pytest.mark.parametrize(("given_key", "missing"), [("tls_cert", "tls_key"), ("tls_key", "tls_cert")])
 def test_certificate_and_key_go_together(section: str, given_key: str, missing: str, tmp_path: Path) -> None:
     """One of the two alone would be a server without TLS that looks like one with it."""
@@ -505,6 +506,7 @@ def test_a_certificate_by_acme_makes_it_https() -> None:
         (acme('[http]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of http."),
         (acme('bind = ["[::1]:25"]\n[smtp]\nbind = ["[::]:25"]'), "acme.bind: [::1]:25 cannot be had beside [::]:25"),
         (acme('[metrics]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of metr"),
+        (acme('[inbound]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of inbo"),
         (acme("http = false\n[smtp]\nbind = []\nbind_tls = []"), "acme.enabled: true, though no listener would use"),
     ],
 )

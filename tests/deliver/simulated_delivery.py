@@ -20,13 +20,13 @@ from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome import Retries
 from appliance.deliver.pool_limiters import PoolLimiters, Proofs
-from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Unsigned
+from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
 from appliance.deliver.providers import PoolLimits, ProviderPools
 from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Intervals, Scheduler
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
-from appliance.message.dkim import SigningKey
+from appliance.feedback.return_path import ReturnPaths
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
@@ -39,6 +39,7 @@ T = TypeVar("T")
 START = 1_750_000_000_000_000  # microseconds, on a summer's day
 DELAYS = (300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 28800.0, 43200.0, 43200.0)  # seconds: 48 hours
 OK = b"250 2.0.0 queued\r\n"
+INSTALLATION_KEY = b"k" * 32
 SIGNATURE = b"DKIM-Signature: v=1\r\n"
 NETWORKS = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))  # where the servers are
 SOURCES: dict[int, Address] = {4: ip_address("192.0.2.1"), 6: ip_address("2001:db8::1")}  # where mail leaves from
@@ -51,20 +52,21 @@ class FixedSigner:
     def __init__(self) -> None:
         self.signed = 0
         self.threads = 2
+        self.return_path: str | None = None  # of every domain
         self._made: dict[str, bytes] = {}
 
     def made(self, message_id: str) -> bytes | None:
         """As `Signer.made`."""
         return self._made.get(message_id)
 
-    def known_keys(self, account_id: str, domain: str) -> list[SigningKey] | None:
-        """As `Signer.known_keys`."""
+    def known(self, account_id: str, domain: str) -> Signing | None:
+        """As `Signer.known`."""
         return None
 
-    async def find_keys(self, account_id: str, domain: str) -> list[SigningKey]:
-        """As `Signer.find_keys`."""
+    async def find(self, account_id: str, domain: str) -> Signing:
+        """As `Signer.find`."""
         await trio.lowlevel.checkpoint()
-        return []
+        return Signing([], self.return_path)
 
     async def sign(self, messages: Sequence[Unsigned]) -> list[bytes]:
         """As `Signer.sign`."""
@@ -227,6 +229,7 @@ async def stage(
                 retries=Retries(DELAYS, outside.random),
                 limiters=limiters,
                 warmup=slowly,
+                return_paths=ReturnPaths(INSTALLATION_KEY),
             )
             new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
             scheduler = Scheduler(

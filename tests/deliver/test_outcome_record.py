@@ -18,7 +18,7 @@ from appliance.deliver.outcome import (
     outcome,
 )
 from appliance.deliver.smtp.protocol import TranscriptLine
-from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import BounceClass, DueRecipient, Outcome, RecipientStatus
 
 NOW = 1_750_000_000_000_000
 RETRIES = Retries((300.0, 600.0), lambda: 0.0)
@@ -32,12 +32,19 @@ def recipient(attempts: int = 0, address: str = "Ada@Example.net") -> DueRecipie
     return DueRecipient("rcp_1", "msg_1", "acc_1", address, "example.net", attempts, None, None, "a@b.c", "s", 1, 1)
 
 
-def made(judgement: Judgement, attempts: int = 0, text: str = "550 5.1.1 unknown", code: int | None = 550) -> Outcome:
+def made(
+    judgement: Judgement,
+    attempts: int = 0,
+    text: str = "550 5.1.1 unknown",
+    code: int | None = 550,
+    status: str | None = None,
+) -> Outcome:
     """The outcome of one attempt."""
     return outcome(
         recipient(attempts),
         judgement,
         code=code,
+        status=status,
         text=text,
         contact=CONTACT,
         now=NOW,
@@ -116,9 +123,60 @@ def test_a_long_reply_is_cut() -> None:
 def test_no_contact_leaves_the_record_empty() -> None:
     """Where no server was asked nothing is said about one."""
     text, contact = "4.4.3 no answer", Contact(NOW)
-    made_up = outcome(recipient(), TEMPORARY, code=None, text=text, contact=contact, now=NOW, retries=RETRIES)
+    made_up = outcome(
+        recipient(), TEMPORARY, code=None, status=None, text=text, contact=contact, now=NOW, retries=RETRIES
+    )
     (attempt,) = made_up.attempts
     assert (attempt.pool, attempt.mx_host, attempt.mx_address, attempt.tls, attempt.dialogue) == (None,) * 5
+
+
+UNWANTED = Judgement(Disposition.DEFERRED, FaultSide.SENDER, throttle=True)
+
+
+@pytest.mark.parametrize(
+    ("judgement", "code", "status", "text", "expected"),
+    [
+        (DELIVERED, 250, "2.0.0", "250 2.0.0 ok", None),
+        (TEMPORARY, 451, "4.7.1", "451 4.7.1 greylisted", BounceClass.TEMPORARY),
+        (TEMPORARY, 452, "4.2.2", "452 4.2.2 over quota", BounceClass.MAILBOX_FULL),
+        (TEMPORARY, None, None, "the mailbox is full of mail that was blocked", BounceClass.TEMPORARY),
+        (TEMPORARY, None, "4.4.3", "4.4.3 no answer", BounceClass.TEMPORARY),
+        (TEMPORARY, 552, None, "552 too many recipients", BounceClass.TEMPORARY),
+        (TEMPORARY, 250, None, "unexpected reply: 250 ok", BounceClass.TEMPORARY),
+        (UNWANTED, 554, None, "554 blocked, see the blocklist", BounceClass.REPUTATION),
+        (
+            Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT),
+            550,
+            "5.1.1",
+            "550 5.1.1 no",
+            BounceClass.INVALID_RECIPIENT,
+        ),
+        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 550, "5.1.1", "550 5.1.1 no such user", BounceClass.OTHER),
+        (Judgement(Disposition.BOUNCED, FaultSide.OTHER), 552, "5.2.2", "552 5.2.2 full", BounceClass.MAILBOX_FULL),
+        (Judgement(Disposition.BOUNCED, FaultSide.SENDER), 550, "5.7.26", "550 5.7.26 no", BounceClass.AUTHENTICATION),
+        (
+            Judgement(Disposition.BOUNCED, FaultSide.DOMAIN),
+            None,
+            "5.1.2",
+            "5.1.2 no such domain",
+            BounceClass.INVALID_RECIPIENT,
+        ),
+        (Judgement(Disposition.BOUNCED, FaultSide.DOMAIN), None, "5.4.6", "5.4.6 mail would loop", BounceClass.OTHER),
+        (
+            Judgement(Disposition.BOUNCED, FaultSide.MESSAGE),
+            None,
+            None,
+            "local: no SMTPUTF8, and the sender",
+            BounceClass.CONTENT,
+        ),
+    ],
+)
+def test_what_is_no_success_has_a_class(
+    judgement: Judgement, code: int | None, status: str | None, text: str, expected: BounceClass | None
+) -> None:
+    """A deferral is temporary unless the mailbox is full or we are not wanted; the last one fails with its class."""
+    assert made(judgement, code=code, status=status, text=text).bounce_class is expected
+    assert made(judgement, attempts=2, code=code, status=status, text=text).bounce_class is expected
 
 
 # ---- When a recipient is tried again: twelve attempts in two days, none at the same moment as its neighbo

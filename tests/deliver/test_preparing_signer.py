@@ -15,6 +15,7 @@ from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import Role
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.domains import Domains
 from tests.e2e.delivery.verifier import signatures, verifies
 
 MIME = b"From: shop@example.com\r\nTo: ada@example.net\r\nSubject: s\r\n\r\nHello.\r\n"
@@ -41,7 +42,7 @@ async def test_messages_are_signed_with_both_keys(store: Store) -> None:
     found: list[list[SigningKey]] = []
 
     async def find() -> None:
-        found.append(await signer.find_keys(account, "example.com"))
+        found.append((await signer.find(account, "example.com")).keys)
 
     async with trio.open_nursery() as nursery:
         for _ in range(5):
@@ -59,7 +60,7 @@ async def test_messages_are_signed_with_both_keys(store: Store) -> None:
 async def test_a_signature_is_remembered(store: Store) -> None:
     """What was made is known by its message afterwards, and that of a thousand messages before it no more."""
     signer, account = await prepared(store)
-    keys = [key for key in await signer.find_keys(account, "example.com") if key.algorithm is Algorithm.ED25519]
+    keys = [key for key in (await signer.find(account, "example.com")).keys if key.algorithm is Algorithm.ED25519]
     (signature,) = await signer.sign([Unsigned("msg_first", MIME, keys)])
     assert signer.made("msg_first") == signature
     await signer.sign([Unsigned(f"msg_{number}", MIME, keys) for number in range(SIGNATURES_KEPT)])
@@ -69,7 +70,7 @@ async def test_a_signature_is_remembered(store: Store) -> None:
 async def test_a_failure_is_the_messages_own(store: Store) -> None:
     """One that cannot be signed has the reason for its result, and its neighbours have their signatures."""
     signer, account = await prepared(store)
-    keys = await signer.find_keys(account, "example.com")
+    keys = (await signer.find(account, "example.com")).keys
     messages = [Unsigned("msg_1", MIME, keys), Unsigned("msg_2", b"no header", keys), Unsigned("msg_3", MIME, keys)]
     assert [type(result).__name__ for result in await signer.sign(messages)] == ["bytes", "ValueError", "bytes"]
     assert signer.made("msg_2") is None
@@ -78,7 +79,7 @@ async def test_a_failure_is_the_messages_own(store: Store) -> None:
 async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signatures are made in a thread, and the event loop goes on meanwhile."""
     signer, account = await prepared(store)
-    keys = await signer.find_keys(account, "example.com")
+    keys = (await signer.find(account, "example.com")).keys
     threads: list[int] = []
 
     def slow(mime: bytes, keys: list[SigningKey], *, now_seconds: int) -> bytes:
@@ -101,11 +102,39 @@ async def test_new_keys_are_noticed(store: Store) -> None:
     """After a rotation from the shell the new keys sign within a second."""
     now = Outside().now()
     signer, account = await prepared(store, Outside(now=lambda: now))
-    await signer.find_keys(account, "example.com")
+    await signer.find(account, "example.com")
     await SigningKeys(store, Outside(), KEY).rotate(account, "example.com")
     fresh = {key.selector for key in await store.dkim_keys.of(account, "example.com") if key.retired_at is None}
     now += KEYS_FRESH - 1
-    assert signer.known_keys(account, "example.com") is not None
+    assert signer.known(account, "example.com") is not None
     now += 1
-    assert signer.known_keys(account, "example.com") is None
-    assert {key.selector for key in await signer.find_keys(account, "example.com")} == fresh
+    assert signer.known(account, "example.com") is None
+    assert {key.selector for key in (await signer.find(account, "example.com")).keys} == fresh
+
+
+async def test_a_return_path_costs_no_query_for_each_message(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read with the keys, once a second, whether there is one or not; and not at all without a listener."""
+    asked = []
+    read = Domains.return_path
+
+    async def counted(self: Domains, account_id: str, name: str) -> str | None:
+        asked.append(name)
+        return await read(self, account_id, name)
+
+    monkeypatch.setattr(Domains, "return_path", counted)
+    now = Outside().now()
+    outside = Outside(now=lambda: now)
+    signer, account = await prepared(store, outside)
+    await signer.find(account, "example.com")
+    assert asked == []
+    signer = Signer(signer.keys, outside, return_paths=True)
+    for expected in (None, "bounces.example.com"):
+        for _ in range(3):
+            assert (await signer.find(account, "example.com")).return_path == expected
+        known = signer.known(account, "example.com")
+        assert known is not None
+        assert known.return_path == expected
+        domain = await store.domains.find(account, "example.com")
+        await store.domains.use_return_path(account, domain, in_use=True)
+        now += KEYS_FRESH
+    assert asked == ["example.com"] * 2

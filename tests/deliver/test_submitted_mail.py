@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from appliance.config.values import Share
 from appliance.deliver.attempt import Deliverer
+from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
 from appliance.model.mail import Caller, CredentialKind
@@ -34,7 +35,13 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
     free = FreeSpace(tmp_path, 0, 0, played.outside)
     door = MessageIntake(
-        played.store, played.outside, free, Quota(Share(), free), sandbox=False, hostname="mail.example.com"
+        played.store,
+        played.outside,
+        free,
+        Quota(Share(), free),
+        sandbox=False,
+        hostname="mail.example.com",
+        links=UnsubscribeLinks(b"k" * 32, ""),
     )
     sent = await door.submit(caller, "bounce@example.com", ["ada@a.test"], data, "req_1")
     played.scheduler.new_mail.request_poll()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from appliance.dns.check import CheckedRecord, RecordStatus, check, read_tags
-from appliance.dns.records import DnsRecord, RecordKind, records, spf_term
+from appliance.dns.records import DnsRecord, RecordKind, records, return_path_records, spf_term
 from appliance.model.mail import StoredDkimKey
 from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
@@ -189,3 +189,102 @@ async def test_the_policy_of_the_domain_above_counts() -> None:
 def test_tags_are_read_without_their_spaces() -> None:
     """A tag list is what RFC 6376 3.2 says, and rubbish in it is passed over."""
     assert read_tags(" v=DMARC1 ; p = none;; x;rua=mailto:a@b") == {"v": "DMARC1", "p": "none", "rua": "mailto:a@b"}
+
+
+# ---- the return path, and reports
+
+RETURN_PATH = "bounces.acme.example"
+RIGHT_SPF = "v=spf1 a:mail.example.com -all"
+
+
+def with_return_path(*receiving: str) -> list[DnsRecord]:
+    """The records of a domain on an installation that takes feedback at these hosts."""
+    return records("acme.example", HOST, [RSA], NOW, return_path=RETURN_PATH, receiving=receiving)
+
+
+async def return_path(zone: Zone, receiving: tuple[str, ...] = (HOST,)) -> list[CheckedRecord]:
+    """What becomes of the MX and the SPF of the return path."""
+    return await check(ZoneResolver({**SERVER, **zone}), HOST, return_path_records(RETURN_PATH, HOST, receiving))
+
+
+def test_feedback_has_records_where_it_is_taken() -> None:
+    """MX and SPF of the return path, and reports to it; nothing of that is needed to send."""
+    assert [(record.name, record.type, record.value, record.needed) for record in with_return_path(HOST)[1:]] == [
+        ("acme.example", "TXT", RIGHT_SPF, True),
+        ("_dmarc.acme.example", "TXT", f"v=DMARC1; p=none; rua=mailto:dmarc@{RETURN_PATH}", True),
+        (RETURN_PATH, "MX", "10 mail.example.com.", False),
+        (RETURN_PATH, "TXT", RIGHT_SPF, False),
+        ("_smtp._tls.acme.example", "TXT", f"v=TLSRPTv1; rua=mailto:tlsrpt@{RETURN_PATH}", False),
+    ]
+    assert [record.value for record in with_return_path()[1:]] == [RIGHT_SPF, "v=DMARC1; p=none"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "status"),
+    [
+        ({RETURN_PATH: {"MX": ["10 mail.example.com."]}}, RecordStatus.OK),
+        ({RETURN_PATH: {"MX": ["0 MAIL.example.com.", "20 backup.example."]}}, RecordStatus.OK),
+        ({RETURN_PATH: {"CNAME": ["mail.example.com."]}}, RecordStatus.OK),
+        ({RETURN_PATH: {"A": ["192.0.2.25"]}}, RecordStatus.OK),
+        ({RETURN_PATH: {"MX": ["10 mx.example."]}, "mx.example": {"A": ["192.0.2.25"]}}, RecordStatus.OK),
+        ({RETURN_PATH: {"MX": ["10 node2.example.com."]}, "node2.example.com": {"A": ["192.0.2.9"]}}, RecordStatus.OK),
+        ({}, RecordStatus.MISSING),
+        ({RETURN_PATH: {"TXT": [f'"{RIGHT_SPF}"']}}, RecordStatus.MISSING),
+        ({RETURN_PATH: {"MX": ["10 mx.example."]}, "mx.example": {"A": ["192.0.2.26"]}}, RecordStatus.DIFFERS),
+        (
+            {RETURN_PATH: {"MX": ["10 mail.example.com.", "10 mx.example."]}, "mx.example": {"A": ["192.0.2.26"]}},
+            RecordStatus.DIFFERS,
+        ),
+        ({RETURN_PATH: {"MX": ["10 nowhere.example."]}}, RecordStatus.DIFFERS),
+        ({RETURN_PATH: {"MX": ["0 ."]}}, RecordStatus.DIFFERS),
+        ({RETURN_PATH: {"A": ["192.0.2.26"]}}, RecordStatus.DIFFERS),
+        ({RETURN_PATH: {"MX": Trouble.SERVFAIL}}, RecordStatus.UNKNOWN),
+        ({RETURN_PATH: {"MX": ["10 mx.example."]}, "mx.example": {"A": Trouble.SERVFAIL}}, RecordStatus.UNKNOWN),
+        ({RETURN_PATH: {"MX": ["10 mail.example.com."]}, HOST: {}}, RecordStatus.DIFFERS),
+    ],
+)
+async def test_a_return_path_must_lead_here_first(zone: Zone, status: RecordStatus) -> None:
+    """By the name of a host of ours or by its address, with an MX or with a CNAME; backups may be anywhere."""
+    found = (await return_path(zone, (HOST, "node2.example.com")))[0]
+    assert found.status is status
+    assert found.is_wrong is (status is RecordStatus.DIFFERS)
+
+
+async def test_spf_of_the_return_path_is_that_of_its_name() -> None:
+    """The record of the From domain says nothing about it."""
+    right, wrong = text(RIGHT_SPF), text("v=spf1 -all")
+    for zone, status in (
+        ({RETURN_PATH: right}, RecordStatus.OK),
+        ({RETURN_PATH: {"CNAME": [f"{HOST}."]}, HOST: {"A": ["192.0.2.25"], **text("v=spf1 a -all")}}, RecordStatus.OK),
+        ({"acme.example": right}, RecordStatus.MISSING),
+        ({RETURN_PATH: wrong}, RecordStatus.DIFFERS),
+    ):
+        assert (await return_path(zone))[1].status is status
+
+
+async def test_a_name_too_long_for_a_token_is_not_used() -> None:
+    """With 26 octets before the @ the address would be longer than 254."""
+    name = ".".join(["a" * 50] * 4 + ["bounces.acme.example"])
+    zone: Zone = {**SERVER, name: {"MX": [f"10 {HOST}."]}}
+    for longer, status in ((name[1:], RecordStatus.OK), (f"{'b' * 5}.{name}", RecordStatus.DIFFERS)):
+        zone = {**zone, longer: {"MX": [f"10 {HOST}."]}}
+        (mx, _) = await check(ZoneResolver(zone), HOST, return_path_records(longer, HOST, (HOST,)))
+        assert mx.status is status, len(longer)
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ([], RecordStatus.MISSING),
+        (["v=TLSRPTv1; rua=mailto:tlsrpt@bounces.acme.example"], RecordStatus.OK),
+        (["v=TLSRPTv1;rua=https://reports.example/"], RecordStatus.OK),
+        (["v=TLSRPTv1; "], RecordStatus.DIFFERS),
+        (["v=TLSRPTv1; rua=mailto:a@b.example", "v=TLSRPTv1; rua=mailto:c@d.example"], RecordStatus.DIFFERS),
+        (["something else"], RecordStatus.MISSING),
+    ],
+)
+async def test_tls_reports_may_go_anywhere(values: list[str], status: RecordStatus) -> None:
+    """Any address will do, and without a record nothing is wrong."""
+    zone: Zone = {"_smtp._tls.acme.example": {"TXT": [zone_text(value) for value in values]}}
+    (found,) = await check(ZoneResolver(zone), HOST, with_return_path(HOST)[-1:])
+    assert (found.status, found.is_wrong) == (status, False)

@@ -97,7 +97,7 @@ def test_every_event_has_its_row(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response", "test"]
+    "field", ["email_id", "recipient_id", "to", "from", "subject", "smtp_code", "smtp_response", "bounce_class", "test"]
 )
 def test_every_field_has_its_row(field: str) -> None:
     """Each field of `data` stands in the table."""

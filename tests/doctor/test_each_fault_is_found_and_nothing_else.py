@@ -1,6 +1,7 @@
 """A machine in order, and then with one thing wrong at a time: that is found, and nothing else is."""
 
 import datetime
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -8,14 +9,14 @@ import trio
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from appliance.doctor import FindingLevel
+from appliance.doctor import FindingLevel, RecordToPublish
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.times import DAY
 from tests import stored_mail
 from tests.doctor.world import ADDRESS, DOMAIN, HOST, LISTED, OUTSIDE, REVERSE, World, wrong
-from tests.fakes.dns import Trouble
+from tests.fakes.dns import Records, Trouble
 from tests.fakes.mx import FakeMx
 
 FAULT, WARNING = FindingLevel.FAULT, FindingLevel.WARNING
@@ -234,6 +235,43 @@ def test_each_fault_is_found_and_nothing_else(world: World, seed: str) -> None:
     for each in found:
         silent = each.check == "blocklist" and "could not be asked" in each.text
         assert each.level is FindingLevel.OK or each.advice or silent
+
+
+# ---- return paths
+
+RETURN_PATH = f"bounces.{DOMAIN}"
+RIGHT_MX, RIGHT_SPF = [f"10 {HOST}."], [f'"v=spf1 a:{HOST} -all"']
+
+
+@pytest.mark.parametrize(
+    ("shown", "levels"),
+    [
+        ({"MX": RIGHT_MX, "TXT": RIGHT_SPF}, []),
+        ({}, [WARNING, WARNING]),
+        ({"MX": RIGHT_MX}, [WARNING]),
+        ({"TXT": ['"v=spf1 -all"']}, [WARNING, WARNING]),  # a wildcard's, where no return path was begun
+        ({"MX": RIGHT_MX, "TXT": ['"v=spf1 -all"']}, [FAULT]),
+        ({"MX": ["10 mx.big.test."], "TXT": RIGHT_SPF}, [FAULT]),
+        ({"MX": Trouble.SERVFAIL, "TXT": RIGHT_SPF}, [WARNING]),
+    ],
+)
+def test_a_return_path_may_be_missing_but_not_wrong(
+    world: World, shown: dict[str, Records], levels: list[FindingLevel]
+) -> None:
+    """Mail goes without it; one that leads elsewhere loses what comes back. The records are told."""
+    world.zone[RETURN_PATH] = shown
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        world.settings["inbound"] = f'["127.0.0.1:{listener.getsockname()[1]}"]'
+        found = trio.run(world.examine)
+    findings = [each for each in found if each.check == "return_path"]
+    assert {each.subject for each in findings} == {RETURN_PATH}
+    assert [each.level for each in findings if each.level is not FindingLevel.OK] == levels
+    assert {each.check for each in found if each.level is not FindingLevel.OK} <= {"return_path"}
+    if not shown:
+        assert [record for each in findings for record in each.records] == [
+            RecordToPublish(RETURN_PATH, "MX", f"10 {HOST}."),
+            RecordToPublish(RETURN_PATH, "TXT", f"v=spf1 a:{HOST} -all"),
+        ]
 
 
 def test_the_services_group_may_read_the_private_key(world: World) -> None:

@@ -17,8 +17,12 @@ from appliance.doctor import Finding, FindingLevel, machine
 from appliance.doctor.examination import DOMAINS_AT_ONCE, Examination
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
+from appliance.model.reports import DmarcCounts, DmarcSource, ReportResult
 from appliance.model.warmup import begin
 from appliance.store import FILE_NAME, Store
+from appliance.store.engine import Tx
+from appliance.store.reports import record_dmarc_report
+from appliance.times import DAY
 from tests.doctor.world import ADDRESS, CONFIG, DOMAIN, HOST, OUTSIDE, REVERSE, World, wrong
 from tests.fakes.dns import Trouble, ZoneResolver
 from tests.fakes.mx import Answer, FakeMx
@@ -287,3 +291,30 @@ def test_what_others_could_read_is_reported(world: World, host: str) -> None:
     world.settings |= {"metrics": '["127.0.0.1:1", "10.0.0.1:1"]', "http_host": "127.0.0.1"}
     found = {each[1:] for each in wrong(trio.run(world.examine)) if each[0] is WARNING}
     assert not {check for check, subject in found if check == "listener" or subject == "http.tls_cert"}
+
+
+def test_reports_lead_to_the_next_step_of_the_policy(world: World) -> None:
+    """Two weeks of DMARC reports, of which all own mail passed: a stricter policy is proposed, and nothing is wrong."""
+    sources = (DmarcSource("192.0.2.1", 50, 50, 50, 50, 0, 0), DmarcSource("198.51.100.7", 2, 0, 0, 0, 0, 0))
+
+    def record(tx: Tx) -> None:
+        now = OUTSIDE.now()
+        for back in range(1, 15):
+            report = DmarcCounts(
+                org="google.com",
+                report_id=str(back),
+                begins_at=now - back * DAY,
+                domain=DOMAIN,
+                policy="none",
+                percentage=100,
+                sources=sources,
+            )
+            assert record_dmarc_report(tx, now, f"bounces.{DOMAIN}", report) is ReportResult.RECORDED
+
+    world.stored(lambda store: store.engine.write(record))
+    found = trio.run(world.examine)
+    assert wrong(found) == set()
+    (step,) = (each for each in found if each.check == "dmarc" and each.advice)
+    assert step.text == "100 % of 700 own messages passed, in reports of 14 days under p=none"
+    assert step.advice.startswith("Change the record to p=quarantine, unless")
+    assert step.records[0].value.startswith("v=DMARC1; p=quarantine")

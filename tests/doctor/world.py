@@ -45,6 +45,8 @@ bind = ["127.0.0.1:{smtp}"]
 bind_tls = []
 tls_cert = "{cert}"
 tls_key = "{key}"
+[inbound]
+bind = {inbound}
 [delivery]
 mode = "{mode}"
 mx_port = {mx}
@@ -166,6 +168,7 @@ def healthy(directory: Path, original: Path, url: str = "") -> World:
         "warmup": "false",
         "acme": "",
         "metrics": "[]",
+        "inbound": "[]",
         "relay_tls": "required",
         "relay_login": "",
         "allow_networks": '["127.0.0.0/8"]',

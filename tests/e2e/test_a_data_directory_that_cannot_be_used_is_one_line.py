@@ -45,8 +45,10 @@ COMMANDS = {
     "account resume": ("demo",),
     "account credit": ("demo", "5"),
     "account cap": ("demo", "5"),
+    "account role": ("demo", "admin"),
     "domain add": ("demo", "example.org"),
     "domain list": ("demo",),
+    "domain remove": ("demo", "example.com"),
     "domain records": ("demo", "example.com"),
     "domain rotate": ("demo", "example.com"),
     "domain verify": ("demo", "example.com"),
@@ -56,6 +58,11 @@ COMMANDS = {
     "key create": ("demo", "--scope", "full"),
     "key list": ("demo",),
     "key revoke": ("demo", "key_1"),
+    "suppressions list": ("demo",),
+    "suppressions add": ("demo", "ada@example.net"),
+    "suppressions remove": ("demo", "ada@example.net"),
+    "suppressions import": ("demo", "/dev/null"),
+    "suppressions export": ("demo",),
     "queue show": (),
     "queue retry": ("--pool", "google"),
     "queue cancel": ("msg_1",),
@@ -70,7 +77,17 @@ COMMANDS = {
     "doctor": (),
 }
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
-ELSEWHERE = {"verify", "install", "uninstall", "nodes list", "nodes drain"}  # these open none
+# These open none.
+ELSEWHERE = {
+    "verify",
+    "install",
+    "uninstall",
+    "nodes list",
+    "nodes drain",
+    "config path",
+    "config check",
+    "config show",
+}
 SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
-from appliance.model.mail import RecipientStatus, Role
+from appliance.model.mail import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.web.openapi import document
 from appliance.webhook.post import USER_AGENT_HEADER, signature_header
@@ -37,6 +37,7 @@ CONFIG = SchemathesisConfig.from_dict(
         },
     }
 )
+HTTPS = 'base_url = "https://mail.example.com"'  # so that there can be links to unsubscribe
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
 DOCUMENT = document("http://127.0.0.1")
@@ -50,7 +51,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     directory = tmp_path_factory.mktemp("openapi")
     with (
         served(DnsServer({})) as dns,
-        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER) as started,
+        appliance(directory, credit=None, dns=str(dns), webhooks=NO_RECEIVER, http=HTTPS) as started,
     ):
         template = {"subject": "s", "text": "t"}
         url = f"{started.url}/v1/templates/order-shipped"
@@ -105,6 +106,8 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         body |= WEBHOOK
     elif case.path == "/v1/domains":
         body["domain"] = "openapi.example"  # always the same: making keys takes its time
+        if body.get("return_path") is not None:
+            body["return_path"] = "bounces.openapi.example"
     elif case.path == "/v1/emails/test":
         case.body = {"to": "ada@example.net"}
     elif case.path == "/v1/admin/accounts":
@@ -180,6 +183,8 @@ def test_every_success_is_described(
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
     check(running, "GET", "/v1/suppressions", customer)
     check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
+    check(running, "PUT", "/v1/unsubscribe-tags", customer, {"tags": ["news"]})
+    check(running, "GET", "/v1/unsubscribe-tags", customer)
     check(running, "PUT", "/v1/webhook", customer, WEBHOOK)
     check(running, "GET", "/v1/webhook", customer)
     check(running, "POST", "/v1/webhook/rotate-secret", customer)
@@ -231,6 +236,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     waits = waiting(Caller(fickle, fickle.account, httpx.Client(), {}))
     check(running, "POST", f"/v1/emails/{waits}/cancel", fickle.login())
     check(running, "GET", "/v1/stats", customer)
+    check(running, "GET", "/v1/feedback?days=3", customer)
 
 
 def check_administration(running: Running, admin: dict[str, str]) -> None:
@@ -447,7 +453,7 @@ def test_webhooks_are_what_is_posted() -> None:
     assert set(DOCUMENT["webhooks"]) == {*EventType, PING_TYPE}
     made = envelope(
         "evt_1",
-        RecipientStatus.BOUNCED,
+        EventType.LATE_BOUNCED,
         1_750_000_000_123,
         email_id="msg_1",
         recipient_id="rcp_1",
@@ -456,9 +462,10 @@ def test_webhooks_are_what_is_posted() -> None:
         subject="s",
         smtp_code=550,
         smtp_response="550 no",
+        bounce_class="other",
     )
     fields: set[str] = set()
-    for name, posted in {"email.bounced": made, PING_TYPE: ping_envelope("evt_1", 1_750_000_000_123)}.items():
+    for name, posted in {"email.late_bounced": made, PING_TYPE: ping_envelope("evt_1", 1_750_000_000_123)}.items():
         operation = DOCUMENT["webhooks"][name]["post"]
         schema_of_one = operation["requestBody"]["content"]["application/json"]["schema"]
         event = json.loads(posted)

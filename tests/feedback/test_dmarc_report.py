@@ -1,13 +1,25 @@
 """DMARC aggregate reports: what they say is read, in every packing; DTDs, entities, depth and size are refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.feedback.dmarc_report import DMARC_ROWS, DmarcReport, DmarcRow, parse_dmarc_report, read_dmarc_report
+from appliance.feedback.dmarc_report import (
+    DMARC_ROWS,
+    MESSAGES_PER_ROW,
+    SOURCES_PER_REPORT,
+    DmarcReport,
+    DmarcRow,
+    dmarc_counts,
+    parse_dmarc_report,
+    read_dmarc_report,
+    summed,
+)
 from appliance.feedback.report_file import UnreadableReport
+from appliance.model.reports import OTHER_SOURCES, DmarcSource
 from appliance.times import SECOND
 from tests.feedback.report_mail import alone, as_mail, gzipped, zipped
 
@@ -136,3 +148,33 @@ def test_any_bytes_are_a_report_or_refused(data: bytes) -> None:
             parse_dmarc_report(document)
         except UnreadableReport:
             continue
+
+
+# ---- what is recorded
+
+
+def test_a_report_is_summed_by_source() -> None:
+    """Rows of one source are one, and what passed, was quarantined or rejected is counted in messages."""
+    rows = (
+        DmarcRow("192.0.2.1", 5, "none", dkim=True, spf=False, header_from="a.b"),
+        DmarcRow("192.0.2.1", 2, "reject", dkim=False, spf=False, header_from="c.a.b"),
+        DmarcRow("192.0.2.2", 3, "quarantine", dkim=False, spf=True, header_from="a.b"),
+    )
+    found = summed(replace(EXPECTED, rows=rows))
+    assert found.sources == (
+        DmarcSource("192.0.2.1", 7, 5, 5, 0, 0, 2),
+        DmarcSource("192.0.2.2", 3, 3, 0, 3, 3, 0),
+    )
+    assert (found.org, found.report_id, found.domain) == (EXPECTED.org, EXPECTED.report_id, EXPECTED.domain)
+    assert (found.begins_at, found.policy, found.percentage) == (EXPECTED.begins_at, "quarantine", 50)
+    assert dmarc_counts(alone(zipped(GOOGLE), "application/zip")) == summed(EXPECTED)
+
+
+def test_of_many_sources_those_that_fail_are_kept_apart() -> None:
+    """The others are summed without their addresses, and no count is larger than a database can add up."""
+    good = [DmarcRow(f"192.0.{n // 250}.{n % 250}", 10, "none", True, True, "a.b") for n in range(500)]
+    bad = [DmarcRow(f"198.51.100.{n}", 10**12 - 1, "none", False, False, "a.b") for n in range(100)]
+    sources = summed(replace(EXPECTED, rows=(*good, *bad))).sources
+    assert len(sources) == SOURCES_PER_REPORT + 1
+    assert {each.failed for each in sources[:100]} == {MESSAGES_PER_ROW}
+    assert sources[-1] == DmarcSource(OTHER_SOURCES, 4000, 4000, 4000, 4000, 0, 0)

@@ -1,5 +1,6 @@
 """TLS reports: what they say is read, as JSON and gzip; what is no report, too deep or too much is refused or cut."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -9,14 +10,20 @@ from hypothesis import strategies as st
 
 from appliance.feedback.report_file import UnreadableReport
 from appliance.feedback.tls_report import (
+    FAILURES_PER_DOMAIN,
+    SESSIONS_PER_POLICY,
+    TLS_DOMAINS,
     TLS_FAILURES,
     TLS_POLICIES,
     TlsFailure,
     TlsPolicyResult,
     TlsReport,
+    by_domain,
     parse_tls_report,
     read_tls_report,
+    tls_counts,
 )
+from appliance.model.reports import TlsDomainCounts
 from tests.feedback.report_mail import alone, as_mail, gzipped
 
 CORPUS = Path(__file__).parent / "corpus" / "tls"
@@ -122,3 +129,33 @@ def test_any_bytes_are_a_report_or_refused(data: bytes) -> None:
         parse_tls_report(data)
     except UnreadableReport:
         return
+
+
+# ---- what is recorded
+
+
+def test_a_report_is_summed_by_domain() -> None:
+    """Policies of one domain are one; failures are counted by server and type."""
+    expired = TlsFailure("certificate-expired", "mx.a.b", None, 2, "")
+    policies = (
+        TlsPolicyResult("sts", "a.b", (), 5, 2, (expired,)),
+        TlsPolicyResult("tlsa", "a.b", (), 1, 10**12, (expired, TlsFailure("dnssec-invalid", "", None, 10**12, ""))),
+        TlsPolicyResult("sts", "c.d", (), 7, 0, ()),
+    )
+    most = SESSIONS_PER_POLICY
+    assert by_domain(replace(EXPECTED, policies=policies)).domains == (
+        TlsDomainCounts("a.b", 6, most + 2, {("", "dnssec-invalid"): most, ("mx.a.b", "certificate-expired"): 4}),
+        TlsDomainCounts("c.d", 7, 0, {}),
+    )
+    found = tls_counts(alone(gzipped(GOOGLE), "application/tlsrpt+gzip"))
+    assert found == by_domain(EXPECTED)
+    assert (found.org, found.report_id, found.begins_at) == (EXPECTED.org, EXPECTED.report_id, DAY)
+
+
+def test_of_many_domains_and_failures_few_are_recorded() -> None:
+    """Those of the most sessions."""
+    failures = tuple(TlsFailure("validation-failure", f"mx{n}.a.b", None, n, "") for n in range(1000))
+    policies = tuple(TlsPolicyResult("sts", f"{n}.a.b", (), 1, 1, failures) for n in range(200))
+    found = by_domain(replace(EXPECTED, policies=policies)).domains
+    assert len(found) == TLS_DOMAINS
+    assert list(found[0].by_mx.values()) == list(range(999, 999 - FAILURES_PER_DOMAIN, -1))

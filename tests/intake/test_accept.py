@@ -13,6 +13,7 @@ import trio
 from appliance.config.values import Share
 from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
+from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
 from appliance.intake.limits import FreeSpace, Quota
@@ -24,6 +25,7 @@ from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import due_recipients
+from appliance.telemetry.log import MESSAGE_LOG
 from appliance.web.message_json import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message
@@ -31,6 +33,7 @@ from tests.running_appliance import Provisioned, provision
 from tests.store.samples import DAY, Clock
 
 HOST = "mail.example.com"
+LINKS = UnsubscribeLinks(b"k" * 32, f"https://{HOST}")
 HUGE = 2**62  # bytes no disk has
 
 
@@ -46,7 +49,9 @@ class Hall:
 
     def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> MessageIntake:
         free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
-        return MessageIntake(self.store, self.outside, free, Quota(Share(), free), sandbox=sandbox, hostname=HOST)
+        return MessageIntake(
+            self.store, self.outside, free, Quota(Share(), free), sandbox=sandbox, hostname=HOST, links=LINKS
+        )
 
     async def caller(self) -> Caller:
         """Who the SMTP credential stands for, now."""
@@ -410,3 +415,110 @@ async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> N
     records = {f"{key.selector}._domainkey.example.com.".encode(): record_value(key.key).encode() for key in keys}
     assert signatures(signature + fresh.message.mime) == 2
     assert [verifies(signature + fresh.message.mime, number, records) for number in range(2)] == [True, True]
+
+
+# ---- links to unsubscribe
+
+TAGGED = (b"X-Service-Tag: receipts, news",)
+
+
+async def sent_header(hall: Hall, **fields: Any) -> str:
+    """The header of a message sent over HTTP."""
+    body = {"from": "shop@example.com", "to": "Ada@example.net", "subject": "Hello", "text": "Hi"} | fields
+    body = {name: value for name, value in body.items() if value is not None}
+    request = decode(json.dumps(body).encode())
+    accepted = await hall.door().send(await hall.caller(), request, hall.outside.identifier("key"), "req_2", 100)
+    mime = await hall.store.messages.mime(json.loads(accepted.receipt)["id"])
+    assert mime is not None
+    return mime.partition(b"\r\n\r\n")[0].decode()
+
+
+async def submitted_header(hall: Hall, *fields: bytes, to: tuple[str, ...] = ()) -> str:
+    """The header of a message sent over SMTP."""
+    done = await hall.submit(message(*fields), *to)
+    mime = await hall.store.messages.mime(done.message_id)
+    assert mime is not None
+    return mime.partition(b"\r\n\r\n")[0].decode()
+
+
+def link_of(header: str) -> Unsubscription | None:
+    """What the link in a header asks for; None where there is none."""
+    found = [line for line in header.split("\r\n") if line.startswith("List-Unsubscribe")]
+    if not found:
+        return None
+    link, post = found
+    assert post == "List-Unsubscribe-Post: List-Unsubscribe=One-Click"
+    return LINKS.read(link.removeprefix(f"List-Unsubscribe: <https://{HOST}/unsubscribe/").removesuffix(">"))
+
+
+async def test_a_message_with_such_a_tag_has_a_link(hall: Hall) -> None:
+    """Over HTTP and SMTP alike, the first such tag is what its one recipient can unsubscribe from."""
+    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news", "other"])
+    wanted = Unsubscription(hall.account.account_id, "tag:news", "ada@example.net")
+    assert link_of(await sent_header(hall, tags=["receipts", "news", "other"])) == wanted
+    assert link_of(await submitted_header(hall, *TAGGED)) == wanted
+    for header in (await sent_header(hall, tags="receipts"), await submitted_header(hall)):
+        assert link_of(header) is None
+    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, [])
+    assert link_of(await sent_header(hall, tags=["news"])) is None
+
+
+async def test_a_message_with_such_a_template_has_a_link(hall: Hall) -> None:
+    """The template's alias is what one unsubscribes from, unless the message has such a tag."""
+    account_id = hall.account.account_id
+    await hall.store.templates.save(account_id, "weekly", "Hello", "Hi", None, unsubscribe=True)
+    fields = {"template": "weekly", "text": None, "subject": None}
+    wanted = Unsubscription(account_id, "template:weekly", "ada@example.net")
+    assert link_of(await sent_header(hall, **fields)) == wanted
+    await hall.store.unsubscriptions.replace_tags(account_id, ["news"])
+    assert link_of(await sent_header(hall, **fields, tags="news")) == replace(wanted, mail_list="tag:news")
+    await hall.store.templates.save(account_id, "weekly", "Hello", "Hi", None)
+    assert link_of(await sent_header(hall, **fields)) is None
+
+
+async def test_a_message_to_several_has_no_link(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One signed header goes to all, so that each could unsubscribe another; the log says why there is none."""
+    noted: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(MESSAGE_LOG, "keep", True)
+    monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: noted.append((event, fields)))
+    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news"])
+    assert link_of(await sent_header(hall, tags="news", bcc="grace@example.net")) is None
+    assert link_of(await submitted_header(hall, *TAGGED, to=("ada@example.net", "grace@example.net"))) is None
+    told = [fields for event, fields in noted if event == "no unsubscribe link"]
+    assert [each["list"] for each in told] == ["tag:news", "tag:news"]
+    assert {each["reason"] for each in told} == {"it has several recipients"}
+    # Two spellings of one address are one recipient.
+    assert link_of(await sent_header(hall, tags="news", cc="ADA@example.net")) is not None
+
+
+async def test_a_senders_own_link_stays_alone(hall: Hall) -> None:
+    """Who gives List-Unsubscribe, or has signed that there is none, keeps it so."""
+    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news"])
+    own = "<mailto:leave@example.com>"
+    headers = [
+        await sent_header(hall, tags="news", headers={"list-UNSUBSCRIBE": own}),
+        await submitted_header(hall, *TAGGED, f"List-unsubscribe: {own}".encode()),
+        await submitted_header(hall, *TAGGED, b"DKIM-Signature: v=1; h=From:List-Unsubscribe;\r\n b=x"),
+    ]
+    assert [header.lower().count("list-unsubscribe:") for header in headers] == [1, 1, 0]
+    assert not any("List-Unsubscribe-Post" in header for header in headers)
+
+
+async def test_a_link_is_signed(hall: Hall) -> None:
+    """Both signatures cover both fields: dkimpy accepts the message, and not with another link (RFC 8058 4)."""
+    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news"])
+    await hall.submit(message(*TAGGED))
+    (fresh,) = hall.store.new_mail.take()
+    mime = fresh.message.mime
+    keys = await SigningKeys(hall.store, hall.outside, b"k" * 32).in_use(hall.account.account_id, "example.com")
+    signature = sign(mime, keys, now_seconds=hall.clock() // 1_000_000)
+    records = {f"{key.selector}._domainkey.example.com.".encode(): record_value(key.key).encode() for key in keys}
+    assert [verifies(signature + mime, number, records) for number in range(2)] == [True, True]
+    for old, new in (
+        (b"List-Unsubscribe: <https://mail", b"List-Unsubscribe: <https://evil"),
+        (b"Post: List-Unsubscribe=One-Click", b"Post: none"),
+        (b"List-Unsubscribe:", b"List-Unsubscribe: <https://x.example>\r\nList-Unsubscribe:"),
+    ):
+        changed = signature + mime.replace(old, new)
+        assert changed != signature + mime
+        assert [verifies(changed, number, records) for number in range(2)] == [False, False]

@@ -26,7 +26,7 @@ FIELDS: dict[str, Any] = {
 
 def told(status: RecipientStatus = RecipientStatus.DELIVERED, **fields: Any) -> dict[str, Any]:
     """An envelope, read."""
-    body: dict[str, Any] = json.loads(envelope("evt_1", status, NOW, **{**FIELDS, **fields}))
+    body: dict[str, Any] = json.loads(envelope("evt_1", EVENT_TYPES[status], NOW, **{**FIELDS, **fields}))
     return body
 
 
@@ -109,7 +109,7 @@ def test_an_envelope_is_its_fields_in_order_without_the_empty_ones(
     body = {"id": "evt_1", "type": EVENT_TYPES[status], "created_at": rfc3339(now), "data": data}
     assert msgspec.json.encode(body) == envelope(
         "evt_1",
-        status,
+        EVENT_TYPES[status],
         now,
         email_id=email_id,
         recipient_id=recipient_id,

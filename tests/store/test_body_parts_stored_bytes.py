@@ -38,6 +38,7 @@ COUNT = f"""
         + coalesce(octet_length(v.text_body), 0) + coalesce(octet_length(v.html_body), 0)), 0)
     FROM template_versions v WHERE v.account_id = accounts.id)
     + (SELECT {SUPPRESSION} * count(*) FROM suppressions s WHERE s.account_id = accounts.id)
+    + (SELECT {SUPPRESSION} * count(*) FROM unsubscriptions u WHERE u.account_id = accounts.id)
 """
 
 
@@ -78,7 +79,8 @@ async def tidied(store: Store, clock: Clock, age: int) -> None:
 def test_all_that_writes_what_is_counted_counts_it() -> None:
     """A module of the store that adds or deletes messages, their bytes or template versions uses the count."""
     changes = re.compile(
-        r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions)\b|message_bodies SET mime"
+        r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions|unsubscriptions)\b"
+        r"|message_bodies SET mime"
     )
     modules = [each for each in Path(body_parts.__file__).parent.glob("*.py") if changes.search(each.read_text())]
     assert len(modules) >= 4
@@ -110,9 +112,15 @@ async def test_the_count_is_exact_whatever_happens(
         if choose.random() < 0.5:
             await store.templates.delete(maker.account_id, alias)
         await store.suppressions.add(maker.account_id, f"{choose.randint(0, 9)}@example.org", "manual")
+        await store.unsubscriptions.add(
+            maker.account_id, choose.choice(("tag:a", "tag:b")), f"{choose.randint(0, 9)}@x.y"
+        )
         if choose.random() < 0.5:
-            listed = await store.suppressions.page(maker.account_id, "", 5)
-            await store.suppressions.remove(maker.account_id, listed[-1].address)
+            entry = choose.choice(await store.suppressions.page(maker.account_id, "", 100))
+            if entry.mail_list:
+                await store.unsubscriptions.remove(maker.account_id, entry.mail_list, entry.address)
+            else:
+                await store.suppressions.remove(maker.account_id, entry.address)
         clock.now += choose.choice((DAY // 2, DAY, 2 * DAY))
         await bodies(store, clock)
         if choose.random() < 0.3:

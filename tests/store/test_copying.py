@@ -45,6 +45,7 @@ WORDS_OF = {
     ("messages", "source"): "api",
     ("credit_ledger", "kind"): "grant",
     ("hourly_counts", "kind"): "sent",
+    ("suppressions", "origin"): "manual",
 }
 NAMES = {("accounts", "id"): "account_id", ("users", "id"): "user_id", ("dkim_keys", "domain"): "name"}
 Dump = dict[str, list[tuple[Any, ...]]]

@@ -67,3 +67,70 @@ async def test_another_accounts_domain_is_not_found(store: Store, account: Accou
         with pytest.raises(Refused):
             await verb("acc_other", "a.example")
     assert (await store.domains.find(account.id, "a.example")).verified_at is None
+
+
+# ---- return paths
+
+
+async def test_a_return_path_has_a_default_and_is_used_from_when_it_is_shown(store: Store, account: Account) -> None:
+    """Below the domain unless another was chosen; delivery is told of one in use only, and not of one that changed."""
+    plain = await store.domains.register(account.id, "a.example")
+    chosen = await store.domains.register(account.id, "b.example", "rp.b.example")
+    assert [(each.return_path, each.return_path_at) for each in (plain, chosen)] == [
+        ("bounces.a.example", None),
+        ("rp.b.example", None),
+    ]
+    assert await store.domains.return_path(account.id, "a.example") is None
+    assert await store.domains.use_return_path(account.id, plain, in_use=True)
+    assert not await store.domains.use_return_path(account.id, plain, in_use=True)  # it is already
+    assert await store.domains.return_path(account.id, "a.example") == "bounces.a.example"
+    used = await store.domains.find(account.id, "a.example")
+    assert used.return_path_at is not None
+    await store.access.add_domain(account.id, "a.example", usable=True)
+    assert await store.domains.find(account.id, "a.example") == replace(used, usable=True)
+    await store.access.add_domain(account.id, "a.example", usable=True, return_path="rp.a.example")
+    assert await store.domains.return_path(account.id, "a.example") is None
+    assert not await store.domains.use_return_path(account.id, used, in_use=True)  # DNS was asked for another name
+    again = await store.domains.find(account.id, "a.example")
+    assert await store.domains.use_return_path(account.id, again, in_use=True)
+    assert await store.domains.use_return_path(account.id, again, in_use=False)
+    assert await store.domains.return_path(account.id, "a.example") is None
+
+
+async def test_a_removed_domain_has_no_return_path(store: Store, account: Account) -> None:
+    """Neither for what is still queued, nor for what comes in; added again, it begins anew."""
+    added = await store.domains.register(account.id, "a.example", "rp.a.example")
+    assert await store.domains.use_return_path(account.id, added, in_use=True)
+    await store.domains.remove(account.id, "a.example")
+    assert await store.domains.return_path(account.id, "a.example") is None
+    assert await store.domains.of_return_path("bounces.a.example") == []
+    again = await store.domains.register(account.id, "a.example")
+    assert (again.return_path, again.return_path_at) == ("bounces.a.example", None)
+
+
+async def test_the_owners_of_a_return_path_are_found_by_its_name(store: Store, account: Account) -> None:
+    """Default or chosen, in use or not; a domain and one below it, and several accounts, may have the same."""
+    other = await store.accounts.create("other", "other@example.org", "hash")
+    await store.domains.register(account.id, "news.a.example")
+    await store.domains.register(account.id, "a.example", "bounces.news.a.example")
+    await store.domains.register(other.id, "news.a.example")
+    await store.domains.register(other.id, "b.example")
+    expected = [(account.id, "a.example"), (account.id, "news.a.example"), (other.id, "news.a.example")]
+    assert await store.domains.of_return_path("bounces.news.a.example") == sorted(expected)
+    assert await store.domains.of_return_path("bounces.a.example") == []
+
+
+async def test_domains_are_visited_page_by_page(store: Store, account: Account) -> None:
+    """Usable ones, by account and name, those with a return path in use apart from the others."""
+    for name in ("a.example", "b.example", "c.example", "d.example"):
+        await store.access.add_domain(account.id, name, usable=name != "d.example")
+    used = await store.domains.find(account.id, "b.example")
+    await store.domains.use_return_path(account.id, used, in_use=True)
+
+    async def visited(after: str, most: int, *, in_use: bool) -> list[tuple[str, str]]:
+        found = await store.domains.with_return_path((account.id if after else "", after), most, in_use=in_use)
+        return [(owner, domain.name) for owner, domain in found]
+
+    assert await visited("", 1, in_use=False) == [(account.id, "a.example")]
+    assert await visited("a.example", 9, in_use=False) == [(account.id, "c.example")]
+    assert await visited("", 9, in_use=True) == [(account.id, "b.example")]

@@ -1,7 +1,9 @@
 """Recording outcomes: what an attempt means for recipient, message, credit and event, together."""
 
 import json
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,16 +12,23 @@ from msgspec.structs import replace
 from appliance.model.mail import (
     Account,
     Billing,
+    BounceClass,
+    LateBounce,
     LedgerKind,
     Message,
     MessageStatus,
     Recipient,
     RecipientStatus,
     Suppression,
+    SuppressionOrigin,
 )
+from appliance.model.webhooks import RESULT_EVENTS, EventType
+from appliance.outside import identifier_time
 from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.queue import message_result
+from appliance.times import HOUR
+from tests.store.hooks import save
 from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
@@ -210,6 +219,133 @@ async def test_several_attempts_are_numbered(store: Store, messages: Messages, a
     assert [number for number, _ in await attempts(store)] == [1, 2, 3, 4]
 
 
+async def test_a_class_is_kept_until_the_next_outcome(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Each outcome writes its class with the reply; a delivery has none."""
+    message_id = await accepted(store, messages)
+    (due,) = await store.queue.due(simulated=True, most=1)
+    assert (await only_recipient(store, account, message_id)).bounce_class is None
+    await store.queue.record([outcome(due, DEFERRED, clock(), bounce_class=BounceClass.TEMPORARY)])
+    assert (await only_recipient(store, account, message_id)).bounce_class is BounceClass.TEMPORARY
+    clock.now += 1000 * SECOND
+    await record(store, clock, [DELIVERED])
+    assert (await only_recipient(store, account, message_id)).bounce_class is None
+
+
+async def test_a_suppressed_recipient_has_a_class(store: Store, messages: Messages, account: Account) -> None:
+    """No server was asked, so it is none of those that servers give."""
+    await store.suppressions.add(account.id, "gone@x.example", "by hand")
+    message_id = await accepted(store, messages, "gone@x.example")
+    assert (await only_recipient(store, account, message_id)).bounce_class is BounceClass.OTHER
+
+
+# ---- delayed recipients
+
+
+async def delays(store: Store) -> list[dict[str, Any]]:
+    """The bodies of all posts that tell of a delay."""
+    query = "SELECT request_body FROM webhook_deliveries WHERE type = 'email.delayed' ORDER BY id"
+    return [json.loads(body) for (body,) in await store.engine.rows(query, {})]
+
+
+async def defer(store: Store, at: int) -> None:
+    """Record a deferral for the recipient that is due."""
+    (due,) = await store.queue.due(simulated=True, most=1)
+    full = BounceClass.MAILBOX_FULL
+    await store.queue.record([outcome(due, DEFERRED, at, next_attempt_at=at, bounce_class=full)])
+
+
+async def test_a_delay_is_told_once(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """By the first deferral an hour or more after the acceptance, however late, and by none after it."""
+    await save(store, account.id, EventType.DELAYED)
+    message_id = await accepted(store, messages)
+    accepted_at = (await message(store, account, message_id)).created_at
+    for minutes, told in ((0, 0), (30, 0), (59, 0), (150, 1), (151, 1), (6000, 1)):
+        clock.now = accepted_at + minutes * 60 * SECOND + 2 * SECOND
+        await defer(store, clock())
+        assert len(await delays(store)) == told
+    (event,) = await delays(store)
+    (recipient,) = (await message(store, account, message_id)).recipients
+    assert event["type"] == "email.delayed"
+    assert event["data"] == {
+        "email_id": message_id,
+        "recipient_id": recipient.id,
+        "to": "b@example.net",
+        "from": "a@example.com",
+        "subject": "A subject",
+        "smtp_code": 451,
+        "smtp_response": "451 4.3.0 Try again later",
+        "bounce_class": "mailbox_full",
+    }
+    assert await events(store) == []
+    clock.now += 2 * SECOND
+    await record(store, clock, [DELIVERED])
+    assert [each["type"] for each in await events(store)] == ["email.delivered"]
+    assert len(await delays(store)) == 1
+
+
+async def test_an_hour_is_the_limit(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """A microsecond before it there is no delay; at it there is."""
+    await save(store, account.id)
+    new = messages.new()
+    await store.messages.accept(new)
+    born = identifier_time(new.id)
+    for at, told in ((born + HOUR - 1, 0), (born + HOUR, 1)):
+        clock.now = at
+        await defer(store, at)
+        assert len(await delays(store)) == told
+
+
+async def test_outcomes_that_do_not_count_tell_of_no_delay(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A deferral without an attempt is our own; one that was recorded before changes nothing; a result is final."""
+    await save(store, account.id)
+    await accepted(store, messages)
+    clock.now += 2 * HOUR
+    (due,) = await store.queue.due(simulated=True, most=1)
+    await store.queue.record([outcome(due, DEFERRED, clock(), tries=0, next_attempt_at=clock())])
+    assert await delays(store) == []
+    clock.now += SECOND
+    await defer(store, clock())
+    assert len(await delays(store)) == 1
+    await store.queue.record([outcome(due, DEFERRED, clock(), next_attempt_at=clock())])
+    assert len(await delays(store)) == 1
+    await accepted(store, messages)
+    clock.now += 2 * HOUR
+    await record(store, clock, [FAILED, FAILED])
+    assert len(await delays(store)) == 1
+
+
+async def test_a_delay_is_posted_where_it_is_wanted(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A webhook that did not name it gets nothing, also later; for it the delay has passed."""
+    await save(store, account.id, *RESULT_EVENTS)
+    message_id = await accepted(store, messages)
+    clock.now += 2 * HOUR
+    await defer(store, clock())
+    await save(store, account.id, EventType.DELAYED)
+    clock.now += 2 * HOUR
+    await defer(store, clock())
+    assert await delays(store) == []
+    found = await store.engine.rows("SELECT delayed_at FROM recipients WHERE message_id = :id", {"id": message_id})
+    assert found[0][0] < clock.now - HOUR
+
+
+async def test_a_late_bounce_is_read(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """It is stored as JSON beside the delivery, which stays as it was."""
+    message_id = await accepted(store, messages)
+    await record(store, clock, [DELIVERED])
+    late = LateBounce(clock(), 550, "550 5.1.1 no such user", BounceClass.INVALID_RECIPIENT)
+    stored = {"id": message_id, "late": msgspec.json.encode(late).decode()}
+    await store.engine.change("UPDATE recipients SET late_bounce = :late WHERE message_id = :id RETURNING 1", stored)
+    recipient = await only_recipient(store, account, message_id)
+    assert (recipient.status, recipient.late_bounce) == (DELIVERED, late)
+    assert set(json.loads(stored["late"])) == {"at", "code", "response", "class"}
+
+
 async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """An address at fault goes on the account's list in the same transaction, and is known there next time."""
     await accepted(store, messages, "gone@x.example")
@@ -218,6 +354,7 @@ async def test_a_bounce_may_suppress(store: Store, messages: Messages, account: 
     await store.queue.record([outcome(due, BOUNCED, clock(), suppress=entry)])
     (listed,) = await store.suppressions.page(account.id, "", 10)
     assert (listed.address, listed.reason) == ("gone@x.example", "hard bounce")
+    assert listed.origin is SuppressionOrigin.BOUNCE
     again = await accepted(store, messages, "gone@x.example")
     assert (await message(store, account, again)).status is MessageStatus.FAILED
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import Account, RecipientStatus
+from appliance.model.mail import Account, BounceClass, DueRecipient, RecipientStatus
 from appliance.store import Store
-from appliance.store.statistics import bucket_milliseconds
-from appliance.times import HOUR
-from tests.store.samples import SECOND, Clock, Messages, record
+from appliance.store.statistics import CLASS_BUCKETS, bucket_milliseconds
+from appliance.times import DAY, HOUR
+from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record
 
 DELIVERED, BOUNCED, FAILED, DEFERRED = (
     RecipientStatus.DELIVERED,
@@ -51,6 +51,38 @@ async def test_nothing_is_counted_twice_or_left_out(
     numbers = await store.statistics.of(account.id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
     assert sum(numbers.by_bucket.values()) == 12
+
+
+async def test_refusals_are_counted_by_class(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """Bounced and failed recipients, before and after they were added up; those without a class in none."""
+    refused = [(BOUNCED, each) for each in BounceClass] + [(FAILED, BounceClass.TEMPORARY), (FAILED, None)]
+    for _ in range(2):
+        await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(refused) + 1)]))
+        due = await store.queue.due(simulated=True, most=100)
+        results = [
+            outcome(each, status, clock(), bounce_class=bounce_class)
+            for each, (status, bounce_class) in zip(due, refused, strict=False)
+        ]
+        await store.queue.record([*results, outcome(due[-1], DELIVERED, clock())])
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+    await store.messages.accept(messages.new("a@example.net"))
+    (due_now,) = await store.queue.due(simulated=True, most=1)
+    await store.queue.record([outcome(due_now, BOUNCED, clock(), bounce_class=BounceClass.OTHER)])
+    wanted = dict.fromkeys(BounceClass, (2, 0)) | {BounceClass.TEMPORARY: (2, 2), BounceClass.OTHER: (3, 0)}
+    for _ in range(2):
+        numbers = await store.statistics.of(account.id, 0)
+        assert numbers.by_class == wanted
+        assert totals(numbers) == {"sent": 23, "delivered": 2, "bounced": 17, "failed": 4}
+        assert sum(numbers.by_bucket.values()) == 2
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+
+
+def test_every_class_has_a_number_of_its_own() -> None:
+    """They are stored, so no class may change its number, and 0 stays for none."""
+    assert list(CLASS_BUCKETS) == list(BounceClass)
+    assert list(CLASS_BUCKETS.values()) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 async def test_what_may_still_be_written_is_not_counted_yet(
@@ -141,3 +173,92 @@ async def test_a_server_at_rest_writes_nothing(
         clock.now += 10 * SECOND
         assert not await store.statistics.count()
     assert await store.queue_control.version() == before
+
+
+# ---- what came back, by day
+
+
+DESTINATION = "INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, 0)"
+EVENT = """INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+    VALUES (:id, :account_id, :message_id, :recipient_id, :type, :body, :now)"""
+LATE = "UPDATE recipients SET late_bounce = :text WHERE id = :id"
+
+
+async def later(store: Store, clock: Clock, recipient: DueRecipient, kind: str, late: str | None = None) -> None:
+    """Something came back of a recipient that was delivered to."""
+    now = clock()
+    row = {
+        "id": store.statistics.outside.identifier("evt"),
+        "account_id": recipient.account_id,
+        "message_id": recipient.message_id,
+        "recipient_id": recipient.id,
+        "type": f"email.{kind}",
+        "body": b"{}",
+        "now": now,
+    }
+    await store.engine.change(EVENT, row)
+    if late is not None:
+        text = f'{{"at": {now}, "code": 550, "response": "a \\"class\\": \\"no\\"", "class": "{late}"}}'
+        await store.engine.change(LATE, {"text": text, "id": recipient.id})
+
+
+async def test_feedback_is_counted_by_class_and_provider(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Bounces, late bounces and complaints by day, class and known provider, the same before and after the counting.
+
+    Deliveries are counted for the rate of complaints; tests are not.
+    """
+    for domain, pool in (("gmail.test", "google"), ("own.test", "mx.own.test"), ("six.test", "2001:db8::1")):
+        await store.engine.change(DESTINATION, {"domain": domain, "pool": pool})
+    today = clock.now // DAY
+    addresses = ("a@gmail.test", "b@gmail.test", "c@own.test", "d@six.test", "e@new.test", "f@gmail.test")
+    for test in (False, True):
+        await store.messages.accept(messages.new(*addresses, test=test))
+        due = {each.address: each for each in await store.queue.due(simulated=True, most=100)}
+        statuses = dict(zip(addresses, (DELIVERED, BOUNCED, BOUNCED, FAILED, DELIVERED, DELIVERED), strict=True))
+        classes = {
+            "b@gmail.test": BounceClass.INVALID_RECIPIENT,
+            "c@own.test": BounceClass.POLICY,
+            "d@six.test": BounceClass.TEMPORARY,
+        }
+        results = [
+            outcome(due[each], status, clock(), bounce_class=classes.get(each)) for each, status in statuses.items()
+        ]
+        await store.queue.record(results)
+        await later(store, clock, due["a@gmail.test"], "complained")
+        await later(store, clock, due["f@gmail.test"], "late_bounced", "mailbox_full")
+    expected = {
+        (today, "delivered", "", "google"): 2,
+        (today, "delivered", "", ""): 1,
+        (today, "bounced", "invalid_recipient", "google"): 1,
+        (today, "bounced", "policy", ""): 1,
+        (today, "failed", "temporary", ""): 1,
+        (today, "late_bounced", "mailbox_full", "google"): 1,
+        (today, "complained", "", "google"): 1,
+    }
+    for _ in range(2):
+        assert await store.statistics.feedback(account.id, 0) == expected
+        assert await store.statistics.feedback(account.id, (today + 1) * DAY) == {}
+        assert await store.statistics.feedback("acc_other", 0) == {}
+        clock.now += 61 * SECOND
+        await store.statistics.count()
+    rows = await store.engine.rows("SELECT count(*) FROM daily_feedback", {})
+    assert rows == [(len(expected),)]
+
+
+async def test_counts_of_feedback_are_kept_for_ninety_days(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Then retention deletes them."""
+    await send(store, messages, clock, DELIVERED, BOUNCED)
+    clock.now += 61 * SECOND
+    await store.statistics.count()
+    before = await store.statistics.feedback(account.id, 0)
+    assert sum(before.values()) == 2
+    clock.now += 90 * DAY
+    await expire(store)
+    assert await store.statistics.feedback(account.id, 0) == before
+    clock.now += DAY
+    await expire(store)
+    assert await store.statistics.feedback(account.id, 0) == {}

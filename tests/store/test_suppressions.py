@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account
+from appliance.model.mail import Account, SuppressionOrigin
 from appliance.store import Store
 from tests.store.samples import HASH
 
@@ -14,6 +14,15 @@ async def test_an_address_keeps_its_first_reason(store: Store, account: Account)
     again = await store.suppressions.add(account.id, "a@x.example", "manual")
     assert again == first
     assert await store.suppressions.page(account.id, "", 10) == [first]
+
+
+@pytest.mark.parametrize("origin", SuppressionOrigin)
+async def test_an_address_keeps_its_first_origin(store: Store, account: Account, origin: SuppressionOrigin) -> None:
+    """What put it on the list is shown with it, whatever would list it later."""
+    entry = await store.suppressions.add(account.id, "a@x.example", "why", origin=origin)
+    assert entry.origin is origin
+    await store.suppressions.add(account.id, "a@x.example", "by hand")
+    assert [each.origin for each in await store.suppressions.page(account.id, "", 10)] == [origin]
 
 
 async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> None:
@@ -45,3 +54,25 @@ async def test_each_account_has_its_own_list(store: Store, account: Account) -> 
     with pytest.raises(Refused):
         await store.suppressions.remove(other.id, "a@x.example")
     assert len(await store.suppressions.page(account.id, "", 10)) == 1
+
+
+async def test_who_has_unsubscribed_is_listed_too(store: Store, account: Account) -> None:
+    """By address, the suppression of all mail first, then by list; pages of any size have each entry once."""
+    for address in ("b@x.example", "a@x.example"):
+        for mail_list in ("template:news", "tag:news", "tag:A"):
+            await store.unsubscriptions.add(account.id, mail_list, address)
+    await store.suppressions.add(account.id, "b@x.example", "manual")
+    await store.suppressions.add(account.id, "c@x.example", "manual")
+    lists = ["tag:A", "tag:news", "template:news"]
+    wanted = [("a@x.example", each) for each in lists] + [("b@x.example", each) for each in ["", *lists]]
+    wanted.append(("c@x.example", ""))
+    for most in (1, 2, 3, 10):
+        found, after = [], ("", "")
+        while page := await store.suppressions.page(account.id, after[0], most, after[1]):
+            assert len(page) <= most
+            found += [(each.address, each.mail_list) for each in page]
+            after = found[-1]
+        assert found == wanted
+    entry = (await store.suppressions.page(account.id, "a@x.example", 1, "tag:A"))[0]
+    assert (entry.tag, entry.template, entry.origin) == ("news", None, SuppressionOrigin.UNSUBSCRIBE)
+    assert entry.reason == "unsubscribed from the tag news"

@@ -2,15 +2,18 @@
 
 import base64
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
+from appliance.message.limits import RECIPIENTS
 from appliance.model.mail import Caller, CredentialKind
 from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
-from appliance.submission.actions import Action, Backend, FindCaller, ParseRecipient, PlainAction, Submit
+from appliance.submission.actions import Action, Backend, FindCaller, FindRecipient, Logins, PlainAction, Submit
 from appliance.submission.commands import Login, parse_address
+from appliance.submission.content import any_recipient, caller_sender
 from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 
@@ -64,14 +67,14 @@ class Talk:
     def send(self, data: bytes) -> list[bytes]:
         """Bytes in; the replies, one by one, each with all its lines."""
         self.action = self.protocol.receive(data)
-        while isinstance(self.action, ParseRecipient | FindCaller) or self.action is PlainAction.YIELD:
+        while isinstance(self.action, FindRecipient | FindCaller) or self.action is PlainAction.YIELD:
             following: Action | None = None
             if isinstance(self.action, FindCaller):
                 if not self.finds:
                     break
                 following = self.protocol.caller_found(self.action, self.backend.caller(self.action.login))
-            elif isinstance(self.action, ParseRecipient):
-                self.protocol.recipient_parsed(_parse(self.action))
+            elif isinstance(self.action, FindRecipient):
+                self.protocol.recipient_found(_parse(self.action))
             else:
                 self.yields += 1
                 self.protocol.resume()
@@ -103,7 +106,7 @@ class Talk:
         return self.action
 
 
-def _parse(work: ParseRecipient) -> Address | Rejected:
+def _parse(work: FindRecipient) -> Address | Rejected:
     try:
         return parse_address(work.text)
     except Rejected as rejected:
@@ -123,8 +126,9 @@ def credential(username: str = USERNAME, password: str = PASSWORD) -> bytes:
 def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = MEMORY) -> Talk:
     """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
-    asked = Backend(backend.known_caller, backend.admit, backend.check, _unused, _unused, _unused, _unused)
-    protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure, plaintext_login=plaintext_login)
+    logins = Logins(backend.known_caller, backend.admit, _unused, _unused, plaintext=plaintext_login)
+    asked = Backend(partial(caller_sender, backend.check), any_recipient, _unused, _unused, RECIPIENTS, logins)
+    protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure)
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]
     return made

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from appliance.errors import Code, Refused
 from appliance.submission import limits, replies
-from appliance.submission.actions import FindCaller, ParseRecipient, Phase, PlainAction, Submit
+from appliance.submission.actions import FindCaller, FindRecipient, Phase, PlainAction, Submit
 from appliance.submission.commands import parse_address
 from appliance.submission.replies import Rejected
 from tests.submission.offline_client import CALLER, MESSAGE, Talk, credential, logged_in, ready, talk
@@ -141,11 +141,11 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
     """An address outside ASCII is not read on the event loop, and one beyond the fiftieth is not read at all."""
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
-    assert made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\nNOOP\r\n".encode()) == ParseRecipient(
+    assert made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\nNOOP\r\n".encode()) == FindRecipient(
         CALLER.account_id, "a@m\u00fcller.example"
     )
     assert made.replies() == []
-    made.protocol.recipient_parsed(parse_address("a@m\u00fcller.example"))
+    made.protocol.recipient_found(parse_address("a@m\u00fcller.example"))
     assert made.protocol.proceed() is None
     assert made.replies() == [b"250 2.1.5 Recipient OK\r\n", b"250 2.0.0 OK\r\n"]
     made.send(b"".join(b"RCPT TO:<r%d@example.net>\r\n" % number for number in range(49)))
@@ -167,7 +167,7 @@ def test_a_recipient_that_could_not_be_read(outcome: Rejected | Refused, reply: 
     made = logged_in()
     made.say(b"MAIL FROM:<a@example.com> SMTPUTF8")
     made.protocol.receive("RCPT TO:<a@m\u00fcller.example>\r\n".encode())
-    made.protocol.recipient_parsed(outcome)
+    made.protocol.recipient_found(outcome)
     assert made.replies() == [reply]
     assert made.say(b"DATA").startswith(b"503 ")
 

@@ -41,12 +41,13 @@ class LoneLineEnd(ValueError):
     """A CR or LF that is not part of a CRLF: to some servers an end of line, to others not, and so a way to smuggle."""
 
 
-class Payload(Struct, frozen=True, gc=False):
+class Payload(Struct, frozen=True, weakref=True):
     """A message ready for DATA; make it once and send it to as many servers as need be."""
 
     parts: tuple[bytes, ...]
     size: int  # bytes of the message itself, as RFC 1870 6.1 counts them
     eight_bit: bool
+    eight_bit_header: bool = False
 
     def __repr__(self) -> str:
         """Without the message: what a customer wrote stays out of logs and tracebacks."""
@@ -63,7 +64,9 @@ def prepare(message: bytes) -> Payload:
     parts = (*first, stuffed, end)
     if len(stuffed) <= JOINED_BYTES:
         parts = (b"".join(parts),)
-    return Payload(parts, len(message), not message.isascii())
+    eight_bit = not message.isascii()
+    eight_bit_header = eight_bit and not message[: message.find(b"\r\n\r\n")].isascii()
+    return Payload(parts, len(message), eight_bit, eight_bit_header)
 
 
 class MailTransaction(NamedTuple):

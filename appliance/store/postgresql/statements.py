@@ -17,6 +17,7 @@ _WORDS = (
     (re.compile(r"\bINDEXED BY \w+"), ""),
     (re.compile(r"\bjson_group_array\("), "json_agg("),
     (re.compile(r"\bjson_object\("), "json_build_object("),
+    (re.compile(r"\bjson_extract\(([\w.]+), '\$\.(\w+)'\)"), r"(CAST(\1 AS json)->>'\2')"),
     (re.compile(r"\bjson_each\((:\w+)\) (\w+)"), r"json_array_elements_text(CAST(\1 AS json)) AS \2 (value)"),
     (re.compile(r"\bx''"), "''::bytea"),
     (re.compile(r"/\* own (\w+) \*/"), r"AND \1.owner = current_setting('appliance.owner')"),

@@ -49,8 +49,11 @@ CREATE TABLE domains (
     created_at INTEGER NOT NULL,
     verified_at INTEGER,                        -- NULL: not proven by DNS
     removed_at INTEGER,                         -- the row stays, for the keys that sign what is still queued
+    return_path TEXT,                           -- NULL: bounces.NAME
+    return_path_at INTEGER,                     -- since when DNS shows its records; NULL: not in use
     PRIMARY KEY (account_id, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
 
 CREATE TABLE smtp_credentials (
     username TEXT PRIMARY KEY,
@@ -84,6 +87,7 @@ CREATE TABLE templates (
     deleted INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
+    unsubscribe INTEGER NOT NULL DEFAULT 0,     -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 ) STRICT, WITHOUT ROWID;
 
@@ -165,6 +169,9 @@ CREATE TABLE recipients (
     bounced_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
     failed_at INTEGER,
+    bounce_class TEXT,                          -- of the last reply that was no success, see feedback/bounce_class.py
+    late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
+    delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
@@ -234,7 +241,25 @@ CREATE TABLE suppressions (
     address TEXT NOT NULL,                      -- the key form: lower case, A-labels
     reason TEXT NOT NULL,
     created_at INTEGER NOT NULL,
+    origin TEXT NOT NULL DEFAULT 'manual'
+        CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
+) STRICT, WITHOUT ROWID;
+
+-- Addresses that get no more messages of one list: `tag:NAME` or `template:ALIAS`.
+CREATE TABLE unsubscriptions (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    address TEXT NOT NULL,                      -- the key form, as in suppressions
+    list TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, address, list)
+) STRICT, WITHOUT ROWID;
+
+-- Tags whose messages get a link to unsubscribe.
+CREATE TABLE unsubscribe_tags (
+    account_id TEXT NOT NULL REFERENCES accounts (id),
+    tag TEXT NOT NULL,
+    PRIMARY KEY (account_id, tag)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE dkim_keys (
@@ -360,7 +385,7 @@ CREATE TABLE hourly_counts (
     account_id TEXT NOT NULL,
     hour INTEGER NOT NULL,                      -- hours since 1970
     kind TEXT NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
-    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; 0 for all others
+    bucket INTEGER NOT NULL,                    -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
     recipients INTEGER NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
 ) STRICT, WITHOUT ROWID;
@@ -371,8 +396,103 @@ CREATE TABLE counted_until (
     id TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Mail that came to return paths and report addresses, until it is read.
+CREATE TABLE feedback_mail (
+    id TEXT PRIMARY KEY,
+    addresses TEXT NOT NULL,                    -- it was sent to, with a space between them
+    mime BLOB NOT NULL,                         -- its beginning, see inbound/listener.py
+    received_at INTEGER NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0            -- readings that were begun
+) STRICT;
+CREATE INDEX feedback_mail_next ON feedback_mail (tries, id);
+
+-- One for each recipient that complained.
+CREATE TABLE complaints (
+    account_id TEXT NOT NULL,
+    recipient_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    domain TEXT NOT NULL,                       -- of the account, that the message was sent from
+    provider TEXT NOT NULL,                     -- the pool of the recipient's domain, or that domain
+    kind TEXT NOT NULL,                         -- `abuse` and others, RFC 5965 7.3
+    at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, recipient_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX complaints_by_time ON complaints (at);
+
 -- Facts of the installation itself, by name: the fingerprint of the key file that seals its secrets.
 CREATE TABLE installation (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- DMARC aggregate reports: each counts once, however often it is sent.
+CREATE TABLE dmarc_reports (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    org TEXT NOT NULL,                          -- that sent it, as it calls itself
+    report_id TEXT NOT NULL,                    -- given by it
+    day INTEGER NOT NULL,                       -- that it is about: days since 1970, UTC
+    policy TEXT NOT NULL,                       -- none, quarantine or reject, as the receiver saw it
+    percentage INTEGER NOT NULL,
+    messages INTEGER NOT NULL,
+    passed INTEGER NOT NULL,
+    received_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dmarc_reports_by_day ON dmarc_reports (account_id, domain, day);
+CREATE INDEX dmarc_reports_old ON dmarc_reports (day);
+
+-- The messages in those reports by day and source.
+CREATE TABLE dmarc_sources (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    source TEXT NOT NULL,                       -- an IP address; empty: all those over the limit
+    messages INTEGER NOT NULL,
+    passed INTEGER NOT NULL,                    -- DMARC: by DKIM or SPF, aligned
+    dkim INTEGER NOT NULL,
+    spf INTEGER NOT NULL,
+    quarantined INTEGER NOT NULL,
+    rejected INTEGER NOT NULL,
+    PRIMARY KEY (account_id, domain, day, source)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX dmarc_sources_old ON dmarc_sources (day);
+
+-- TLS reports (RFC 8460).
+CREATE TABLE tls_reports (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    org TEXT NOT NULL,
+    report_id TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    successes INTEGER NOT NULL,                 -- sessions
+    failures INTEGER NOT NULL,
+    received_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tls_reports_by_day ON tls_reports (account_id, domain, day);
+CREATE INDEX tls_reports_old ON tls_reports (day);
+
+-- The failed sessions in those reports by day, server and type of failure; both are empty for all over the limit.
+CREATE TABLE tls_failures (
+    account_id TEXT NOT NULL,
+    domain TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    mx TEXT NOT NULL,
+    type TEXT NOT NULL,
+    sessions INTEGER NOT NULL,
+    PRIMARY KEY (account_id, domain, day, mx, type)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX tls_failures_old ON tls_failures (day);
+
+-- Recipients by day (UTC), what became of them, class of bounce and provider; added up as hourly_counts are.
+CREATE TABLE daily_feedback (
+    account_id TEXT NOT NULL,
+    day INTEGER NOT NULL,
+    kind TEXT NOT NULL,                         -- the type of the event, without `email.`
+    class TEXT NOT NULL,                        -- of a bounce; empty: none
+    provider TEXT NOT NULL,                     -- a pool with a name of its own; empty: all others
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, day, kind, class, provider)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX daily_feedback_old ON daily_feedback (day);

@@ -14,12 +14,13 @@ import trio
 from msgspec import Meta
 from quart import request
 
+from appliance.deliver.return_paths import use_if_shown
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, RecordStatus, check
 from appliance.dns.records import DnsRecord, RecordKind
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
-from appliance.intake.account_rules import domain_name
+from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.mail import Domain, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
@@ -42,6 +43,7 @@ class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
     domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"])]
+    return_path: Annotated[str, Meta(min_length=1, max_length=253, examples=["bounces.example.com"])] | None = None
 
 
 class DomainObject(msgspec.Struct):
@@ -51,6 +53,8 @@ class DomainObject(msgspec.Struct):
     status: DomainStatus
     created_at: Time
     verified_at: Time | None
+    return_path: str
+    return_path_at: Time | None
 
 
 class RecordObject(msgspec.Struct):
@@ -92,12 +96,19 @@ class DomainLookups:
     _limiter: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(DNS_CHECKS))
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
 
-    async def records(self, account_id: str, domain: str) -> list[DnsRecord]:
+    async def records(self, account_id: str, domain: Domain) -> list[DnsRecord]:
         """The records to publish; DKIM keys are made if the domain has none."""
         async with self._making:  # two requests at once must not make keys twice
-            keys = await self.services.signing_keys.known(account_id, domain)
-        host = dns_records.sending_host(self.services.config)
-        return dns_records.records(domain, host, keys, self.services.outside.now())
+            keys = await self.services.signing_keys.known(account_id, domain.name)
+        config, now = self.services.config, self.services.outside.now()
+        return dns_records.records(
+            domain.name,
+            dns_records.sending_host(config),
+            keys,
+            now,
+            return_path=domain.return_path,
+            receiving=dns_records.receiving_hosts(config, self.services.store.engine.others().names),
+        )
 
     async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
@@ -136,15 +147,17 @@ class DomainRoutes(Routes):
 
         Publish the `records` of the answer in DNS, then call `verifyDomain`. A subdomain is a domain of its own.
         """
-        added = await self.store.domains.register(user.account_id, domain_name(body.domain))
-        wanted = await self.lookups.records(user.account_id, added.name)
+        name = domain_name(body.domain)
+        path = None if body.return_path is None else return_path(body.return_path, name)
+        added = await self.store.domains.register(user.account_id, name, path)
+        wanted = await self.lookups.records(user.account_id, added)
         return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])
 
     @for_customers("GET /v1/domains/{domain}", (200, DomainAnswer, "The domain."), Code.NOT_FOUND, parameters=(_NAME,))
     async def get_domain(self, user: User, name: str) -> DomainAnswer:
         """Read a domain with the DNS records to publish, and what DNS shows now."""
         found = await self.store.domains.find(user.account_id, _spelled(name))
-        wanted = await self.lookups.records(user.account_id, found.name)
+        wanted = await self.lookups.records(user.account_id, found)
         return _answer(found, await self.lookups.check(user.account_id, wanted))
 
     @for_customers(
@@ -154,11 +167,16 @@ class DomainRoutes(Routes):
         parameters=(_NAME,),
     )
     async def verify_domain(self, user: User, name: str) -> DomainAnswer:
-        """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are."""
+        """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are.
+
+        If both records of its return path are published, mail leaves with it from now on.
+        """
         found = await self.store.domains.find(user.account_id, _spelled(name))
-        checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
+        checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
         if await self.services.signing_keys.switch(user.account_id, found.name, checked):
-            checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found.name))
+            checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
+        if await use_if_shown(self.store, user.account_id, found, checked):
+            found = await self.store.domains.find(user.account_id, found.name)
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
             found = await self.store.domains.prove(user.account_id, found.name)
             self.services.auth.forget()

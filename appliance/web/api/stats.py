@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import User
+from appliance.model.mail import BounceClass, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time
@@ -42,6 +42,14 @@ class TotalsObject(msgspec.Struct):
     p95_ms: int | None
 
 
+class ClassCountsObject(msgspec.Struct):
+    """Recipients that were refused for one kind of reason: bounced, and failed when all attempts were used up."""
+
+    bounce_class: BounceClass
+    bounced: int
+    failed: int
+
+
 class WaitingObject(msgspec.Struct):
     """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
 
@@ -56,6 +64,7 @@ class StatsAnswer(msgspec.Struct):
     days: list[CountsObject]
     hours: list[CountsObject]
     totals: TotalsObject
+    bounce_classes: list[ClassCountsObject]
     queue: list[WaitingObject]
     sandbox: int
     request_id: str
@@ -96,6 +105,7 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
         [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
         [counts(hour, 1) for hour in range(hourly, now + 1)],
         TotalsObject(sent, delivered, bounced, failed, rate, median, p95),
+        [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,
         request_id,

@@ -12,6 +12,7 @@ from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model.mail import StoredTemplate, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.api.unsubscribe_tags import check_links
 from appliance.web.app import Routes, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, for_customers, identifier, limit_parameter
 
@@ -30,6 +31,7 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     subject: _Subject | UnsetType = UNSET
     text: Annotated[str, Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)] | UnsetType = UNSET
     html: Annotated[str, Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)] | UnsetType = UNSET
+    unsubscribe: bool = False
 
 
 class TemplateObject(msgspec.Struct):
@@ -41,6 +43,7 @@ class TemplateObject(msgspec.Struct):
     text: str | None
     html: str | None
     variables: list[str]
+    unsubscribe: bool
     created_at: Time
     updated_at: Time
 
@@ -112,12 +115,20 @@ class TemplateRoutes(Routes):
         """Store a template as a new version.
 
         At least one of `text` and `html` is required. `{{name}}` stands for a variable, which every message that uses
-        the template must then give.
+        the template must then give. With `unsubscribe` its messages get a link to unsubscribe by one click.
         """
+        if body.unsubscribe:
+            check_links("unsubscribe", self.services.intake.links)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
         stored = await self.store.templates.save(
-            user.account_id, alias, subject, text, html, may_store=self.services.intake.quota.bytes()
+            user.account_id,
+            alias,
+            subject,
+            text,
+            html,
+            unsubscribe=body.unsubscribe,
+            may_store=self.services.intake.quota.bytes(),
         )
         return _template_answer(stored)
 

@@ -7,9 +7,19 @@ from typing import Literal
 import msgspec
 
 from appliance.model.dashboard import MessageFacts
-from appliance.model.mail import Attempt, Billing, MessageRecord, MessageStatus, RecipientStatus, Source, TriedRecipient
+from appliance.model.mail import (
+    Attempt,
+    Billing,
+    BounceClass,
+    MessageRecord,
+    MessageStatus,
+    RecipientStatus,
+    Source,
+    TriedRecipient,
+)
 from appliance.model.queue import PoolView
 from appliance.report import explain
+from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from, time_or_none
 
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
@@ -39,6 +49,15 @@ class AttemptObject(msgspec.Struct):
     dialogue: list[LineObject]
 
 
+class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
+    """A bounce that came by mail after the recipient's server had taken the message."""
+
+    at: Time
+    code: int | None
+    response: str
+    bounce_class: BounceClass
+
+
 class TimelineObject(msgspec.Struct):
     """One recipient with all that was tried; `explanation` says where it stands and what happens next."""
 
@@ -52,8 +71,10 @@ class TimelineObject(msgspec.Struct):
     attempt_count: int
     last_smtp_code: int | None
     last_smtp_response: str | None
+    bounce_class: BounceClass | None
     delivered_at: Time | None
     bounced_at: Time | None
+    late_bounce: LateBounceObject | None
     next_attempt_at: Time | None
     attempts: list[AttemptObject]
 
@@ -102,12 +123,14 @@ def encoded_details(
 
 
 def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) -> TimelineObject:
+    late = tried.recipient.late_bounce
     return object_from(
         TimelineObject,
         tried.recipient,
         explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
+        late_bounce=late and object_from(LateBounceObject, late, at=rfc3339(late.at)),
         next_attempt_at=time_or_none(tried.next_attempt_at),
         attempts=[_attempt(number, attempt) for number, attempt in enumerate(tried.attempts, 1)],
     )

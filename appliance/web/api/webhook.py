@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from appliance.errors import Code, invalid
 from appliance.model.mail import User
-from appliance.model.webhooks import EventType, WebhookOptions
+from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookOptions
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
 from appliance.web.app import Routes, request_id
@@ -17,7 +17,7 @@ WEBHOOK_URL_LENGTH = 2048  # characters
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PUT; without `events` all of them, enabled unless it says otherwise."""
+    """The body of a PUT; without `events` those of final results, enabled unless it says otherwise."""
 
     url: Annotated[str, Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])]
     events: Annotated[list[EventType], Meta(min_length=1, max_length=len(EventType))] | UnsetType = UNSET
@@ -76,7 +76,7 @@ class WebhookRoutes(Routes):
 
         An account has one webhook. The signing secret is in the answer that creates it, and in no other.
         """
-        wanted = set(EventType) if body.events is UNSET else set(body.events)
+        wanted = set(RESULT_EVENTS if body.events is UNSET else body.events)
         options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)

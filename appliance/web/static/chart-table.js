@@ -2,16 +2,8 @@
 import { table } from "./pieces.js";
 import { number } from "./time.js";
 
-const KINDS = ["sent", "delivered", "bounced", "failed"];
-
-export function chartTable(title, buckets, label) {
-	const columns = [
-		{ title: "From" },
-		...["Sent", "Delivered", "Bounced", "Failed"].map((name) => ({ title: name, class: "number" })),
-	];
-	return table(
-		title,
-		columns,
-		buckets.map((each) => [label(each.start), ...KINDS.map((kind) => number(each[kind]))]),
-	);
+export function chartTable(title, buckets, kinds, label) {
+	const columns = [{ title: "From" }, ...kinds.map(([, name]) => ({ title: name, class: "number" }))];
+	const row = (each) => [label(each.start), ...kinds.map(([field]) => number(each[field]))];
+	return table(title, columns, buckets.map(row));
 }

@@ -1,18 +1,9 @@
-// A bar chart by hour or day, stacked by status, its numbers on hover, on focus and in a table.
+// A bar chart by hour or day, stacked by kind, its numbers on hover, on focus and in a table.
 import { h, s } from "./dom.js";
-import { count, number } from "./time.js";
+import { number } from "./time.js";
 
 const WIDTH = 1000;
 const HEIGHT = 180;
-const KINDS = [
-	["delivered", "Delivered"],
-	["bounced", "Bounced"],
-	["failed", "Failed"],
-];
-
-const words = (label, each) =>
-	`${label}: ${count(each.sent, "recipient", "recipients")} sent, ${number(each.delivered)} delivered, ` +
-	`${number(each.bounced)} bounced, ${number(each.failed)} failed`;
 
 /** A round number at or above the highest bar, so that the scale can be read. */
 export function ceiling(highest) {
@@ -22,45 +13,31 @@ export function ceiling(highest) {
 		.find((each) => each >= Math.max(highest, 4) && each % 2 === 0);
 }
 
-/** The chart; `label` tells the time of a bucket. */
-export function chart(title, buckets, label) {
-	const top = ceiling(
-		Math.max(...buckets.map((each) => Math.max(each.sent, each.delivered + each.bounced + each.failed))),
-	);
+/** Kinds are [field, name, class of the colour]; the one `behind` is drawn behind the others. */
+export function chart(title, buckets, kinds, label, behind) {
+	const stack = kinds.filter((kind) => kind !== behind);
+	const sum = (each) => stack.reduce((all, [field]) => all + each[field], 0);
+	const top = ceiling(Math.max(...buckets.map((each) => Math.max(sum(each), behind ? each[behind[0]] : 0))));
 	const wide = WIDTH / buckets.length;
 	const gap = Math.min(8, wide * 0.35);
-	const y = (value) => (value / top) * HEIGHT;
-	const total = buckets.reduce((sum, each) => ({
-		sent: sum.sent + each.sent,
-		delivered: sum.delivered + each.delivered,
-		bounced: sum.bounced + each.bounced,
-		failed: sum.failed + each.failed,
-	}));
-	const all = words("In all", total);
+	const words = (name, told) =>
+		`${name}: ${kinds.map(([field, kind]) => `${number(told(field))} ${kind.toLowerCase()}`).join(", ")}`;
+	const all = words("In all", (field) => buckets.reduce((total, each) => total + each[field], 0));
 	const readout = h("p", { class: "readout small quiet", "aria-live": "polite" }, all);
 
 	function bar(each, at) {
 		let low = 0;
-		const sent = s("rect", {
-			class: "bar-sent",
-			x: at * wide,
-			y: HEIGHT - y(each.sent),
-			width: wide,
-			height: y(each.sent),
-		});
+		const part = ([field, , colour], margin) => {
+			const height = (each[field] / top) * HEIGHT;
+			const place = { x: at * wide + margin / 2, y: HEIGHT - low - height, width: wide - margin, height };
+			return height > 0 && s("rect", { class: `fill ${colour}`, ...place });
+		};
 		return [
-			each.sent > 0 && sent,
-			...KINDS.map(([kind]) => {
-				const high = y(each[kind]);
-				if (!high) return null;
-				low += high;
-				return s("rect", {
-					class: `bar-${kind}`,
-					x: at * wide + gap / 2,
-					y: HEIGHT - low,
-					width: wide - gap,
-					height: high,
-				});
+			behind && part(behind, 0),
+			...stack.map((kind) => {
+				const drawn = part(kind, gap);
+				low += (each[kind[0]] / top) * HEIGHT;
+				return drawn;
 			}),
 		];
 	}
@@ -68,9 +45,10 @@ export function chart(title, buckets, label) {
 	let chosen = -1;
 	function choose(at) {
 		chosen = Math.max(-1, Math.min(buckets.length - 1, at));
-		marker.setAttribute("visibility", chosen < 0 ? "hidden" : "visible");
+		const each = buckets[chosen];
+		marker.setAttribute("visibility", each ? "visible" : "hidden");
 		marker.setAttribute("x", Math.max(0, chosen) * wide);
-		readout.textContent = chosen < 0 ? all : words(label(buckets[chosen].start), buckets[chosen]);
+		readout.textContent = each ? words(label(each.start), (field) => each[field]) : all;
 	}
 	const drawing = s(
 		"svg",
@@ -92,62 +70,44 @@ export function chart(title, buckets, label) {
 				choose(chosen < 0 ? buckets.length - 1 : chosen + (event.key === "ArrowRight" ? 1 : -1));
 			},
 		},
-		[0.5, 1].map((share) =>
-			s("line", {
-				class: "grid",
-				x1: 0,
-				x2: WIDTH,
-				y1: HEIGHT - share * HEIGHT + 0.5,
-				y2: HEIGHT - share * HEIGHT + 0.5,
-			}),
-		),
+		[HEIGHT / 2, 0].map((y) => s("line", { class: "grid", x1: 0, x2: WIDTH, y1: y + 0.5, y2: y + 0.5 })),
 		marker,
 		buckets.map(bar),
 	);
-
-	const middle = buckets[Math.floor(buckets.length / 2)];
+	const line = (name, texts) =>
+		h(
+			"div",
+			{ class: name, "aria-hidden": "true" },
+			texts.map((text) => h("span", null, text)),
+		);
+	const ends = [buckets[0], buckets[Math.floor(buckets.length / 2)], buckets.at(-1)];
 	return h(
 		"figure",
 		{ class: "chart" },
 		h(
 			"div",
 			{ class: "legend" },
-			h("span", { class: "key sent" }, "Sent"),
-			KINDS.map(([kind, name]) => h("span", { class: `key ${kind}` }, name)),
+			kinds.map(([, name, colour]) => h("span", { class: `key ${colour}` }, name)),
 		),
-		h(
-			"div",
-			{ class: "plot" },
-			h(
-				"div",
-				{ class: "scale", "aria-hidden": "true" },
-				h("span", null, number(top)),
-				h("span", null, number(top / 2)),
-				h("span", null, "0"),
-			),
-			drawing,
-		),
-		h(
-			"div",
-			{ class: "axis", "aria-hidden": "true" },
-			h("span", null, label(buckets[0].start)),
-			h("span", null, label(middle.start)),
-			h("span", null, label(buckets.at(-1).start)),
+		h("div", { class: "plot" }, line("scale", [top, top / 2, 0].map(number)), drawing),
+		line(
+			"axis",
+			ends.map((each) => label(each.start)),
 		),
 		readout,
-		numbers(title, buckets, label),
+		numbers(title, buckets, kinds, label),
 	);
 }
 
 /** The same as a table, built when it is first opened. */
-function numbers(title, buckets, label) {
-	const busy = buckets.filter((each) => each.sent || each.delivered || each.bounced || each.failed);
+function numbers(title, buckets, kinds, label) {
+	const busy = buckets.filter((each) => kinds.some(([field]) => each[field]));
 	const made = h(
 		"details",
 		{
 			ontoggle: async () => {
 				if (made.childElementCount === 1)
-					made.append((await import("./chart-table.js")).chartTable(title, busy, label));
+					made.append((await import("./chart-table.js")).chartTable(title, busy, kinds, label));
 			},
 		},
 		h("summary", null, busy.length ? "Show as a table" : "No mail in this time"),

@@ -121,10 +121,35 @@ function last(recipient) {
 	return end ? h("li", { class: `end ${recipient.status}` }, h("p", { class: "quiet small" }, end)) : null;
 }
 
+/** The class of a refusal: "mailbox full". */
+const classTag = (name) => name && h("span", { class: "tag" }, name.replace("_", " "));
+
+/** A bounce that came by mail after the delivery. */
+function bouncedLater(late) {
+	if (!late) return null;
+	return h(
+		"li",
+		{ class: "bounced" },
+		h(
+			"p",
+			{ class: "row" },
+			h("b", null, "A bounce came by mail"),
+			classTag(late.class),
+			h("span", { class: "quiet small" }, when(late.at)),
+		),
+		h("p", { class: "reply mono" }, late.response),
+	);
+}
+
 /** One recipient; folded if there are many and all is well with it. */
 export function timeline(message, recipient, folded) {
 	const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
-	const title = fragment(h("bdi", { class: "mono address" }, recipient.email), badge(status));
+	const title = fragment(
+		h("bdi", { class: "mono address" }, recipient.email),
+		badge(status),
+		status !== "suppressed" && classTag(recipient.bounce_class),
+		recipient.late_bounce && badge("bounced", "bounced later"),
+	);
 	const story = fragment(
 		h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
 		h(
@@ -147,6 +172,7 @@ export function timeline(message, recipient, folded) {
 			),
 			recipient.attempts.map((attempt) => tried(recipient, attempt)),
 			last(recipient),
+			bouncedLater(recipient.late_bounce),
 		),
 	);
 	const named = { class: "card recipient", "data-key": recipient.id };

@@ -63,7 +63,15 @@ export type MessageStatus = Open<"queued" | "delivered" | "partial" | "failed">;
 export type RecipientStatus = Open<"queued" | "deferred" | "delivered" | "bounced" | "failed">;
 export type BillingStatus = Open<"reserved" | "settled" | "released">;
 export type Source = Open<"api" | "smtp" | "test">;
-export type EventType = Open<"email.delivered" | "email.bounced" | "email.failed" | "webhook.test">;
+export type EventType = Open<
+  | "email.delivered"
+  | "email.bounced"
+  | "email.failed"
+  | "email.delayed"
+  | "email.late_bounced"
+  | "email.complained"
+  | "webhook.test"
+>;
 
 /** An attachment as the appliance took it. */
 export interface AttachmentInfo {
@@ -136,6 +144,8 @@ export interface EventData {
   readonly subject?: string;
   readonly smtpCode?: number;
   readonly smtpResponse?: string;
+  /** What kind of refusal it is; only in `email.delayed` and `email.late_bounced`. */
+  readonly bounceClass?: string;
   /** True only in `webhook.test`. */
   readonly test?: boolean;
 }
@@ -275,6 +285,7 @@ function eventData(fields: JsonObject): EventData {
     subject: string(fields["subject"]),
     smtpCode: number(fields["smtp_code"]),
     smtpResponse: string(fields["smtp_response"]),
+    bounceClass: string(fields["bounce_class"]),
     test: typeof fields["test"] === "boolean" ? fields["test"] : null,
   };
   return Object.fromEntries(Object.entries(known).filter(([, value]) => value !== null));

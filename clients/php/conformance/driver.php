@@ -118,6 +118,7 @@ function event(Event $event): array
         'subject' => $data->subject,
         'smtp_code' => $data->smtpCode,
         'smtp_response' => $data->smtpResponse,
+        'bounce_class' => $data->bounceClass,
         'test' => $data->test,
     ];
 

@@ -16,6 +16,7 @@ final class EventData
         public readonly ?int $smtpCode = null,
         public readonly ?string $smtpResponse = null,
         public readonly ?bool $test = null,
+        public readonly ?string $bounceClass = null,
     ) {
     }
 
@@ -31,6 +32,7 @@ final class EventData
             smtpCode: $object->int('smtp_code'),
             smtpResponse: $object->string('smtp_response'),
             test: $object->bool('test'),
+            bounceClass: $object->string('bounce_class'),
         );
     }
 }

@@ -24,6 +24,8 @@ V1 = [
     ("GET", "/v1/suppressions"),
     ("POST", "/v1/suppressions"),
     ("DELETE", "/v1/suppressions/a@example.net"),
+    ("GET", "/v1/unsubscribe-tags"),
+    ("PUT", "/v1/unsubscribe-tags"),
     ("POST", "/v1/auth/refresh"),
     ("POST", "/v1/auth/logout"),
     ("POST", "/v1/auth/password"),

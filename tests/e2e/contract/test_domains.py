@@ -163,3 +163,18 @@ def test_domains_are_paged_by_name(new_account: NewAccount) -> None:
     assert [each["name"] for each in first["domains"]] == ["a.example", "b.example"]
     assert [each["name"] for each in second["domains"]] == ["c.example", "example.com"]
     assert second["next"] is None
+
+
+def test_a_return_path_is_chosen_or_given(new_account: NewAccount, names: DnsServer) -> None:
+    """Below the domain; a name elsewhere is refused, and one removed with its domain is forgotten."""
+    customer, domain = owner(new_account()), new_domain()
+    for wrong in ("bounces.example.net", domain, f"x{domain}", "no name", f"b.{domain}".rjust(229, "b")):
+        refused = customer.request("POST", "/v1/domains", json={"domain": domain, "return_path": wrong})
+        assert "return_path" in error(refused, 400, "invalid_request")
+    body = {"domain": domain, "return_path": f"RP.{domain.upper()}."}
+    chosen = customer.request("POST", "/v1/domains", json=body).json()
+    assert (chosen["return_path"], chosen["return_path_at"]) == (f"rp.{domain}", None)
+    listed = {each["name"]: each["return_path"] for each in customer.get("/v1/domains").json()["domains"]}
+    assert listed[domain] == f"rp.{domain}"
+    assert customer.request("DELETE", f"/v1/domains/{domain}").json()["deleted"] is True
+    assert add(customer, domain)["return_path"] == f"bounces.{domain}"

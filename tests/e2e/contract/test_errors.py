@@ -39,6 +39,8 @@ ROUTES = {
     "/v1/templates/welcome": "DELETE, GET, HEAD, PUT",
     "/v1/suppressions": "GET, HEAD, POST",
     "/v1/suppressions/a@example.net": "DELETE",
+    "/v1/unsubscribe-tags": "GET, HEAD, PUT",
+    "/unsubscribe/x": "GET, HEAD, POST",
     "/healthz": "GET, HEAD",
     "/readyz": "GET, HEAD",
     "/openapi.json": "GET, HEAD",

@@ -32,6 +32,7 @@ ROUTES = [
     ("GET", "/v1/templates/{template}"),
     ("DELETE", "/v1/templates/{template}"),
     ("DELETE", "/v1/suppressions/{address}"),
+    ("DELETE", "/v1/suppressions/{address}?tag=news"),
 ]
 
 

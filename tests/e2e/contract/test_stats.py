@@ -30,6 +30,10 @@ def test_what_was_sent_is_counted_at_once(new_account: NewAccount) -> None:
     told = stats(caller)
     assert counts(told["totals"]) == (4, 2, 1, 1)
     assert told["totals"]["bounce_rate"] == 0.25
+    assert told["bounce_classes"] == [
+        {"bounce_class": "invalid_recipient", "bounced": 1, "failed": 0},
+        {"bounce_class": "temporary", "bounced": 0, "failed": 1},
+    ]
     assert 0 < told["totals"]["median_ms"] <= told["totals"]["p95_ms"] < 60_000
     assert tuple(map(sum, zip(*map(counts, told["days"]), strict=True))) == (4, 2, 1, 1)
     assert tuple(map(sum, zip(*map(counts, told["hours"]), strict=True))) == (4, 2, 1, 1)
@@ -47,6 +51,7 @@ def test_an_account_without_mail_has_empty_lines(new_account: NewAccount) -> Non
     assert counts(told["totals"]) == (0, 0, 0, 0)
     totals = told["totals"]
     assert (totals["bounce_rate"], totals["median_ms"], totals["p95_ms"], told["queue"]) == (None, None, None, [])
+    assert told["bounce_classes"] == []
 
 
 def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, error, eventually
 
-FIELDS = {"address", "reason", "created_at"}
+FIELDS = {"address", "reason", "origin", "created_at", "tag", "template"}
 
 
 def suppress(customer: Caller, address: str, **fields: Any) -> httpx.Response:
@@ -39,6 +39,7 @@ def test_an_address_is_added_by_hand(customer: Caller) -> None:
     assert body.pop("request_id") == response.headers["x-request-id"]
     assert set(body) == FIELDS
     assert (body["address"], body["reason"]) == ("by.hand@example.net", "asked us to stop")
+    assert body["origin"] == "manual"
 
 
 def test_a_reason_may_be_left_out(customer: Caller) -> None:

@@ -18,6 +18,7 @@ FIELDS = {
     "text": str,
     "html": str,
     "variables": list,
+    "unsubscribe": bool,
     "created_at": str,
     "updated_at": str,
 }

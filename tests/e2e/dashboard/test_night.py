@@ -1,5 +1,6 @@
 """At night: where is my mail, and why?"""
 
+import json
 import time
 
 from selenium.webdriver.common.keys import Keys
@@ -51,6 +52,34 @@ def test_times_are_the_viewers_with_utc_on_hover(stage: Stage, browser: Browser)
         assert title.endswith("UTC")
         minutes = int(exact[11:13]) * 60 + int(exact[14:16]) + 330
         assert f"{minutes // 60 % 24:02}:{minutes % 60:02}" in shown
+
+
+def test_a_refusal_has_its_class_and_a_late_bounce_its_place(stage: Stage, browser: Browser) -> None:
+    """The class stands beside the status; a bounce that came by mail follows the delivery, which is not folded then."""
+    account = stage.account()
+    refused = stage.send(account, "night@grey.test", "gone@bad.test")
+    taken = stage.send(account, *(f"customer{number}@good.test" for number in range(4)))
+    stage.tried(refused, taken)
+    words = "550 5.1.1 <i>moved</i> away"
+    late = {"at": 1_750_000_000_000_000, "code": 550, "response": words, "class": "mailbox_full"}
+    stage.world.rows(
+        "UPDATE recipients SET late_bounce = ? WHERE message_id = ? AND address = ?",
+        json.dumps(late),
+        taken,
+        "customer1@good.test",
+    )
+    browser.log_in(account.email)
+    browser.open(f"/dashboard/messages/{refused}")
+    assert "invalid recipient" in browser.see("gone@bad.test", "h2").text
+    assert "temporary" in browser.see("night@grey.test", "h2").text
+    browser.open(f"/dashboard/messages/{taken}")
+    title = browser.see("customer1@good.test", "h2").text
+    assert "delivered" in title
+    assert "bounced later" in title
+    browser.see("A bounce came by mail")
+    browser.see("mailbox full", "span")
+    browser.see(words, "p[contains(@class, 'reply')]")
+    assert browser.count("details.recipient") == 3
 
 
 def test_a_message_is_cancelled(stage: Stage, browser: Browser) -> None:

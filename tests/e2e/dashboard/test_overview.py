@@ -7,6 +7,8 @@ from datetime import datetime
 import pytest
 from selenium.webdriver.common.by import By
 
+from appliance.model.mail import BounceClass
+from appliance.store.statistics import CLASS_BUCKETS
 from tests import engines
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
@@ -29,7 +31,7 @@ def busy(stage: Stage) -> Provisioned:
             ("sent", 0, sent),
             ("delivered", 66, (sent - bounced - failed) // 2),
             ("delivered", 80, sent - bounced - failed - (sent - bounced - failed) // 2),
-            ("bounced", 0, bounced),
+            ("bounced", CLASS_BUCKETS[BounceClass.MAILBOX_FULL], bounced),
             ("failed", 0, failed),
         ):
             rows.append((account.account_id, now - back, kind, bucket, count))
@@ -60,7 +62,9 @@ def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: 
         assert shown["Sent"] == f"{totals['sent']:,}"
         assert shown["Delivered"].startswith(f"{totals['delivered']:,}")
         assert shown["Failed"] == f"{totals['failed']:,}"
-        assert browser.count(".bar-sent") >= bars
+        assert browser.count(".fill.sent") >= bars
+        row = browser.one("//table[contains(., 'Failed')]//tr[contains(., 'mailbox full')]")
+        assert row.text == f"mailbox full {totals['bounced']:,} 0"
     browser.driver.back()
     browser.see("Last 30 days")
 

@@ -41,12 +41,17 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     here.log_in(running.account.email)
     here.go("Webhook")
     here.fill("URL", receiver.url("/hook"))
+    assert here.script("return document.querySelector('[name=\"email.failed\"]').checked")
+    here.field("email.delayed: it waits for an hour or longer, and is still tried").click()
     here.click("Create webhook")
     secret = here.one("//*[@data-secret='Secret']").text
     assert secret.startswith("whsec_")
     here.click("I have saved it")
     here.see(f"whsec_…{secret[-4:]}")
     assert secret not in here.driver.page_source
+    wanted = here.script("""return [...document.querySelectorAll("input[name^='email.']")]
+        .filter((each) => each.checked).map((each) => each.name)""")
+    assert wanted == ["email.delivered", "email.bounced", "email.failed", "email.delayed"]
     here.click("Send a ping")
     here.see("answered 500")
     here.click_summary("webhook.test")

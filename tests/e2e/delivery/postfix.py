@@ -9,7 +9,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import trio
 from tests.programs import find
 
 START_TIMEOUT = 30.0  # seconds
+Relays = Mapping[str, tuple[str, int]]  # servers by the domains whose mail they take
 POSTFIX = find("postfix")
 
 # As Debian has it, but: no DNS, no local users, and one domain whose whole mail is one Maildir.
@@ -43,6 +44,12 @@ virtual_mailbox_maps = static:mail/
 virtual_minimum_uid = 1
 virtual_uid_maps = static:{uid}
 virtual_gid_maps = static:{gid}
+"""
+# Passes mail on instead of keeping it, for each domain to the server that takes it.
+RELAYING = """
+virtual_mailbox_domains =
+relay_domains = {domain}
+transport_maps = inline:{{ {transports} }}
 """
 # Tests that are passed only by talking to the end: then every RCPT is answered 450, and the next connection is taken.
 SCREENING = """
@@ -96,7 +103,7 @@ class Mailbox:
         return file.read_text() if file.exists() else ""
 
 
-def _prepare(directory: Path, domain: str, address: str, port: int, *, screening: bool) -> None:
+def _prepare(directory: Path, domain: str, address: str, port: int, *, screening: bool, relays: Relays) -> None:
     directory.chmod(0o755)  # not readable only for root: Postfix reads its files as another user
     user = pwd.getpwnam("nobody")
     for name in ("config", "queue", "data", "mail"):
@@ -105,6 +112,9 @@ def _prepare(directory: Path, domain: str, address: str, port: int, *, screening
     shutil.chown(directory / "mail", user.pw_uid, user.pw_gid)
     settings = MAIN.format(directory=directory, domain=domain, uid=user.pw_uid, gid=user.pw_gid)
     listener = SCREENED if screening else DIRECT
+    if relays:
+        transports = ", ".join(f"{{ {name} = smtp:[{host}]:{number} }}" for name, (host, number) in relays.items())
+        settings += RELAYING.format(domain=domain, transports=transports)
     (directory / "config" / "main.cf").write_text(settings + (SCREENING if screening else ""))
     (directory / "config" / "master.cf").write_text(listener.format(address=address, port=port) + MASTER)
 
@@ -121,7 +131,8 @@ def _run(directory: Path, command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def _listens(address: str, port: int) -> None:
+async def listens(address: str, port: int) -> None:
+    """Wait until a server does."""
     with trio.fail_after(START_TIMEOUT):
         while True:
             try:
@@ -134,14 +145,19 @@ async def _listens(address: str, port: int) -> None:
 
 
 @asynccontextmanager
-async def postfix(domain: str, address: str, port: int, *, screening: bool = False) -> AsyncIterator[Mailbox]:
-    """A Postfix that takes mail for this domain there, meanwhile; `screening` puts postscreen before it."""
+async def postfix(
+    domain: str, address: str, port: int, *, screening: bool = False, relays: Relays | None = None
+) -> AsyncIterator[Mailbox]:
+    """A Postfix that takes mail for this domain there, meanwhile; `screening` puts postscreen before it.
+
+    With `relays` it passes the mail of these domains on, with those of bounces, and keeps none.
+    """
     with tempfile.TemporaryDirectory(prefix="receiving-postfix-") as name:
         directory = Path(name)
-        _prepare(directory, domain, address, port, screening=screening)
+        _prepare(directory, domain, address, port, screening=screening, relays=relays or {})
         await trio.to_thread.run_sync(partial(_run, directory, "start"))
         try:
-            await _listens(address, port)
+            await listens(address, port)
             yield Mailbox(directory)
         finally:
             with trio.CancelScope(shield=True):

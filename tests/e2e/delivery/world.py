@@ -34,6 +34,7 @@ bind = ["127.0.0.1:0"]
 bind_tls = ["127.0.0.1:0"]
 [http]
 bind = ["127.0.0.1:0"]
+{http}
 [dns]
 resolvers = ["127.0.0.1:{dns_port}"]
 [delivery]
@@ -220,6 +221,7 @@ async def world(
     directory: Path,
     *settings: str,
     server: str = "",
+    http: str = "",
     allowed: str = ALLOWED,
     authentic: bool = False,
     program: tuple[str, ...] = PROGRAM,
@@ -236,6 +238,7 @@ async def world(
             CONFIG.format(
                 data_dir=data_dir,
                 server=server,
+                http=http,
                 dns_port=endpoint.port,
                 mx_port=mx_port,
                 delivery=delivery,

@@ -18,8 +18,9 @@ MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@example.net\r\nSubject: On 
 
 
 def endpoint(running: Running, scheme: str = "smtp") -> tuple[str, int]:
-    """Where it listens; `smtp` is STARTTLS, `smtps` TLS from the first byte."""
-    parts = urlsplit(next(url for url in running.smtp if url.startswith(f"{scheme}:")))
+    """Where it listens; `smtp` is STARTTLS, `smtps` TLS from the first byte; `inbound` is for feedback."""
+    urls = running.inbound if scheme == "inbound" else running.smtp
+    parts = urlsplit(next(url for url in urls if scheme == "inbound" or url.startswith(f"{scheme}:")))
     assert parts.hostname is not None
     assert parts.port is not None
     return parts.hostname, parts.port

@@ -91,6 +91,13 @@ def test_events_stand_once_and_in_order(customer: Customer) -> None:
     assert body["webhook"]["events"] == ["email.delivered", "email.failed"]
 
 
+def test_other_events_are_named_to_be_had(customer: Customer) -> None:
+    """A webhook that names them has them, and no others; without `events` it is the final results again."""
+    wanted = ["email.delayed", "email.late_bounced", "email.complained"]
+    assert body_of(customer.save(events=wanted))["webhook"]["events"] == wanted
+    assert body_of(customer.save())["webhook"]["events"] == EVENTS
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

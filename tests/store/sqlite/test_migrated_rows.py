@@ -13,6 +13,7 @@ from tests.store.test_body_parts import large
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 
 PROBES = next(step for step in migrations() if step.name == "probes")
+BOUNCE_CLASSES = next(step for step in migrations() if step.name == "bounce_classes")
 
 
 def test_holds_from_before_there_were_probes() -> None:
@@ -27,6 +28,20 @@ def test_holds_from_before_there_were_probes() -> None:
     connection.execute(PROBES.sql)
     found = connection.execute("SELECT pool, probe_at, probes FROM pool_holds ORDER BY pool").fetchall()
     assert found == [("example.net", None, 0), ("google", 901_000_000, 0)]
+
+
+def test_suppressions_from_before_they_had_an_origin() -> None:
+    """Those that a bounce made are told by their reason; all others were made by hand."""
+    connection = apsw.Connection(":memory:")
+    for step in migrations():
+        if step.number < BOUNCE_CLASSES.number:
+            connection.execute(step.sql)
+    connection.execute("INSERT INTO accounts (id, name, created_at) VALUES ('acc_1', 'demo', 0)")
+    listed = [("a@x.example", "bounced: 550 5.1.1 no"), ("b@x.example", "added by hand"), ("c@x.example", "it bounced")]
+    connection.executemany("INSERT INTO suppressions VALUES ('acc_1', ?, ?, 0)", listed)
+    connection.execute(BOUNCE_CLASSES.sql)
+    found = connection.execute("SELECT origin FROM suppressions ORDER BY address").fetchall()
+    assert found == [("bounce",), ("manual",), ("manual",)]
 
 
 async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:

@@ -5,12 +5,13 @@ from uuid import uuid4
 import pytest
 
 from appliance.model.mail import Account
-from appliance.store import Store, mail_log, queue_control, webhooks
+from appliance.store import Store, feedback, mail_log, queue_control, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
 from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
 from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL
 from appliance.store.sqlite.connection import Connection
+from appliance.store.statistics import _COUNT_FEEDBACK
 from appliance.store.webhooks import _OF_MESSAGE, _PAGE
 
 
@@ -130,3 +131,23 @@ async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None
         steps = await plan(store, _PAGE.format(condition=condition), names)
         assert any(index in step for step in steps), steps
         assert not any(step.startswith(("SCAN", "USE TEMP")) for step in steps), steps
+
+
+# ---- feedback
+
+
+async def test_feedback_is_counted_without_reading_what_was_counted(store: Store) -> None:
+    """New events are found by their ids, and what belongs to each by its key."""
+    steps = await plan(store, _COUNT_FEEDBACK, {"after": "evt_a", "until": "evt_b"})
+    assert steps[0].startswith("SEARCH e USING PRIMARY KEY (id>?")
+    assert not [step for step in steps if step.startswith("SCAN")]
+
+
+async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, account: Account) -> None:
+    """Nothing but the recipients of two minutes is read, and the next mail to read is the first of an index."""
+    wanted = dict.fromkeys(("earliest", "latest", "first", "last", "name"), "")
+    steps = await plan(store, feedback._BY_IDS, wanted)
+    assert "SEARCH r USING PRIMARY KEY (message_id>? AND message_id<?)" in steps
+    assert not [step for step in steps if step.startswith("SCAN")]
+    (step,) = await plan(store, "SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1", {})
+    assert step == "SCAN feedback_mail USING COVERING INDEX feedback_mail_next"

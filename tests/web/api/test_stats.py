@@ -3,6 +3,7 @@
 import pytest
 
 from appliance.model.dashboard import AccountStatistics
+from appliance.model.mail import BounceClass
 from appliance.web.api.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours
@@ -23,6 +24,13 @@ def test_days_are_the_sum_of_their_hours() -> None:
     assert [told.hours[0].sent, told.hours[23].sent, told.hours[24].sent] == [1, 2, 4]
     assert (told.totals.sent, told.totals.delivered, told.totals.bounced) == (7, 3, 1)
     assert told.totals.bounce_rate == 0.25
+
+
+def test_refusals_are_told_by_class() -> None:
+    """In the order of the classes, without those that have none."""
+    by_class = {BounceClass.POLICY: (0, 0), BounceClass.CONTENT: (2, 0), BounceClass.TEMPORARY: (0, 3)}
+    told = stats(AccountStatistics({}, {}, (), 0, by_class), MIDNIGHT, MIDNIGHT, 1, "req_1").bounce_classes
+    assert [(each.bounce_class, each.bounced, each.failed) for each in told] == [("content", 2, 0), ("temporary", 0, 3)]
 
 
 def test_simulated_mail_that_waits_is_told() -> None:

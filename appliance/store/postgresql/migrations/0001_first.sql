@@ -44,8 +44,11 @@ CREATE TABLE domains (
     created_at BIGINT NOT NULL,
     verified_at BIGINT,  -- NULL: not proven by DNS
     removed_at BIGINT,  -- the row stays, for the keys that sign what is still queued
+    return_path TEXT COLLATE "C",  -- NULL: bounces.NAME
+    return_path_at BIGINT,  -- since when DNS shows its records; NULL: not in use
     PRIMARY KEY (account_id, name)
 );
+CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
 
 CREATE TABLE smtp_credentials (
     username TEXT COLLATE "C" PRIMARY KEY,
@@ -79,6 +82,7 @@ CREATE TABLE templates (
     deleted BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
+    unsubscribe BIGINT NOT NULL DEFAULT 0,  -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 );
 
@@ -170,6 +174,9 @@ CREATE TABLE recipients (
     bounced_at BIGINT,
     next_attempt_at BIGINT,  -- NULL: final
     failed_at BIGINT,
+    bounce_class TEXT COLLATE "C",  -- of the last reply that was no success, see feedback/bounce_class.py
+    late_bounce TEXT COLLATE "C",  -- came by mail after the delivery: JSON {at, code, response, class}
+    delayed_at BIGINT,  -- the first deferral an hour or more after it was accepted
     owner TEXT COLLATE "C" NOT NULL DEFAULT current_setting('appliance.owner'),  -- the run of a node that delivers it
     PRIMARY KEY (message_id, id)
 ) PARTITION BY RANGE (message_id);
@@ -243,7 +250,25 @@ CREATE TABLE suppressions (
     address TEXT COLLATE "C" NOT NULL,  -- the key form: lower case, A-labels
     reason TEXT COLLATE "C" NOT NULL,
     created_at BIGINT NOT NULL,
+    origin TEXT COLLATE "C" NOT NULL DEFAULT 'manual'
+        CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
+);
+
+-- Addresses that get no more messages of one list: `tag:NAME` or `template:ALIAS`.
+CREATE TABLE unsubscriptions (
+    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    address TEXT COLLATE "C" NOT NULL,  -- the key form, as in suppressions
+    list TEXT COLLATE "C" NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, address, list)
+);
+
+-- Tags whose messages get a link to unsubscribe.
+CREATE TABLE unsubscribe_tags (
+    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    tag TEXT COLLATE "C" NOT NULL,
+    PRIMARY KEY (account_id, tag)
 );
 
 CREATE TABLE dkim_keys (
@@ -385,7 +410,7 @@ CREATE TABLE hourly_counts (
     account_id TEXT COLLATE "C" NOT NULL,
     hour BIGINT NOT NULL,  -- hours since 1970
     kind TEXT COLLATE "C" NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
-    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; 0 for all others
+    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
     recipients BIGINT NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
 );
@@ -458,8 +483,103 @@ CREATE TABLE acme_challenges (
     text TEXT COLLATE "C" NOT NULL  -- the answer
 );
 
+-- Mail that came to return paths and report addresses, until it is read.
+CREATE TABLE feedback_mail (
+    id TEXT COLLATE "C" PRIMARY KEY,
+    addresses TEXT COLLATE "C" NOT NULL,  -- it was sent to, with a space between them
+    mime BYTEA NOT NULL,  -- its beginning, see inbound/listener.py
+    received_at BIGINT NOT NULL,
+    tries BIGINT NOT NULL DEFAULT 0  -- readings that were begun
+);
+CREATE INDEX feedback_mail_next ON feedback_mail (tries, id);
+
+-- One for each recipient that complained.
+CREATE TABLE complaints (
+    account_id TEXT COLLATE "C" NOT NULL,
+    recipient_id TEXT COLLATE "C" NOT NULL,
+    message_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,  -- of the account, that the message was sent from
+    provider TEXT COLLATE "C" NOT NULL,  -- the pool of the recipient's domain, or that domain
+    kind TEXT COLLATE "C" NOT NULL,  -- `abuse` and others, RFC 5965 7.3
+    at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, recipient_id)
+);
+CREATE INDEX complaints_by_time ON complaints (at);
+
 -- Facts of the installation itself, by name: the fingerprint of the key file that seals its secrets.
 CREATE TABLE installation (
     name TEXT COLLATE "C" PRIMARY KEY,
     value TEXT COLLATE "C" NOT NULL
 );
+
+-- DMARC aggregate reports: each counts once, however often it is sent.
+CREATE TABLE dmarc_reports (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    org TEXT COLLATE "C" NOT NULL,  -- that sent it, as it calls itself
+    report_id TEXT COLLATE "C" NOT NULL,  -- given by it
+    day BIGINT NOT NULL,  -- that it is about: days since 1970, UTC
+    policy TEXT COLLATE "C" NOT NULL,  -- none, quarantine or reject, as the receiver saw it
+    percentage BIGINT NOT NULL,
+    messages BIGINT NOT NULL,
+    passed BIGINT NOT NULL,
+    received_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+);
+CREATE INDEX dmarc_reports_by_day ON dmarc_reports (account_id, domain, day);
+CREATE INDEX dmarc_reports_old ON dmarc_reports (day);
+
+-- The messages in those reports by day and source.
+CREATE TABLE dmarc_sources (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    source TEXT COLLATE "C" NOT NULL,  -- an IP address; empty: all those over the limit
+    messages BIGINT NOT NULL,
+    passed BIGINT NOT NULL,  -- DMARC: by DKIM or SPF, aligned
+    dkim BIGINT NOT NULL,
+    spf BIGINT NOT NULL,
+    quarantined BIGINT NOT NULL,
+    rejected BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, day, source)
+);
+CREATE INDEX dmarc_sources_old ON dmarc_sources (day);
+
+-- TLS reports (RFC 8460).
+CREATE TABLE tls_reports (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    org TEXT COLLATE "C" NOT NULL,
+    report_id TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    successes BIGINT NOT NULL,  -- sessions
+    failures BIGINT NOT NULL,
+    received_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, org, report_id)
+);
+CREATE INDEX tls_reports_by_day ON tls_reports (account_id, domain, day);
+CREATE INDEX tls_reports_old ON tls_reports (day);
+
+-- The failed sessions in those reports by day, server and type of failure; both are empty for all over the limit.
+CREATE TABLE tls_failures (
+    account_id TEXT COLLATE "C" NOT NULL,
+    domain TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    mx TEXT COLLATE "C" NOT NULL,
+    type TEXT COLLATE "C" NOT NULL,
+    sessions BIGINT NOT NULL,
+    PRIMARY KEY (account_id, domain, day, mx, type)
+);
+CREATE INDEX tls_failures_old ON tls_failures (day);
+
+-- Recipients by day (UTC), what became of them, class of bounce and provider; added up as hourly_counts are.
+CREATE TABLE daily_feedback (
+    account_id TEXT COLLATE "C" NOT NULL,
+    day BIGINT NOT NULL,
+    kind TEXT COLLATE "C" NOT NULL,  -- the type of the event, without `email.`
+    class TEXT COLLATE "C" NOT NULL,  -- of a bounce; empty: none
+    provider TEXT COLLATE "C" NOT NULL,  -- a pool with a name of its own; empty: all others
+    recipients BIGINT NOT NULL,
+    PRIMARY KEY (account_id, day, kind, class, provider)
+);
+CREATE INDEX daily_feedback_old ON daily_feedback (day);

@@ -43,7 +43,12 @@ function record(each) {
 			h("span", { class: "tag" }, each.type),
 			h("h3", null, each.purpose.split(":")[0]),
 			badge(each.status, WORDS[each.status]),
-			!each.needed && h("span", { class: "quiet small" }, "retired, only for mail on its way"),
+			!each.needed &&
+				h(
+					"span",
+					{ class: "quiet small" },
+					each.purpose.startsWith("DKIM") ? "retired, only for mail on its way" : "optional",
+				),
 			each.pending && h("span", { class: "quiet small" }, "new, signs once DNS shows it"),
 		),
 		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),

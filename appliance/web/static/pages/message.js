@@ -42,7 +42,9 @@ function details(message) {
 
 function stories(message) {
 	const many = message.recipients.length >= FOLDED;
-	return message.recipients.map((each) => timeline(message, each, many && each.status === "delivered"));
+	return message.recipients.map((each) =>
+		timeline(message, each, many && each.status === "delivered" && !each.late_bounce),
+	);
 }
 
 async function posts(message, signal, again) {

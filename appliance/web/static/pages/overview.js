@@ -1,10 +1,11 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
 import { fragment, h, path, query, style } from "../dom.js";
-import { button, head, notice, section, table } from "../pieces.js";
-import { count, hour, number, percent, span, utcDay } from "../time.js";
+import { button, head, notice } from "../pieces.js";
+import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
+const KINDS = ["Sent", "Delivered", "Bounced", "Failed"].map((name) => [name.toLowerCase(), name, name.toLowerCase()]);
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
 	no_domain: () => "/dashboard/domains",
@@ -38,18 +39,6 @@ function tiles(totals, account) {
 	);
 }
 
-function queue(waiting, sandbox) {
-	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
-	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
-	const columns = [
-		{ title: "Provider" },
-		{ title: "Due now", class: "number" },
-		{ title: "Deferred to a later try", class: "number" },
-	];
-	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
-	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
-}
-
 /** The first steps that are left; an account that sends and has nothing to be told has done them. */
 async function left(page, account, stats) {
 	if (stats.totals.sent && !account.warnings.length) return null;
@@ -59,8 +48,8 @@ async function left(page, account, stats) {
 async function drawing(stats, hourly) {
 	const { chart } = await import("../chart.js");
 	return hourly
-		? chart("Recipients per hour", stats.hours, hour)
-		: chart("Recipients per day (UTC)", stats.days, utcDay);
+		? chart("Recipients per hour", stats.hours, KINDS, hour, KINDS[0])
+		: chart("Recipients per day (UTC)", stats.days, KINDS, utcDay, KINDS[0]);
 }
 
 /** Shows content, at first as it is: what updates it is not needed for that. */
@@ -93,7 +82,7 @@ export default async function overview(page) {
 					tiles(stats.totals, account),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
-				section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+				(await import("../overview-tables.js")).tables(stats),
 			],
 		);
 	}

@@ -1,29 +1,67 @@
 // The suppression list: addresses that mail is no longer sent to.
-import { del, post } from "../api.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { del, get, post, put } from "../api.js";
+import { fragment, h, path, query, toast } from "../dom.js";
 import { form } from "../form.js";
 import { loader, paged } from "../lists.js";
-import { button, empty, head } from "../pieces.js";
+import { button, empty, head, section } from "../pieces.js";
 import { when } from "../time.js";
 
 const COLUMNS = [
 	{ title: "Address" },
+	{ title: "Origin" },
 	{ title: "Reason", class: "break" },
 	{ title: "Since", class: "side" },
 	{ title: "", class: "side" },
 ];
 
+/** The tags whose messages get a link to unsubscribe, to be added and removed. */
+function unsubscribeTags(page, tags) {
+	const save = async (changed) => {
+		await put("/v1/unsubscribe-tags", { tags: changed });
+		await page.reload();
+	};
+	const add = form({
+		inline: true,
+		fields: [{ name: "tags", label: "Tag", required: true, placeholder: "newsletter", maxlength: 64 }],
+		submit: "Add links",
+		send: (given) => save([...tags, given.tags]),
+	});
+	const listed = tags.map((tag) =>
+		h(
+			"p",
+			{ class: "row" },
+			h("code", { class: "break" }, tag),
+			" ",
+			button("Remove", () => save(tags.filter((each) => each !== tag)), "tiny", {
+				"aria-label": `No links for ${tag}`,
+			}),
+		),
+	);
+	return section(
+		"Links to unsubscribe",
+		h(
+			"p",
+			{ class: "quiet" },
+			"Messages to one recipient with one of these tags get a link to unsubscribe by one click. ",
+			"A template has its own box to tick.",
+		),
+		listed,
+		h("div", { class: "card" }, add),
+	);
+}
+
 export default async function suppressions(page) {
 	const load = loader(page.signal, "/v1/suppressions", "suppressions");
-	const first = await load();
+	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal)]);
 	const listed = (each) => [
 		h("bdi", { class: "mono break" }, each.address),
+		each.origin.replace("_", " "),
 		h("bdi", null, each.reason),
 		when(each.created_at),
 		button(
 			"Release",
 			async (made) => {
-				await del(path("/v1/suppressions", each.address));
+				await del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
 				toast(`${each.address} may be sent to again`);
 				const row = made.closest("tr");
 				const near = row.nextElementSibling ?? row.previousElementSibling;
@@ -59,5 +97,6 @@ export default async function suppressions(page) {
 				? paged("Suppressed addresses", COLUMNS, first, listed, load, "Load more")
 				: empty("No address is suppressed", "An address is added when its server says that there is no such user."),
 		),
+		unsubscribeTags(page, tags),
 	);
 }

@@ -120,9 +120,9 @@ export default async function template(page) {
 		}
 		shown.show(source);
 	}
-	async function save(alias) {
+	async function save(alias, unsubscribe) {
 		const body = Object.fromEntries(FIELDS.filter((each) => source[each] !== "").map((each) => [each, source[each]]));
-		const done = await put(path("/v1/templates", alias), body);
+		const done = await put(path("/v1/templates", alias), { ...body, unsubscribe });
 		draft.drop();
 		toast(`Saved as version ${done.version}`);
 		return done;
@@ -146,11 +146,18 @@ export default async function template(page) {
 				value: source.text,
 				hint: "For readers without HTML. Leave it or the HTML empty, not both.",
 			},
+			{
+				name: "unsubscribe",
+				label: "Link to unsubscribe by one click",
+				type: "checkbox",
+				value: stored.unsubscribe,
+				hint: "Mail programs show it beside the sender, in messages to one recipient.",
+			},
 		].filter(Boolean),
 		submit: isNew ? "Create template" : "Save as a new version",
 		async send(given) {
 			if (isNew) await checkNew(given.alias);
-			const done = await save(given.alias ?? name);
+			const done = await save(given.alias ?? name, given.unsubscribe);
 			if (isNew) await page.go(path("/dashboard/templates", done.alias), { replace: true });
 			else await page.reload();
 		},

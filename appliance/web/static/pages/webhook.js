@@ -8,11 +8,14 @@ import { shownPost } from "../posts.js";
 import { ago, when } from "../time.js";
 import { update } from "../update.js";
 
-const EVENTS = ["email.delivered", "email.bounced", "email.failed"];
-const MEANING = {
-	"email.delivered": "a server took the message",
-	"email.bounced": "it cannot be delivered; the credit is returned",
-	"email.failed": "retries are used up",
+// What each means, and whether a new webhook has it.
+const EVENTS = {
+	"email.delivered": ["a server took the message", true],
+	"email.bounced": ["it cannot be delivered; the credit is returned", true],
+	"email.failed": ["retries are used up", true],
+	"email.delayed": ["it waits for an hour or longer, and is still tried", false],
+	"email.late_bounced": ["a bounce came by mail after the delivery", false],
+	"email.complained": ["the recipient has marked it as spam", false],
 };
 
 function settings(page, hook, secretPlace) {
@@ -25,13 +28,13 @@ function settings(page, hook, secretPlace) {
 				required: true,
 				value: hook?.url ?? "",
 				placeholder: "https://example.com/hooks/mail",
-				hint: "HTTPS, on a public host. Each result is posted to it once per recipient.",
+				hint: "HTTPS, on a public host. Each event is posted to it once per recipient.",
 			},
-			...EVENTS.map((event) => ({
+			...Object.entries(EVENTS).map(([event, [meaning, usual]]) => ({
 				name: event,
-				label: `${event}: ${MEANING[event]}`,
+				label: `${event}: ${meaning}`,
 				type: "checkbox",
-				value: hook?.events.includes(event) ?? true,
+				value: hook?.events.includes(event) ?? usual,
 			})),
 			{ name: "enabled", label: "Enabled", type: "checkbox", value: hook?.enabled ?? true },
 		],
@@ -39,7 +42,7 @@ function settings(page, hook, secretPlace) {
 		async send(values) {
 			const saved = await put("/v1/webhook", {
 				url: values.url,
-				events: EVENTS.filter((event) => values[event]),
+				events: Object.keys(EVENTS).filter((event) => values[event]),
 				enabled: values.enabled,
 			});
 			const secret = saved.secret ?? saved.webhook?.secret;

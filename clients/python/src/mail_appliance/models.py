@@ -158,6 +158,7 @@ class EventData:
     smtp_code: int | None
     smtp_response: str | None
     test: bool | None
+    bounce_class: str | None = None  # only in `email.delayed` and `email.late_bounced`
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,7 @@ def event(body: Any) -> Event | None:
             smtp_code=_number(data.get("smtp_code")),
             smtp_response=_text(data.get("smtp_response")),
             test=test if isinstance(test, bool) else None,
+            bounce_class=_text(data.get("bounce_class")),
         ),
     )
 

@@ -1,0 +1,226 @@
+"""Reads the mail that the listener took: what it says of a recipient or of a domain is recorded, the mail deleted.
+
+Every mail comes to an end: it is recorded, understood as nothing, or given up after `TRIES`. Parsing takes a worker
+thread in turn with what clients send, and is bounded by the readers of `feedback/`. On several nodes one at a time
+reads.
+
+| sent to | read as | leads to |
+|---|---|---|
+| a token | complaint, else bounce | the token's recipient |
+| `fbl@` | complaint | the recipient of a token in it, else that of its Message-ID |
+| `dmarc@`, `tlsrpt@` | report | the domains of that return path |
+
+A complaint counts only for a recipient that is proven by a token, or by the id of a message, which only those know who
+have the message; not for an address that anyone could name.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Any, Final, TypeVar
+
+import trio
+
+from appliance.concurrency.workers import SERVER_WORK, Workers
+from appliance.errors import Refused
+from appliance.feedback.arf import Complaint, read_complaint
+from appliance.feedback.bounce_class import BounceClass
+from appliance.feedback.dmarc_report import dmarc_counts
+from appliance.feedback.dsn import Notice, NoticeKind, read_notice
+from appliance.feedback.report_file import UnreadableReport
+from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
+from appliance.feedback.tls_report import tls_counts
+from appliance.message.addresses import parse
+from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, NewComplaint
+from appliance.model.mail import LateBounce
+from appliance.model.reports import DmarcCounts, TlsCounts
+from appliance.store import Store
+from appliance.store.engine import Tx
+from appliance.store.feedback import FeedbackStep
+from appliance.store.reports import record_dmarc_report, record_tls_report
+from appliance.telemetry.log import MESSAGE_LOG, get_logger
+from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+
+TRIES: Final = 5  # at reading one mail; each is one that ended with an error, or with the process
+FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
+FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
+FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused is tried again
+
+TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
+REPORT_KINDS: Final[dict[str, str]] = {ReportAddress.DMARC: "dmarc", ReportAddress.TLS: "tls"}  # in metrics
+_OUR_MESSAGE_ID: Final = re.compile(r"([0-9a-f]{32})@.+", re.ASCII)  # see intake/accept.py
+
+T = TypeVar("T")
+
+log = get_logger("inbound")
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one address of a mail leads to."""
+
+    kind: str  # of the address
+    step: FeedbackStep
+    note: dict[str, Any] = field(default_factory=dict)  # for the log of the message it is about
+
+
+@dataclass(slots=True)
+class FeedbackWorker:
+    store: Store
+    workers: Workers
+    return_paths: ReturnPaths
+
+    async def run(self) -> None:
+        """Read what comes until cancelled."""
+        while True:
+            try:
+                if await self.store.engine.has_chore("feedback"):
+                    until = trio.current_time() + FEEDBACK_CHORE_EVERY
+                    while await self.read_next():
+                        if trio.current_time() > until:
+                            break
+                    else:
+                        await self.store.feedback.arrived.wait(FEEDBACK_POLL)
+                else:
+                    await self.store.feedback.arrived.wait(FEEDBACK_POLL)
+            except Refused as refused:
+                log.warning("feedback waits for the storage", reason=refused.text)
+                await trio.sleep(FEEDBACK_PAUSE)
+
+    async def read_next(self) -> bool:
+        """Read one mail; False when none waits."""
+        mail = await self.store.feedback.next()
+        if mail is None:
+            return False
+        try:
+            found = [_Read(TOKEN, _nothing(FeedbackResult.GIVEN_UP))]
+            if mail.tries <= TRIES:
+                found = [await self._read(mail, address) for address in mail.addresses]
+            else:
+                log.error("feedback given up: it could not be read", mail_id=mail.id, bytes=len(mail.mime))
+            results = await _patiently(partial(self.store.feedback.finish, mail.id, [each.step for each in found]))
+        except Exception:
+            log.exception("feedback not read", mail_id=mail.id, tries=mail.tries)
+            return True
+        for each, result in zip(found, results or (), strict=False):  # none: another node has done it
+            if each.kind in REPORT_KINDS:
+                REPORTS_READ.add((REPORT_KINDS[each.kind], result))
+            else:
+                FEEDBACK.add((each.kind, result))
+            if each.note and result in (FeedbackResult.LATE_BOUNCED, FeedbackResult.COMPLAINED):
+                MESSAGE_LOG.note(result, **each.note)
+        log.info("feedback read", mail_id=mail.id, results=results or [])
+        return True
+
+    async def _read(self, mail: FeedbackMail, address: str) -> _Read:
+        found = read_address(address)
+        if found is None:
+            return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+        if found.token is not None:
+            return await self._read_at_token(mail, found)
+        if found.report is ReportAddress.COMPLAINTS:
+            return await self._read_complaint(mail, found.domain)
+        return await self._read_report(mail, found)
+
+    async def _read_at_token(self, mail: FeedbackMail, address: FeedbackAddress) -> _Read:
+        recipient = await self._recipient(address, mail.received_at)
+        if recipient is None:
+            return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+        said = await self._on_thread(_complaint_or_notice, mail.mime, recipient.address)
+        if isinstance(said, Complaint):
+            return self._complained(TOKEN, said, recipient)
+        if said.kind is not NoticeKind.FAILED:
+            unknown = said.kind is NoticeKind.UNKNOWN
+            return _Read(TOKEN, _nothing(FeedbackResult.NOT_UNDERSTOOD if unknown else said.kind))
+        bounce = LateBounce(
+            mail.received_at, said.code, said.words or said.status or "", said.bounce_class or BounceClass.OTHER
+        )
+        step = self.store.feedback.late_bounce(recipient, bounce, suppresses=said.recipient_fault)
+        note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class}
+        return _Read(TOKEN, step, _note(recipient) | note)
+
+    async def _read_complaint(self, mail: FeedbackMail, name: str) -> _Read:
+        kind = ReportAddress.COMPLAINTS
+        said = await self._on_thread(partial(read_complaint, attached=True), mail.mime)
+        if said is None:
+            return _Read(kind, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+        recipient = await self._complainant(said, name, mail.received_at)
+        if recipient is None:
+            return _Read(kind, _nothing(FeedbackResult.UNMATCHED))
+        return self._complained(kind, said, recipient)
+
+    def _complained(self, kind: str, said: Complaint, recipient: FeedbackRecipient) -> _Read:
+        if not said.is_complaint:
+            return _Read(kind, _nothing(FeedbackResult.NO_COMPLAINT))
+        step = self.store.feedback.complaint(recipient, NewComplaint(said.feedback_type, said.reporter))
+        return _Read(kind, step, _note(recipient) | {"feedback_type": said.feedback_type, "reporter": said.reporter})
+
+    async def _read_report(self, mail: FeedbackMail, address: FeedbackAddress) -> _Read:
+        assert address.report is not None  # noqa: S101
+        try:
+            report: DmarcCounts | TlsCounts = await self._on_thread(_READERS[address.report], mail.mime)
+        except UnreadableReport:
+            return _Read(address.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+        return _Read(address.report, partial(_record_report, mail.received_at, address.domain, report))
+
+    # ---- whose it is
+
+    async def _recipient(self, address: FeedbackAddress, at: int) -> FeedbackRecipient | None:
+        """The recipient of a token that was valid then."""
+        ids = self.return_paths.check(address.token, address.domain, at) if address.token else None
+        if not isinstance(ids, RecipientIds):
+            return None
+        return await _patiently(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
+
+    async def _complainant(self, complaint: Complaint, name: str, at: int) -> FeedbackRecipient | None:
+        for path in complaint.return_paths:
+            address = read_address(path)
+            if address is not None and (recipient := await self._recipient(address, at)) is not None:
+                return recipient
+        found = _OUR_MESSAGE_ID.fullmatch(complaint.message_id)
+        if found is None:
+            return None
+        recipients = await _patiently(partial(self.store.feedback.recipients_of, f"msg_{found[1]}", name))
+        told = {each.lower() for each in complaint.recipients}
+        matching = [each for each in recipients if {each.address.lower(), parse(each.address, "to").key} & told]
+        chosen = matching or recipients
+        return chosen[0] if len(chosen) == 1 else None
+
+    async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await _patiently(partial(self.workers.run, SERVER_WORK, inf, partial(work, *arguments)))
+
+
+_READERS: Final[dict[ReportAddress, Callable[[bytes], DmarcCounts | TlsCounts]]] = {
+    ReportAddress.DMARC: dmarc_counts,
+    ReportAddress.TLS: tls_counts,
+}
+
+
+def _complaint_or_notice(mime: bytes, address: str) -> Complaint | Notice:
+    return read_complaint(mime) or read_notice(mime, address)
+
+
+def _record_report(now: int, name: str, report: DmarcCounts | TlsCounts, tx: Tx) -> tuple[str, set[str]]:
+    if isinstance(report, DmarcCounts):
+        return record_dmarc_report(tx, now, name, report), set()
+    return record_tls_report(tx, now, name, report), set()
+
+
+def _nothing(result: str) -> FeedbackStep:
+    return lambda _: (result, set())
+
+
+def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
+    return {"message_id": recipient.message_id, "recipient_id": recipient.id, "domain": recipient.domain}
+
+
+async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Do it, again and again while the storage or the threads refuse: that is no fault of the mail."""
+    while True:
+        try:
+            return await work()
+        except Refused as refused:
+            log.warning("feedback waits", reason=refused.text)
+            await trio.sleep(FEEDBACK_PAUSE)

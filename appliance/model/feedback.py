@@ -1,0 +1,57 @@
+"""Mail that came back, the recipient it is about, and what came of it: as the store and the worker know them."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FeedbackResult(StrEnum):
+    """What one address of a mail led to."""
+
+    LATE_BOUNCED = "late_bounced"
+    COMPLAINED = "complained"
+    REPEATED = "repeated"  # for that recipient another one came before
+    NOT_DELIVERED = "not_delivered"  # the recipient has another result, so it is not changed
+    UNMATCHED = "unmatched"  # it leads to no recipient of an account with that return path
+    NO_COMPLAINT = "no_complaint"  # a report of another kind, such as `not-spam`
+    NOT_UNDERSTOOD = "not_understood"
+    GIVEN_UP = "given_up"  # it could not be read, however often
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackMail:
+    """A mail that waits to be read."""
+
+    id: str
+    addresses: tuple[str, ...]  # it was sent to
+    mime: bytes = field(repr=False)
+    received_at: int
+    tries: int  # at reading it, with this one
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackRecipient:
+    """The recipient that a mail is about; `sent_from` is the account's domain whose return path was written to."""
+
+    id: str
+    message_id: str
+    account_id: str
+    address: str
+    domain: str
+    envelope_from: str
+    subject: str
+    sent_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewComplaint:
+    kind: str  # `abuse` and others, RFC 5965 7.3
+    reporter: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComplaintRate:
+    """Complaints from the users of one provider, and what it took in the same time; "": all others together."""
+
+    provider: str
+    complaints: int
+    delivered: int

@@ -1,0 +1,278 @@
+"""Mail that came back: kept until it is read; and what it does, late bounces and complaints.
+
+A mail is on disk before its sender is told so. What it does and its deletion are one transaction: it counts once,
+whichever node reads it, and however often that node is killed. A reading that was begun counts as a try, so that a mail
+which ends the process each time is given up.
+
+Results are final: a late bounce changes neither the status of a delivered recipient nor the states of its credit. The
+credit goes back to the account with a line in the ledger; the recipient shows `late_bounce`, of which the first counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from appliance.concurrency.wake import Wake
+from appliance.errors import Code, Refused
+from appliance.message.addresses import parse
+from appliance.model.feedback import (
+    ComplaintRate,
+    FeedbackMail,
+    FeedbackRecipient,
+    FeedbackResult,
+    NewComplaint,
+)
+from appliance.model.mail import LateBounce, SuppressionOrigin
+from appliance.model.webhooks import EventType, envelope
+from appliance.outside import Outside, identifier_from, identifier_time
+from appliance.store.accounts import return_credits, write_ledger
+from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
+from appliance.store.queue import INSERT_EVENTS
+from appliance.store.queue_control import SAME_TIME
+from appliance.store.suppressions import suppress
+from appliance.store.webhooks import WebhookPosts, post_events
+from appliance.times import DAY
+
+WAITING_MOST = 10_000  # mails that may wait to be read; more are refused for now
+LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
+MATCHED_RECIPIENTS = 50  # of a message, by the interface
+REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
+
+_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at) VALUES (:id, :addresses, :mime, :now)"""
+_COUNT = "SELECT count(*) FROM feedback_mail"
+_NEXT = """UPDATE feedback_mail SET tries = tries + 1
+    WHERE id = (SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1)
+    RETURNING id, addresses, mime, received_at, tries"""
+_DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
+
+# The domain of the account whose return path was written to; NULL: the account has none of that name.
+_COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject,
+    (SELECT min(d.name) FROM domains d
+        WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
+# Here and below only our own words are put into SQL (S608).
+_BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+    WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""  # noqa: S608
+_OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
+    JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+    WHERE r.message_id = :message_id ORDER BY r.id LIMIT :most"""  # noqa: S608
+
+_SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
+    WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
+    RETURNING charged, billing_status"""
+_STATE = "SELECT late_bounce FROM recipients WHERE message_id = :message_id AND id = :id"
+_COMPLAIN = """INSERT INTO complaints (account_id, recipient_id, message_id, domain, provider, kind, at)
+    VALUES (:account_id, :id, :message_id, :sent_from,
+        coalesce((SELECT d.pool FROM destinations d WHERE d.domain = :domain), :domain), :kind, :now)
+    ON CONFLICT (account_id, recipient_id) DO NOTHING RETURNING provider"""
+_FORGET = """DELETE FROM complaints WHERE (account_id, recipient_id) IN
+    (SELECT account_id, recipient_id FROM complaints WHERE at < :before ORDER BY at LIMIT :most)"""
+_ANY_OLD = "SELECT EXISTS (SELECT 1 FROM complaints WHERE at < :before)"
+
+# As statistics.py counts them.
+_RATES = """SELECT provider, sum(CASE WHEN kind = 'complained' THEN recipients ELSE 0 END) AS complaints,
+        sum(CASE WHEN kind = 'delivered' THEN recipients ELSE 0 END)
+    FROM daily_feedback WHERE day >= :since AND kind IN ('complained', 'delivered')
+    GROUP BY provider ORDER BY 2 DESC, 1"""
+
+_encoder = msgspec.json.Encoder()
+
+# What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
+# that have something to be posted.
+FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackStore(StorePart):
+    posts: WebhookPosts
+    arrived: Wake = field(default_factory=Wake)  # there may be mail to read
+    waiting_most: int = WAITING_MOST
+
+    # ---- mail
+
+    async def add(self, addresses: Sequence[str], mime: bytes) -> str:
+        """Store a mail until it is read; its id. Refused for now while too many wait."""
+        ((waiting,),) = await self.engine.rows(_COUNT, {})
+        if waiting >= self.waiting_most:
+            text = "Too much feedback waits to be read. Try again later."
+            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=600)
+        mail_id = self.outside.identifier("fbm")
+        row = {"id": mail_id, "addresses": " ".join(addresses), "mime": mime, "now": self.outside.now()}
+        await self.engine.write(lambda tx: run(tx, _ADD, row), bulk=len(mime) > LARGE_MAIL)
+        self.arrived.set()
+        return mail_id
+
+    async def next(self) -> FeedbackMail | None:
+        """The mail to be read next, one more try at it counted; None when none waits."""
+        if await self.engine.rows(_COUNT, {}) == [(0,)]:
+            return None  # and nothing is written: a server at rest leaves its disk alone
+        return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
+
+    async def finish(self, mail_id: str, steps: Sequence[FeedbackStep]) -> list[str] | None:
+        """Take these steps and delete the mail; the results, or None if that has been done before."""
+
+        def work(tx: Tx) -> tuple[list[str], set[str]] | None:
+            if first(tx, _DELETE, {"id": mail_id}) is None:
+                return None
+            results, accounts = list[str](), set[str]()
+            for step in steps:
+                result, told = step(tx)
+                results.append(result)
+                accounts |= told
+            return results, accounts
+
+        done = await self.engine.write(work)
+        if done is None:
+            return None
+        if done[1]:
+            self.posts.add_new(done[1])
+        return done[0]
+
+    # ---- recipients
+
+    async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
+        """The recipient with an id of this range, if there is one, of an account that has this return path."""
+        given_at = identifier_time(first_id)
+        wanted = {
+            "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
+            "latest": identifier_from("msg", given_at + SAME_TIME),
+            "first": first_id,
+            "last": last_id,
+            "name": name,
+        }
+        found = await self.engine.rows(_BY_IDS, wanted)
+        return _recipient(*found[0]) if len(found) == 1 else None
+
+    async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
+        """The recipients of a message, if its account has this return path."""
+        wanted = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
+        found = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, wanted)]
+        return [each for each in found if each is not None]
+
+    def late_bounce(self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool) -> FeedbackStep:
+        return partial(
+            _record_late_bounce, outside=self.outside, recipient=recipient, bounce=bounce, suppresses=suppresses
+        )
+
+    def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
+        return partial(_record_complaint, outside=self.outside, recipient=recipient, complaint=complaint)
+
+    # ---- complaints
+
+    async def forget_complaints(self, before: int, most: int) -> Slice:
+        wanted = {"before": before, "most": most}
+        if not (await self.engine.rows(_ANY_OLD, wanted))[0][0]:
+            return Slice(0, 0.0, more=False)
+        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, wanted)), large=True)
+        return Slice(deleted, seconds, more=deleted > 0)
+
+    async def complaint_rates(self, since: int) -> list[ComplaintRate]:
+        """Complaints and deliveries of all accounts by provider, since the day of that time."""
+        return await self.engine.all(_rate, _RATES, {"since": since // DAY})
+
+
+def _rate(provider: str, complaints: int, delivered: int) -> ComplaintRate:
+    return ComplaintRate(provider, int(complaints), int(delivered))
+
+
+def _mail(mail_id: str, addresses: str, mime: bytes, received_at: int, tries: int) -> FeedbackMail:
+    return FeedbackMail(mail_id, tuple(addresses.split()), bytes(mime), received_at, tries)
+
+
+def _recipient(
+    id_: str,
+    message_id: str,
+    account_id: str,
+    address: str,
+    domain: str,
+    envelope_from: str,
+    subject: str,
+    sent_from: str | None,
+) -> FeedbackRecipient | None:
+    if sent_from is None:
+        return None
+    return FeedbackRecipient(id_, message_id, account_id, address, domain, envelope_from, subject, sent_from)
+
+
+# ---- steps of a transaction
+
+
+def _record_late_bounce(
+    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool
+) -> tuple[str, set[str]]:
+    whose = {"message_id": recipient.message_id, "id": recipient.id}
+    set_now = first(tx, _SET_LATE_BOUNCE, {**whose, "late_bounce": _encoder.encode(bounce).decode()})
+    if set_now is None:
+        late_bounce = first(tx, _STATE, whose)
+        repeated = late_bounce is not None and late_bounce[0] is not None
+        return (FeedbackResult.REPEATED if repeated else FeedbackResult.NOT_DELIVERED), set()
+    accounts = _write_event(
+        tx,
+        outside,
+        recipient,
+        EventType.LATE_BOUNCED,
+        bounce.at,
+        smtp_code=bounce.code,
+        smtp_response=bounce.response,
+        bounce_class=bounce.bounce_class,
+    )
+    if suppresses:
+        reason = f"bounced after delivery: {bounce.response[:REASON_CHARACTERS]}"
+        _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
+    charged, billing = set_now
+    if charged and billing == "settled":
+        write_ledger(tx, outside, return_credits(tx, recipient.account_id, [(recipient.message_id, recipient.id)]))
+    return FeedbackResult.LATE_BOUNCED, accounts
+
+
+def _record_complaint(
+    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, complaint: NewComplaint
+) -> tuple[str, set[str]]:
+    now = outside.now()
+    row = {"account_id": recipient.account_id, "id": recipient.id, "message_id": recipient.message_id, "now": now}
+    row |= {"domain": recipient.domain, "sent_from": recipient.sent_from, "kind": complaint.kind}
+    if first(tx, _COMPLAIN, row) is None:
+        return FeedbackResult.REPEATED, set()
+    told = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
+    accounts = _write_event(
+        tx, outside, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
+    )
+    _suppress(tx, recipient, f"complaint: {told}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
+    return FeedbackResult.COMPLAINED, accounts
+
+
+def _write_event(
+    tx: Tx,
+    outside: Outside,
+    recipient: FeedbackRecipient,
+    kind: EventType,
+    at: int,
+    *,
+    smtp_code: int | None,
+    smtp_response: str | None,
+    bounce_class: str | None,
+) -> set[str]:
+    event_id = outside.identifier("evt")
+    body = envelope(
+        event_id,
+        kind,
+        at,
+        email_id=recipient.message_id,
+        recipient_id=recipient.id,
+        to=recipient.address,
+        envelope_from=recipient.envelope_from,
+        subject=recipient.subject,
+        smtp_code=smtp_code,
+        smtp_response=smtp_response,
+        bounce_class=bounce_class,
+    )
+    event = event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
+    INSERT_EVENTS.run(tx, [event])
+    return post_events(tx, outside, [event])
+
+
+def _suppress(tx: Tx, recipient: FeedbackRecipient, reason: str, origin: SuppressionOrigin, at: int) -> None:
+    address = parse(recipient.address, "to").key
+    entry = {"account_id": recipient.account_id, "address": address, "reason": reason, "now": at}
+    suppress(tx, {**entry, "origin": origin.value})

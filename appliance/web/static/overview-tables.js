@@ -1,0 +1,24 @@
+// The tables of the overview: what was refused, by class, and what waits, by provider; loaded when there is mail.
+import { h } from "./dom.js";
+import { section, table } from "./pieces.js";
+import { count, number } from "./time.js";
+
+const numeric = (title) => ({ title, class: "number" });
+
+function refused(classes) {
+	const rows = classes.map((each) => [each.bounce_class.replace("_", " "), number(each.bounced), number(each.failed)]);
+	return table("Refused, by class", [{ title: "Class" }, numeric("Bounced"), numeric("Failed")], rows);
+}
+
+function queue(waiting, sandbox) {
+	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
+	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
+	const columns = [{ title: "Provider" }, numeric("Due now"), numeric("Deferred to a later try")];
+	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
+	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
+}
+
+export const tables = (stats) => [
+	stats.bounce_classes.length > 0 && section("Refused, by class", refused(stats.bounce_classes)),
+	section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+];

@@ -1,0 +1,90 @@
+"""`appliance suppressions` and `domain remove`, `account role`: each change is in the database, and told."""
+
+from pathlib import Path
+
+import pytest
+
+from appliance.model.mail import Role
+from tests.cli.test_commands import Shell, acme, shell, user_of
+
+__all__ = ["acme", "shell"]  # fixtures
+
+
+def addresses(shell: Shell) -> dict[str, tuple[str, str]]:
+    """The list: origin and reason by address."""
+    found = shell.json("suppressions", "list", "acme")["suppressions"]
+    return {each["address"]: (each["origin"], each["reason"]) for each in found}
+
+
+def test_an_address_is_added_listed_and_removed(acme: Shell) -> None:
+    """In its key form; a second time changes nothing, and one that is not there is refused."""
+    acme.json("suppressions", "add", "acme", "Ada@Example.NET", "--reason", "asked us to stop")
+    acme.json("suppressions", "add", "acme", "ada@example.net")
+    assert addresses(acme) == {"ada@example.net": ("manual", "asked us to stop")}
+    assert "asked us to stop" in acme.text("suppressions", "list", "acme")
+    acme.json("suppressions", "remove", "acme", "ADA@example.net")
+    assert addresses(acme) == {}
+    assert "not on the suppression list" in acme.refused("suppressions", "remove", "acme", "ada@example.net")
+    assert "Add one:" in acme.text("suppressions", "list", "acme")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("ada@x.example\nbob@x.example\n\n", {"ada@x.example": "imported", "bob@x.example": "imported"}),
+        ("address,reason\nada@x.example,gone\n", {"ada@x.example": "gone"}),
+        ('\ufeffEmail\r\n"ada@x.example","a, b"\r\n', {"ada@x.example": "a, b"}),
+        ("ADA@x.example\nada@X.example", {"ada@x.example": "imported"}),
+        ("", {}),
+    ],
+)
+def test_a_file_is_imported(acme: Shell, content: str, expected: dict[str, str]) -> None:
+    """Plain lines or CSV, with or without a heading; a second time nothing is new."""
+    file = acme.config.parent / "list.csv"
+    file.write_text(content)
+    told = acme.json("suppressions", "import", "acme", str(file))
+    assert told == {"imported": len(expected), "listed_already": 0}
+    assert addresses(acme) == {address: ("import", reason) for address, reason in expected.items()}
+    again = acme.json("suppressions", "import", "acme", "-", stdin=content)
+    assert again == {"imported": 0, "listed_already": len(expected)}
+
+
+@pytest.mark.parametrize("line", ["no address at all", "a@b@c", "x" * 1_001])
+def test_a_line_that_cannot_be_read_imports_nothing(acme: Shell, line: str) -> None:
+    """It is named by its number."""
+    said = acme.refused("suppressions", "import", "acme", "-", stdin=f"ada@x.example\n{line}\n")
+    assert "line 2: " in said
+    assert "nothing was imported" in said
+    assert addresses(acme) == {}
+
+
+def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
+    """More than one transaction holds; what is exported can be imported elsewhere."""
+    acme.json("suppressions", "import", "acme", "-", stdin="".join(f"user{n}@x.example\n" for n in range(2_500)))
+    exported = acme.text("suppressions", "export", "acme")
+    assert exported.splitlines()[0] == "address,reason,origin,created_at"
+    acme.create("other")
+    assert acme.json("suppressions", "import", "other", "-", stdin=exported)["imported"] == 2_500
+
+
+def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
+    """It is no longer listed; an unknown one is refused."""
+    acme.json("domain", "add", "acme", "acme.example")
+    before = acme.json("domain", "records", "acme", "acme.example")
+    assert acme.json("domain", "remove", "acme", "ACME.example") == {"name": "acme.example", "removed": True}
+    assert acme.json("domain", "list", "acme")["domains"] == []
+    assert "has no domain acme.example" in acme.refused("domain", "remove", "acme", "acme.example")
+    acme.json("domain", "add", "acme", "acme.example")
+    assert acme.json("domain", "records", "acme", "acme.example") == before
+
+
+def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
+    """Once: the same role again leaves the sessions alone."""
+    before = user_of(acme, "acme")
+    acme.json("account", "role", "acme", "admin")
+    changed = user_of(acme, "acme")
+    assert (changed.role, changed.token_epoch) == (Role.ADMIN, before.token_epoch + 1)
+    acme.json("account", "role", "acme", "admin")
+    assert user_of(acme, "acme").token_epoch == changed.token_epoch
+    assert "is now customer" in acme.text("account", "role", "acme", "customer")
+    acme.misused("account", "role", "acme", "king")

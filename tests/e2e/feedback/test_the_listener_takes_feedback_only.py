@@ -1,0 +1,157 @@
+"""The listener for feedback is no relay, has no mailbox, and withstands what submission does."""
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from appliance.outside import Outside
+from appliance.submission import limits
+from tests import engines
+from tests.e2e.feedback.feedback import LISTENS, return_path
+from tests.e2e.submission.client import MESSAGE, Raw, endpoint, trusting
+from tests.running_appliance import Running, appliance
+
+GUESSES = 1_000
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for all who cannot hurt it."""
+    with appliance(tmp_path_factory.mktemp("inbound"), retention=LISTENS) as started:
+        yield started
+        assert started.complaints() == []
+
+
+@pytest.fixture
+def path(running: Running) -> bytes:
+    """A valid return path, of a recipient that there is not."""
+    return return_path(running, Outside().identifier("rcp")).encode()
+
+
+def transact(client: Raw, recipient: bytes, message: bytes = MESSAGE) -> bytes:
+    """A mail with the null sender; the last reply."""
+    for line in (b"MAIL FROM:<>", b"RCPT TO:<" + recipient + b">", b"DATA"):
+        reply = client.say(line)
+        if reply[:1] not in b"23":
+            return reply
+    client.send(message + b".\r\n")
+    return client.reply()
+
+
+def test_what_is_taken(running: Running, path: bytes) -> None:
+    """A valid token and the report addresses of a registered domain, with TLS and without."""
+    with Raw(running, "inbound") as client:
+        assert b"AUTH" not in client.say(b"EHLO mx.example.net")
+        for recipient in (
+            path,
+            b"fbl@bounces.example.com",
+            b"DMARC@bounces.example.com",
+            b"tlsrpt@bounces.example.com",
+        ):
+            assert transact(client, recipient).startswith(b"250 2.0.0 queued as fbm_")
+        assert client.say(b"STARTTLS").startswith(b"220 ")
+        client.socket = trusting(running).wrap_socket(client.socket, server_hostname="127.0.0.1")
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path).startswith(b"250 2.0.0 queued as fbm_")
+
+
+@pytest.mark.parametrize(
+    ("recipient", "reply"),
+    [
+        (b"ada@example.net", b"550 5.7.1 "),
+        (b"shop@example.com", b"550 5.7.1 "),
+        (b"postmaster", b"550 5.7.1 "),
+        (b"fbl@bounces.example.org", b"550 5.1.1 "),
+        (b"b+aaaaaaaaaaaaaaaaaaaaaaaa@bounces.example.com", b"550 5.1.1 "),
+    ],
+)
+def test_it_is_no_relay(running: Running, recipient: bytes, reply: bytes) -> None:
+    """Nothing else is taken, and there is no login that would help."""
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO client.example.com")
+        assert client.say(b"AUTH PLAIN AGEAYg==").startswith(b"502 ")
+        assert transact(client, recipient).startswith(reply)
+
+
+@pytest.mark.parametrize("ending", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n"])
+def test_nothing_is_smuggled_in(running: Running, path: bytes, ending: bytes) -> None:
+    """A false end of data refuses the mail, and what follows it is no command."""
+    hidden = b"MAIL FROM:<>\r\nRCPT TO:<" + path + b">\r\nDATA\r\nSubject: hidden\r\n"
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path, b"Subject: x\r\n\r\nbody" + ending + hidden).startswith(b"554 5.6.0 ")
+        assert transact(client, path).startswith(b"250 ")
+
+
+def test_commands_behind_starttls_are_discarded(running: Running, path: bytes) -> None:
+    """What is in the packet with STARTTLS is neither answered nor remembered under TLS."""
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        client.send(b"STARTTLS\r\nEHLO injected.example.com\r\nMAIL FROM:<>\r\n")
+        assert client.reply().startswith(b"220 ")
+        client.socket = trusting(running).wrap_socket(client.socket, server_hostname="127.0.0.1")
+        assert client.say(b"MAIL FROM:<>").startswith(b"503 5.5.1 ")
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path).startswith(b"250 ")
+
+
+@pytest.mark.parametrize("line", [b"MAIL FROM:<a\rb@example.com>", b"RCPT TO:<a\0b@example.com>", b"EHLO foo\rX: 1"])
+def test_controls_are_refused(running: Running, line: bytes) -> None:
+    """No control character gets into an address or a name."""
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        assert client.say(line).startswith(b"500 5.5.2 ")
+
+
+def test_guessing_ends_soon(running: Running, path: bytes) -> None:
+    """A thousand recipients, pipelined and on new connections: each connection ends after some, others are served."""
+    guess = b"RCPT TO:<b+%s@bounces.example.com>\r\n" % (b"a" * 24)
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        client.say(b"MAIL FROM:<>")
+        client.send(guess * GUESSES)
+        heard = client.rest()
+        assert [reply[:9] for reply in heard] == [b"550 5.1.1"] * limits.MAX_ERRORS + [b"421 4.7.0"]
+    for _ in range(GUESSES // limits.MAX_ERRORS):
+        with Raw(running, "inbound") as client:
+            client.send(b"EHLO mx.example.net\r\nMAIL FROM:<>\r\n" + guess * limits.MAX_ERRORS)
+            assert client.rest()[-1].startswith(b"421 4.7.0")
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path).startswith(b"250 ")
+
+
+def test_a_client_that_hangs_up_early_does_no_harm(running: Running, path: bytes) -> None:
+    """At any point of a transaction."""
+    whole = [b"EHLO c\r\n", b"MAIL FROM:<>\r\n", b"RCPT TO:<" + path + b">\r\n", b"DATA\r\n", MESSAGE]
+    for count in range(len(whole)):
+        with Raw(running, "inbound") as client:
+            client.send(b"".join(whole[:count]))
+    with socket.create_connection(endpoint(running, "inbound"), timeout=15):
+        pass
+    with Raw(running, "inbound") as client:
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path).startswith(b"250 ")
+
+
+def test_large_mail(running: Running, path: bytes) -> None:
+    """Ten mebibytes come in, of which the beginning is kept; one byte more is refused."""
+    head, line = b"Subject: large\r\n\r\n", b"x" * 62 + b"\r\n"
+    body = head + line * ((10 * 2**20 - len(head)) // len(line))
+    with Raw(running, "inbound", timeout=60) as client:
+        client.say(b"EHLO mx.example.net")
+        assert transact(client, path, body).startswith(b"250 ")
+        assert transact(client, path, body + line).startswith(b"552 5.3.4")
+        assert transact(client, path).startswith(b"250 ")
+
+
+def test_all_that_was_taken_is_read(running: Running) -> None:
+    """Nothing waits in the end, and nothing came of it: no such recipient was ever sent to."""
+    deadline = time.monotonic() + 30
+    while engines.rows(running.data_dir, "SELECT count(*) FROM feedback_mail") != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert engines.rows(running.data_dir, "SELECT count(*) FROM events") == [(0,)]
+    assert engines.rows(running.data_dir, "SELECT count(*) FROM suppressions") == [(0,)]

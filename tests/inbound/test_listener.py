@@ -1,0 +1,242 @@
+"""The protocol of the listener by itself: which envelopes are taken, and how guessing ends."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from appliance.concurrency.workers import Workers
+from appliance.errors import Code, Refused
+from appliance.feedback.return_path import LIFETIME, ReturnPaths
+from appliance.inbound import listener
+from appliance.inbound.listener import KEPT_BYTES, FeedbackListener, checked_mail
+from appliance.message.addresses import Address
+from appliance.message.limits import HEADER_LINES
+from appliance.net.memory_budget import MemoryBudget
+from appliance.outside import Outside
+from appliance.submission import limits, replies
+from appliance.submission.actions import FindRecipient, PlainAction, Submit
+from appliance.submission.protocol import SmtpProtocol
+from appliance.submission.replies import Rejected
+from tests.submission.offline_client import MESSAGE
+
+NAME = "bounces.example.com"
+KEY = bytes(32)
+
+
+@dataclass
+class Fakes:
+    """A store that knows one name, and an intake whose disk may be full."""
+
+    names: tuple[str, ...] = (NAME,)
+    full: bool = False
+    asked: list[str] = field(default_factory=list)
+    added: list[tuple[tuple[str, ...], bytes]] = field(default_factory=list)
+    workers: Workers = field(default_factory=Workers)
+
+    async def of_return_path(self, name: str) -> list[tuple[str, str]]:
+        """The owners of a name."""
+        self.asked.append(name)
+        return [("acc_1", "example.com")] if name in self.names else []
+
+    async def add(self, addresses: tuple[str, ...], mime: bytes) -> str:
+        """Store a mail."""
+        self.added.append((addresses, mime))
+        return "fbm_1"
+
+    def check_disk(self) -> None:
+        """Refuse when it is full."""
+        if self.full:
+            raise Refused(Code.TEMPORARY_FAILURE, "The server is low on disk space.")
+
+
+@dataclass
+class Talk:
+    """A session, and what a client says in it."""
+
+    listener: FeedbackListener
+    protocol: SmtpProtocol
+    fakes: Fakes
+    outside: Outside
+
+    async def send(self, data: bytes) -> list[bytes]:
+        """Bytes in; the last lines of the replies."""
+        action = self.protocol.receive(data)
+        while action is not None:
+            if isinstance(action, FindRecipient):
+                self.protocol.recipient_found(await self.protocol.backend.find_recipient(action))
+            elif isinstance(action, Submit):
+                try:
+                    self.protocol.submitted(await self.protocol.backend.submit(action))
+                except Refused as refused:
+                    self.protocol.submitted(refused)
+            else:
+                assert action is PlainAction.YIELD
+                self.protocol.resume()
+            action = self.protocol.proceed()
+        lines = b"".join(self.protocol.out).splitlines(keepends=True)
+        self.protocol.out.clear()
+        return [line for line in lines if line[3:4] != b"-"]
+
+    async def say(self, line: bytes) -> bytes:
+        """One line in, one reply out."""
+        (reply,) = await self.send(line + b"\r\n")
+        return reply
+
+    def token(self, name: str = NAME, age: int = 0) -> bytes:
+        """A return path of a recipient whose id was given so long ago."""
+        given = Outside(now=lambda: self.outside.now() - age)
+        return ReturnPaths(KEY).address(given.identifier("rcp"), name).encode()
+
+
+def made() -> Talk:
+    """A session that was greeted."""
+    outside, fakes = Outside(), Fakes()
+    store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes))
+    feedback = FeedbackListener(outside, store, cast(Any, fakes), ReturnPaths(KEY))
+    backend = feedback.backend_for("192.0.2.1", lambda _: False)
+    protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)
+    protocol.out.clear()
+    return Talk(feedback, protocol, fakes, outside)
+
+
+async def talk() -> Talk:
+    """One that has said EHLO and has a sender."""
+    new = made()
+    await new.say(b"EHLO mx.example.net")
+    assert await new.say(b"MAIL FROM:<>") == replies.SENDER_OK
+    return new
+
+
+async def test_what_is_offered() -> None:
+    """STARTTLS and no AUTH; AUTH is no command here."""
+    new = made()
+    new.protocol.receive(b"EHLO mx.example.net\r\n")
+    offered = b"".join(new.protocol.out)
+    new.protocol.out.clear()
+    assert b"STARTTLS" in offered
+    assert b"AUTH" not in offered
+    assert await new.say(b"AUTH PLAIN AGEAYg==") == replies.NOT_IMPLEMENTED
+    assert b"AUTH" not in await new.say(b"HELP")
+    assert await new.say(b"RCPT TO:<a@b.example>") == replies.MAIL_FIRST
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"MAIL FROM:<>", b"250 2.1.0"),
+        (b"MAIL FROM:<mailer-daemon@example.net>", b"250 2.1.0"),
+        (b"MAIL FROM:<mailer-daemon@localhost>", b"250 2.1.0"),
+        (b"MAIL FROM:<> SIZE=1000 BODY=8BITMIME SMTPUTF8", b"250 2.1.0"),
+        (b"MAIL FROM:<> SIZE=10485761", b"552 5.3.4"),
+        (b"MAIL FROM:<> RET=HDRS", b"555 5.5.4"),
+        (b"MAIL FROM:<> ENVID=1", b"555 5.5.4"),
+        ("MAIL FROM:<ä@example.net>".encode(), b"553 5.6.7"),
+    ],
+)
+async def test_any_sender_is_taken(line: bytes, code: bytes) -> None:
+    """Also none; what is not offered is refused."""
+    new = made()
+    await new.say(b"EHLO mx.example.net")
+    assert (await new.say(line)).startswith(code)
+
+
+async def test_a_full_disk_refuses_for_now() -> None:
+    """451 at MAIL, as in submission."""
+    new = made()
+    new.fakes.full = True
+    await new.say(b"EHLO mx.example.net")
+    assert (await new.say(b"MAIL FROM:<>")).startswith(b"451 4.3.0 ")
+
+
+async def test_tokens_are_checked_without_the_database() -> None:
+    """A good one is taken in any case; an expired, forged or foreign one is refused with its reason."""
+    new = await talk()
+    good = new.token()
+    assert await new.say(b"RCPT TO:<" + good + b">") == replies.RECIPIENT_OK
+    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == replies.RECIPIENT_OK
+    assert await new.say(b"RCPT TO:<" + new.token(age=LIFETIME + 10**9) + b">") == listener.TOKEN_EXPIRED
+    local, _, _ = good.partition(b"@")
+    assert await new.say(b"RCPT TO:<" + local + b"@bounces.example.org>") == listener.NO_SUCH_TOKEN
+    forged = good[:20] + (b"b" if good[20:21] == b"a" else b"a") + good[21:]
+    assert await new.say(b"RCPT TO:<" + forged + b">") == listener.NO_SUCH_TOKEN
+    assert new.fakes.asked == []
+    assert (await new.say(b"DATA")).startswith(b"354 ")
+    assert await new.send(MESSAGE + b".\r\n") == [replies.queued("fbm_1")]
+    assert new.fakes.added == [((good.decode(),), MESSAGE)]
+
+
+@pytest.mark.parametrize("kind", [b"fbl", b"DMARC", b"tlsrpt"])
+async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
+    """A name is looked up once for a while, known or not."""
+    new = await talk()
+    for _ in range(2):
+        assert await new.say(b"RCPT TO:<" + kind + b"@Bounces.example.com>") == replies.RECIPIENT_OK
+        assert await new.say(b"RCPT TO:<" + kind + b"@bounces.example.org>") == listener.NAME_UNKNOWN
+    assert new.fakes.asked == [NAME, "bounces.example.org"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        b"ada@example.net",
+        b"postmaster",
+        b"postmaster@bounces.example.com",
+        b"fbl",
+        b"b+@bounces.example.com",
+        b"fbl@bounces.example.com@example.net",
+        b"fbl%example.net@bounces.example.com",
+        b"@example.net:fbl@bounces.example.com",
+        b'"fbl"@bounces.example.com',
+    ],
+)
+async def test_nothing_else_is_taken(address: bytes) -> None:
+    """No relay, no mailbox."""
+    new = await talk()
+    assert await new.say(b"RCPT TO:<" + address + b">") == listener.NO_RELAY
+    assert await new.say(b"DATA") == replies.RCPT_FIRST
+
+
+async def test_recipients_have_no_parameters() -> None:
+    """NOTIFY and ORCPT are not offered."""
+    new = await talk()
+    assert await new.say(b"RCPT TO:<" + new.token() + b"> NOTIFY=NEVER") == replies.NO_SUCH_PARAMETER
+
+
+async def test_a_thousand_guesses_end_early() -> None:
+    """Pipelined guesses end with the limit of errors, and the name is looked up once."""
+    new = await talk()
+    guesses = b"".join(b"RCPT TO:<b+%024d@bounces.example.com>\r\n" % 2 for _ in range(500))
+    guesses += b"RCPT TO:<fbl@bounces.example.org>\r\n" * 500
+    heard = await new.send(guesses.replace(b"0", b"a"))
+    assert len(heard) == limits.MAX_ERRORS + 1
+    assert heard[-1] == replies.TOO_MANY_ERRORS
+    assert len(new.fakes.asked) <= 1
+
+
+async def test_few_recipients_are_taken() -> None:
+    """The eleventh may come with another message."""
+    new = await talk()
+    heard = await new.send(b"".join(b"RCPT TO:<" + new.token() + b">\r\n" for _ in range(12)))
+    assert heard == [replies.RECIPIENT_OK] * 10 + [replies.TOO_MANY_RECIPIENTS] * 2
+
+
+def test_what_is_kept_of_a_mail() -> None:
+    """No more than its beginning; a lone line end or a header without end is refused."""
+    assert checked_mail(lambda: MESSAGE) == MESSAGE
+    assert len(checked_mail(lambda: MESSAGE + b"x" * (5 * 2**20))) == KEPT_BYTES
+    for wrong in (MESSAGE + b"\n", b"a\rb\r\n", b"A: b\r\n" * (HEADER_LINES + 1)):
+        with pytest.raises(Refused) as refused:
+            checked_mail(lambda wrong=wrong: wrong)  # type: ignore[misc]
+        assert refused.value.code is Code.INVALID_REQUEST
+
+
+def test_an_address_is_kept_in_lower_case() -> None:
+    """So that two spellings are one recipient."""
+    new = made()
+    found = new.listener.check_recipient(None, new.token().decode().upper())
+    assert isinstance(found, Address)
+    assert found.key == found.spelling == found.key.lower()
+    with pytest.raises(Rejected):
+        new.listener.check_recipient(None, "ada@example.net")

@@ -1,0 +1,219 @@
+"""What each kind of mail does at each kind of address; and that every mail comes to an end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.feedback.return_path import LIFETIME
+from appliance.inbound import worker
+from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from tests.feedback.mutations import mutated
+from tests.feedback.report_mail import as_mail, gzipped
+from tests.inbound.bounces import bounce, complaint, vacation
+from tests.inbound.conftest import NAME, Read
+
+CORPUS = Path(__file__).parents[1] / "feedback" / "corpus"
+MUTATED = 150  # mails
+
+
+def results(kind: str) -> dict[str, int]:
+    """How often mail to such addresses had each result, since the process began."""
+    return {key[1]: count for key, count in FEEDBACK.values.items() if isinstance(key, tuple) and key[0] == kind}
+
+
+async def test_a_bounce_at_a_token(read: Read) -> None:
+    """The recipient of the token has bounced late, and no other; in whatever case the address came."""
+    message = await read.delivered("ada@example.net", "bob@example.net")
+    await read.comes_back(bounce("ada@example.net"), read.path(message).upper())
+    first, second = (await read.message(message)).recipients
+    assert first.late_bounce is not None
+    assert (first.late_bounce.code, first.late_bounce.bounce_class) == (550, "invalid_recipient")
+    assert "User unknown" in first.late_bounce.response
+    assert second.late_bounce is None
+    assert await read.suppressed() == [("ada@example.net", "late_bounce")]
+
+
+@pytest.mark.parametrize(
+    ("mime", "result"),
+    [
+        (bounce("ada@example.net", status="4.2.2", action="delayed", code="452"), "delayed"),
+        (bounce("ada@example.net", status="2.0.0", action="relayed", code="250"), "delivered"),
+        (vacation(), "auto_reply"),
+        (b"Subject: hello\r\n\r\nHow are you?\r\n", "not_understood"),
+        (b"", "not_understood"),
+        (complaint("Subject: x", kind="not-spam"), "no_complaint"),
+    ],
+)
+async def test_what_is_no_bounce_changes_nothing(read: Read, mime: bytes, result: str) -> None:
+    """It is counted, and gone."""
+    message = await read.delivered("ada@example.net")
+    before, told = await read.message(message), results("bounce").get(result, 0)
+    await read.comes_back(mime, read.path(message))
+    assert await read.message(message) == before
+    assert await read.suppressed() == []
+    assert results("bounce")[result] == told + 1
+
+
+async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:
+    """It is a late bounce all the same."""
+    message = await read.delivered("ada@example.net")
+    await read.comes_back(bounce("ada@example.net", status="5.7.1", code="554"), read.path(message))
+    assert (await read.message(message)).recipients[0].late_bounce is not None
+    assert await read.suppressed() == []
+
+
+async def test_a_token_that_leads_nowhere(read: Read) -> None:
+    """Of another installation, of a name that the account does not have, expired by then, or of no recipient."""
+    message = await read.delivered("ada@example.net")
+    before, told = await read.message(message), results("bounce").get("unmatched", 0)
+    unknown = read.worker.return_paths.address(read.outside.identifier("rcp"), NAME)
+    local = read.path(message).partition("@")[0]
+    paths = [read.path(message, name="bounces.example.org"), unknown, f"{local}@bounces.example.org", "what@ever"]
+    await read.comes_back(bounce("ada@example.net"), *paths)
+    await read.comes_back(bounce("ada@example.net"), read.path(message)[:-1])
+    await read.store.feedback.add([read.path(message)], bounce("ada@example.net"))
+    late = read.outside.now() + LIFETIME + 1
+    await read.store.engine.change("UPDATE feedback_mail SET received_at = :at", {"at": late})
+    assert await read.worker.read_next()
+    assert results("bounce")["unmatched"] == told + 6
+    assert await read.message(message) == before
+
+
+async def test_one_mail_to_several_tokens(read: Read) -> None:
+    """Each of its recipients has bounced, with what the mail says of it."""
+    message = await read.delivered("ada@example.net", "bob@example.net")
+    await read.comes_back(bounce("ada@example.net"), read.path(message), read.path(message, 1))
+    assert all(each.late_bounce is not None for each in (await read.message(message)).recipients)
+
+
+async def test_a_complaint_at_a_token(read: Read) -> None:
+    """The token names the recipient, whatever the report says."""
+    message = await read.delivered("ada@example.net")
+    await read.comes_back(complaint("Subject: x", recipient="eve@example.net"), read.path(message))
+    assert await read.suppressed() == [("ada@example.net", "complaint")]
+    assert (await read.message(message)).recipients[0].late_bounce is None
+
+
+async def test_a_complaint_at_the_address_of_complaints(read: Read) -> None:
+    """A token in what the provider kept of the message proves the recipient; a forged one before it does not."""
+    message = await read.delivered("ada@example.net", "bob@example.net")
+    forged = f"b+{'b' * 24}@{NAME}"
+    inside = f"Return-Path: <{forged}>\nX-Envelope-From: <{read.path(message, 1)}>"
+    await read.comes_back(complaint(inside), f"fbl@{NAME}")
+    await read.comes_back(complaint(inside), f"fbl@{NAME}")
+    assert await read.suppressed() == [("bob@example.net", "complaint")]
+    assert await read.rows("SELECT provider, kind, domain FROM complaints") == [("example.net", "abuse", "example.com")]
+
+
+async def test_a_complaint_by_the_id_of_the_message(read: Read) -> None:
+    """For its only recipient, or for the one that the provider names; never for another account's message."""
+    one = await read.delivered("ada@example.net")
+    two = await read.delivered("bob@example.net", "cyd@example.net")
+    ids = [f"Message-ID: <{message.id.removeprefix('msg_')}@example.com>" for message in (one, two)]
+    await read.comes_back(complaint(ids[1]), f"fbl@{NAME}")
+    await read.comes_back(complaint(ids[1], recipient="eve@example.net"), f"fbl@{NAME}")
+    await read.comes_back(complaint(ids[0]), "fbl@bounces.example.org")
+    assert await read.suppressed() == []
+    await read.comes_back(complaint(ids[0]), f"fbl@{NAME}")
+    await read.comes_back(complaint(ids[1], recipient="Cyd@example.net"), f"fbl@{NAME}")
+    assert await read.suppressed() == [("ada@example.net", "complaint"), ("cyd@example.net", "complaint")]
+
+
+async def test_an_address_that_anyone_can_name_is_not_suppressed(read: Read) -> None:
+    """Without a token or the id of a message nothing follows."""
+    await read.delivered("ada@example.net")
+    told = results("fbl").get("unmatched", 0)
+    await read.comes_back(complaint("Subject: x", recipient="ada@example.net"), f"fbl@{NAME}")
+    await read.comes_back(bounce("ada@example.net"), f"fbl@{NAME}")
+    assert results("fbl")["unmatched"] == told + 1
+    assert await read.suppressed() == []
+
+
+@pytest.mark.parametrize(("address", "kind"), [("dmarc", "dmarc"), ("tlsrpt", "tls")])
+async def test_reports_that_cannot_be_read(read: Read, address: str, kind: str) -> None:
+    """They are counted, and gone."""
+    told = REPORTS_READ.values.get((kind, "not_understood"), 0)
+    await read.comes_back(as_mail(gzipped(b"<feedback>"), "application/gzip"), f"{address}@{NAME}")
+    await read.comes_back(vacation(), f"{address}@{NAME}")
+    assert REPORTS_READ.values[kind, "not_understood"] == told + 2
+
+
+async def test_reports_are_recorded(read: Read) -> None:
+    """With the result that the store gives: here about days that are long gone."""
+    report = sorted((CORPUS / "dmarc").glob("*.xml"))[0].read_bytes()
+    told = sum(REPORTS_READ.values.values())
+    await read.comes_back(as_mail(gzipped(report), "application/gzip"), f"dmarc@{NAME}")
+    assert sum(REPORTS_READ.values.values()) == told + 1
+    assert set(REPORTS_READ.values) & {("dmarc", "out_of_time"), ("dmarc", "unknown_domain"), ("dmarc", "recorded")}
+
+
+# ---- every mail comes to an end
+
+
+async def test_changed_mail_is_read_to_its_end(read: Read) -> None:
+    """Damaged copies of real bounces and complaints: each is gone after one reading, and nothing raises."""
+    message = await read.delivered("ada@example.net")
+    mails = [file.read_bytes() for kind in ("dsn", "arf") for file in sorted((CORPUS / kind).glob("*.eml"))]
+    for number in range(MUTATED):
+        mime = mutated(mails[number % len(mails)], number)
+        await read.comes_back(mime, read.path(message), f"fbl@{NAME}", f"dmarc@{NAME}", f"tlsrpt@{NAME}")
+    assert len(await read.rows("SELECT 1 FROM events WHERE type = 'email.late_bounced'")) <= 1
+
+
+async def test_a_mail_that_cannot_be_read_is_given_up(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After so many tries, and others are read before it is tried again."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    message = await read.delivered("ada@example.net")
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "read_complaint", fail)
+        await read.store.feedback.add([read.path(message)], bounce("ada@example.net"))
+        for _ in range(worker.TRIES):
+            assert await read.worker.read_next()
+        assert await read.rows("SELECT tries FROM feedback_mail") == [(worker.TRIES,)]
+    second = await read.store.feedback.add([read.path(message)], vacation())
+    assert await read.worker.read_next()
+    assert second not in {each for (each,) in await read.rows("SELECT id FROM feedback_mail")}
+    told = results("bounce").get("given_up", 0)
+    assert await read.worker.read_next()
+    assert results("bounce")["given_up"] == told + 1
+    assert not await read.worker.read_next()
+    assert (await read.message(message)).recipients[0].late_bounce is None
+
+
+async def test_a_storage_that_refuses_for_a_while_loses_nothing(
+    read: Read, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The worker waits for it, however long that takes, and it is no try of the mail."""
+    message = await read.delivered("ada@example.net")
+    refusals = 20
+    finish = type(read.store.feedback).finish
+
+    async def busy(store: Any, mail_id: str, steps: Any) -> Any:
+        nonlocal refusals
+        refusals -= 1
+        if refusals:
+            raise Refused(Code.TEMPORARY_FAILURE, "The storage is busy.")
+        return await finish(store, mail_id, steps)
+
+    monkeypatch.setattr(type(read.store.feedback), "finish", busy)
+    await read.comes_back(bounce("ada@example.net"), read.path(message))
+    assert (await read.message(message)).recipients[0].late_bounce is not None
+
+
+async def test_it_runs_until_cancelled(read: Read) -> None:
+    """Mail that comes while it waits is read at once."""
+    message = await read.delivered("ada@example.net")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read.worker.run)
+        await trio.testing.wait_all_tasks_blocked()
+        await read.store.feedback.add([read.path(message)], bounce("ada@example.net"))
+        with trio.fail_after(20):
+            while (await read.message(message)).recipients[0].late_bounce is None:  # noqa: ASYNC110 - no event tells
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,271 @@
+"""Mail that came back: what it does and its deletion are one step; the first late bounce of a recipient counts."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.model.feedback import ComplaintRate, FeedbackRecipient, FeedbackResult, NewComplaint
+from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, NewMessage, RecipientStatus
+from appliance.model.webhooks import EventType, WebhookOptions
+from appliance.store import Store
+from appliance.store.feedback import FeedbackStep, FeedbackStore
+from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
+
+NAME = "bounces.example.com"
+BOUNCE = LateBounce(1_000, 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
+COMPLAINT = NewComplaint("abuse", "Provider-FBL/1.0")
+
+Delivered = Callable[..., Awaitable[list[FeedbackRecipient]]]
+
+
+@pytest.fixture
+async def delivered(store: Store, account: Account, messages: Messages, clock: Clock) -> Delivered:
+    """Sends a message to these addresses; its recipients with this result, as feedback finds them."""
+    await store.access.add_domain(account.id, "example.com", usable=True)
+
+    async def send(
+        *addresses: str, status: RecipientStatus = RecipientStatus.DELIVERED, simulated: bool = False
+    ) -> list[FeedbackRecipient]:
+        new = messages.new(*addresses, simulated=simulated)
+        await store.messages.accept(new)
+        due = [each for each in await store.queue.due(simulated=simulated, most=100) if each.message_id == new.id]
+        await store.queue.record([outcome(each, status, clock()) for each in due])
+        return await found(store, new)
+
+    return send
+
+
+async def found(store: Store, message: NewMessage, name: str = NAME) -> list[FeedbackRecipient]:
+    """The recipients of a message, each by its own id."""
+    each = [await store.feedback.recipient(one.id, one.id, name) for one in message.recipients]
+    return [one for one in each if one is not None]
+
+
+async def bounce(store: Store, recipient: FeedbackRecipient, *, suppresses: bool = True) -> str:
+    """What comes of a bounce."""
+    return await done(store, store.feedback.late_bounce(recipient, BOUNCE, suppresses=suppresses))
+
+
+async def done(store: Store, *steps: FeedbackStep) -> str:
+    """What comes of a mail with these steps."""
+    await store.feedback.add(["b+token@bounces.example.com"], b"mail")
+    mail = await store.feedback.next()
+    assert mail is not None
+    results = await store.feedback.finish(mail.id, steps)
+    assert results is not None
+    return " ".join(results)
+
+
+async def hook(store: Store, account: Account, *events: EventType) -> None:
+    """A webhook that asks for these events."""
+    new_id = store.feedback.outside.identifier("whk")
+    _, sealed = WebhookSecrets(bytes(32), store.feedback.outside).fresh(new_id)
+    await store.webhooks.save(account.id, WebhookOptions("https://hooks.example.net/", events, True), new_id, sealed)
+
+
+# ---- mail
+
+
+async def test_mail_is_kept_until_it_is_finished(store: Store) -> None:
+    """Each reading counts; those tried least come first; what is finished twice does nothing."""
+    first_id = await store.feedback.add(["fbl@bounces.example.com"], b"one")
+    second_id = await store.feedback.add(["a@b.example", "c@d.example"], b"two" * 100_000)
+    read = [await store.feedback.next() for _ in range(3)]
+    assert [(mail.id, mail.tries) for mail in read if mail] == [(first_id, 1), (second_id, 1), (first_id, 2)]
+    assert read[1] is not None
+    assert (read[1].addresses, read[1].mime) == (("a@b.example", "c@d.example"), b"two" * 100_000)
+    assert await store.feedback.finish(first_id, []) == []
+    assert await store.feedback.finish(first_id, [lambda _: ("never", set())]) is None
+    assert await store.feedback.finish(second_id, [lambda _: ("done", set())]) == ["done"]
+    assert await store.feedback.next() is None
+
+
+async def test_what_waits_is_bounded(store: Store) -> None:
+    """One more than may wait is refused for now."""
+    feedback = FeedbackStore(store.engine, store.feedback.outside, store.webhook_posts, waiting_most=2)
+    for _ in range(2):
+        await feedback.add(["fbl@bounces.example.com"], b"mail")
+    with pytest.raises(Refused) as refused:
+        await feedback.add(["fbl@bounces.example.com"], b"mail")
+    assert refused.value.code is Code.TEMPORARY_FAILURE
+
+
+async def test_a_step_that_fails_leaves_everything(store: Store, delivered: Delivered) -> None:
+    """What came before it in the transaction is undone, and the mail is there for another try."""
+    (recipient,) = await delivered("b@example.net")
+    await store.feedback.add(["b+token@bounces.example.com"], b"mail")
+    mail = await store.feedback.next()
+    assert mail is not None
+
+    def fail(_: object) -> tuple[str, set[str]]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await store.feedback.finish(mail.id, [store.feedback.late_bounce(recipient, BOUNCE, suppresses=True), fail])
+    assert await store.suppressions.page(recipient.account_id, "", 10) == []
+    assert (await store.feedback.next()) is not None
+    assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
+
+
+async def test_two_nodes_finish_a_mail_once(
+    store: Store, database: Database, account: Account, delivered: Delivered
+) -> None:
+    """The second finds it gone, with all that it did."""
+    (recipient,) = await delivered("b@example.net")
+    mail_id = await store.feedback.add(["b+token@bounces.example.com"], b"mail")
+    results = []
+
+    async def finish(node: Store) -> None:
+        results.append(
+            await node.feedback.finish(mail_id, [node.feedback.late_bounce(recipient, BOUNCE, suppresses=True)])
+        )
+
+    async with database.open(inline=True) as other, trio.open_nursery() as nursery:
+        for node in (store, other):
+            nursery.start_soon(finish, node)
+    assert sorted(results, key=str) == [None, [FeedbackResult.LATE_BOUNCED]]
+    assert (await store.accounts.find(account.id)).credits == CREDITS
+
+
+# ---- whose it is
+
+
+async def test_a_recipient_is_found_by_its_ids_and_name(
+    store: Store, account: Account, messages: Messages, delivered: Delivered
+) -> None:
+    """None at another name, of another account, for no such id, or where two ids are in the range."""
+    first, second = await delivered("b@example.net", "c@example.net")
+    assert (first.address, first.domain, first.sent_from) == ("b@example.net", "example.net", "example.com")
+    assert await store.feedback.recipient(first.id, first.id, "bounces.example.org") is None
+    other = await store.accounts.create("other", "other@example.org", "hash")
+    await store.access.add_domain(other.id, "example.org", usable=True)
+    assert await store.feedback.recipient(first.id, first.id, "bounces.example.org") is None
+    assert await store.feedback.recipient(first.id, second.id, NAME) is None
+    unknown = store.feedback.outside.identifier("rcp")
+    assert await store.feedback.recipient(unknown, unknown, NAME) is None
+    assert await store.feedback.recipients_of(first.message_id, NAME) == [first, second]
+    assert await store.feedback.recipients_of(first.message_id, "bounces.example.org") == []
+
+
+# ---- late bounces
+
+
+async def test_a_late_bounce(store: Store, account: Account, delivered: Delivered) -> None:
+    """The status stays, the credit goes back, the address is suppressed; a second one changes nothing."""
+    (recipient,) = await delivered("B@example.net")
+    assert (await store.accounts.find(account.id)).credits == CREDITS - 1
+    assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
+    assert await bounce(store, recipient) == FeedbackResult.REPEATED
+    message = await store.messages.read(account.id, recipient.message_id)
+    assert message is not None
+    (shown,) = message.recipients
+    assert (message.status, shown.status) == ("delivered", "delivered")
+    assert (message.billing_status, shown.billing_status) == ("settled", "settled")
+    assert shown.late_bounce == BOUNCE
+    assert (await store.accounts.find(account.id)).credits == CREDITS
+    lines = await store.accounts.ledger(account.id)
+    assert [(line.kind, line.amount, line.balance, line.recipient_id) for line in lines[:2]] == [
+        (LedgerKind.RELEASE, 1, CREDITS, recipient.id),
+        (LedgerKind.RESERVE, -1, CREDITS - 1, None),
+    ]
+    (listed,) = await store.suppressions.page(account.id, "", 10)
+    assert (listed.address, listed.origin) == ("b@example.net", "late_bounce")
+
+
+async def test_the_sender_at_fault_suppresses_nothing(store: Store, account: Account, delivered: Delivered) -> None:
+    """Only a recipient's fault does."""
+    (recipient,) = await delivered("b@example.net")
+    assert await bounce(store, recipient, suppresses=False) == FeedbackResult.LATE_BOUNCED
+    assert await store.suppressions.page(account.id, "", 10) == []
+
+
+@pytest.mark.parametrize("status", [RecipientStatus.DEFERRED, RecipientStatus.BOUNCED, RecipientStatus.FAILED])
+async def test_only_what_was_delivered_bounces_late(
+    store: Store, account: Account, delivered: Delivered, status: RecipientStatus
+) -> None:
+    """Any other result stays as it is."""
+    (recipient,) = await delivered("b@example.net", status=status)
+    before = await store.messages.read(account.id, recipient.message_id)
+    assert await bounce(store, recipient) == FeedbackResult.NOT_DELIVERED
+    assert await store.messages.read(account.id, recipient.message_id) == before
+    assert (await store.accounts.find(account.id)).credits == CREDITS - (status is not RecipientStatus.BOUNCED)
+    assert await store.suppressions.page(account.id, "", 10) == []
+
+
+async def test_simulated_mail_never_bounces(store: Store, delivered: Delivered) -> None:
+    """It has not left."""
+    (recipient,) = await delivered("b@example.net", simulated=True)
+    assert await bounce(store, recipient) == FeedbackResult.NOT_DELIVERED
+
+
+async def test_an_unlimited_account_gets_no_line(store: Store, account: Account, delivered: Delivered) -> None:
+    """There is no balance to return a credit to."""
+    (recipient,) = await delivered("b@example.net")
+    await store.accounts.set_unlimited(account.id)
+    lines = await store.accounts.ledger(account.id)
+    assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
+    assert await store.accounts.ledger(account.id) == lines
+
+
+async def test_events_go_to_those_who_asked(store: Store, account: Account, delivered: Delivered) -> None:
+    """One event for each, posted only to a webhook that names its type."""
+    await hook(store, account, EventType.LATE_BOUNCED)
+    first, second = await delivered("b@example.net", "c@example.net")
+    store.webhook_posts.take_new()
+    await bounce(store, first)
+    assert store.webhook_posts.take_new() == {account.id}
+    await done(store, store.feedback.complaint(second, COMPLAINT))
+    assert store.webhook_posts.take_new() == set()
+    kinds = await store.engine.rows("SELECT type, recipient_id FROM events WHERE id > '' ORDER BY id", {})
+    assert kinds[2:] == [("email.late_bounced", first.id), ("email.complained", second.id)]
+    posts = await store.engine.rows("SELECT type, request_body FROM webhook_deliveries", {})
+    ((kind, body),) = posts
+    assert kind == "email.late_bounced"
+    assert b'"smtp_code":550' in bytes(body)
+    assert b'"bounce_class":"invalid_recipient"' in bytes(body)
+
+
+# ---- complaints
+
+
+async def test_a_complaint(store: Store, account: Account, delivered: Delivered, clock: Clock) -> None:
+    """The address is suppressed, and the complaint counted once."""
+    (recipient,) = await delivered("b@example.net")
+    assert await done(store, store.feedback.complaint(recipient, COMPLAINT)) == FeedbackResult.COMPLAINED
+    assert await done(store, store.feedback.complaint(recipient, COMPLAINT)) == FeedbackResult.REPEATED
+    (listed,) = await store.suppressions.page(account.id, "", 10)
+    assert (listed.address, listed.origin) == ("b@example.net", "complaint")
+    assert listed.reason == "complaint: abuse reported by Provider-FBL/1.0"
+    rows = await store.engine.rows("SELECT account_id, recipient_id, domain, provider, kind FROM complaints", {})
+    assert rows == [(account.id, recipient.id, "example.com", "example.net", "abuse")]
+    message = await store.messages.read(account.id, recipient.message_id)
+    assert message is not None
+    assert message.recipients[0].status == "delivered"
+
+
+async def test_the_rate_by_provider(store: Store, delivered: Delivered, clock: Clock) -> None:
+    """Complaints against what was delivered, of all accounts, as the statistics have counted them."""
+    recipients = await delivered(*(f"u{number}@gmail.test" for number in range(4)), "v@example.org")
+    await store.engine.change("INSERT INTO destinations VALUES ('gmail.test', 'google', 1)", {})
+    since = clock.now
+    assert await store.feedback.complaint_rates(since) == []
+    await done(store, store.feedback.complaint(recipients[0], COMPLAINT))
+    clock.now += 60_000_000
+    while await store.statistics.count():
+        pass
+    assert await store.feedback.complaint_rates(since) == [ComplaintRate("google", 1, 4), ComplaintRate("", 0, 1)]
+    assert await store.feedback.complaint_rates(since + DAY) == []
+
+
+async def test_old_complaints_go(store: Store, delivered: Delivered, clock: Clock) -> None:
+    """In slices, the oldest first."""
+    for recipient in await delivered("a@example.net", "b@example.net", "c@example.net"):
+        await done(store, store.feedback.complaint(recipient, COMPLAINT))
+        clock.now += DAY
+    assert (await store.feedback.forget_complaints(clock.now - 5 * DAY, 10)).deleted == 0
+    assert (await store.feedback.forget_complaints(clock.now - 3 * DAY // 2, 1)).deleted == 1
+    assert (await store.feedback.forget_complaints(clock.now - 3 * DAY // 2, 10)).deleted == 1
+    assert len(await store.engine.rows("SELECT 1 FROM complaints", {})) == 1

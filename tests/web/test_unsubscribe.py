@@ -1,0 +1,79 @@
+"""The POSTs to links of one-click unsubscribe: how many a client network may send, and what a full disk means."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
+from appliance.outside import Outside
+from appliance.store import open_store
+from appliance.web import pages, unsubscribe
+from appliance.web.app import create_app
+from appliance.web.unsubscribe import UNSUBSCRIBES_PER_SECOND
+from tests.store.samples import SECOND, Clock
+
+LINKS = UnsubscribeLinks(b"k" * 32, "https://mail.example.com")
+HTML = {"Accept": "text/html"}
+BURST = 2 * UNSUBSCRIBES_PER_SECOND
+
+
+@dataclass
+class Strangers:
+    """Clients without a login, as the edge passes their requests on."""
+
+    client: Any
+    clock: Clock
+    intake: SimpleNamespace
+    link: str
+
+    async def post(self, path: str = "/unsubscribe/forged", address: str = "192.0.2.1", **headers: str) -> Any:
+        """One POST from an address."""
+        return await self.client.post(path, headers=headers, scope_base={"appliance": ("req_1", address, None)})
+
+
+@pytest.fixture
+async def strangers(tmp_path: Path) -> AsyncIterator[Strangers]:
+    """They have a link of an account."""
+    clock = Clock()
+    async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", "hash")
+        intake = SimpleNamespace(links=LINKS, check_disk=lambda: None)
+        services: Any = SimpleNamespace(store=store, outside=Outside(now=clock), intake=intake)
+        auth: Any = None
+        app = create_app(auth, [], [unsubscribe.blueprint(pages.read_site(), services)])
+        token = LINKS.token(Unsubscription(account.id, "tag:news", "ada@example.net"))
+        yield Strangers(app.test_client(), clock, intake, f"/unsubscribe/{token}")
+
+
+async def test_too_many_posts_are_told_to_wait(strangers: Strangers) -> None:
+    """One network has a burst, then 429 with Retry-After, as words to a browser; others are not affected."""
+    assert {(await strangers.post()).status_code for _ in range(BURST)} == {404}
+    refused = await strangers.post(strangers.link)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+    assert (await refused.get_json())["code"] == "rate_limited"
+    shown = await strangers.post(strangers.link, **HTML)
+    assert (shown.status_code, shown.headers["Retry-After"]) == (429, "1")
+    assert "too many of these requests" in await shown.get_data(as_text=True)
+    assert (await strangers.post(strangers.link, "198.51.100.1")).status_code == 200
+    strangers.clock.now += SECOND
+    assert (await strangers.post(strangers.link)).status_code == 200
+
+
+async def test_a_full_disk_is_told(strangers: Strangers) -> None:
+    """Nothing is said to be done that was not written: 503, to be tried again."""
+
+    def refuse() -> None:
+        raise Refused(Code.TEMPORARY_FAILURE, "The server is low on disk space.", retry_after=60)
+
+    strangers.intake.check_disk = refuse
+    answer = await strangers.post(strangers.link)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "60")
+    assert (await answer.get_json())["code"] == "temporary_failure"
+    shown = await strangers.post(strangers.link, **HTML)
+    assert (shown.status_code, shown.headers["Retry-After"]) == (503, "60")
+    assert "low on disk space" in await shown.get_data(as_text=True)
