@@ -303,7 +303,8 @@ def resolved(node: dict[str, Any]) -> Any:
 
 
 def described(method: str, path: str) -> tuple[str, Any]:
-    """The operation that a path belongs to."""
+    """The operation that a path belongs to, with or without a query."""
+    path = path.partition("?")[0]
     for template, methods in DOCUMENT["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method.lower() in methods:
             return template, methods[method.lower()]

@@ -1,4 +1,4 @@
-// The tables of the overview: what was refused, by class, and what waits, by provider; loaded when there is mail.
+// The tables of the overview: what was refused, by class, and what waits, by provider; loaded when there is any.
 import { h } from "./dom.js";
 import { section, table } from "./pieces.js";
 import { count, number } from "./time.js";
@@ -11,14 +11,16 @@ function refused(classes) {
 }
 
 function queue(waiting, sandbox) {
-	const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
-	if (!waiting.length) return h("p", { class: "quiet" }, simulated || "Nothing waits.");
 	const columns = [{ title: "Provider" }, numeric("Due now"), numeric("Deferred to a later try")];
 	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
-	return [table("Mail that waits, by provider", columns, pools), simulated && h("p", { class: "quiet" }, simulated)];
+	const simulated = `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
+	return [
+		pools.length > 0 && table("Mail that waits, by provider", columns, pools),
+		sandbox > 0 && h("p", { class: "quiet" }, simulated),
+	];
 }
 
 export const tables = (stats) => [
 	stats.bounce_classes.length > 0 && section("Refused, by class", refused(stats.bounce_classes)),
-	section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+	(stats.queue.length > 0 || stats.sandbox > 0) && section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 ];

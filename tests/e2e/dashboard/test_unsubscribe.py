@@ -26,6 +26,7 @@ def listed(stage: Stage, account: Provisioned) -> list[dict[str, Any]]:
 def test_a_recipient_unsubscribes_and_is_let_in_again(stage: Stage, browser: Browser) -> None:
     """One button ends it, on a page that is whole under its policy; the owner sees the entry and can release it."""
     account = stage.account()
+    browser.log()  # what earlier pages had to complain about
     browser.open(link(stage, account))
     browser.see("ada@good.test")
     browser.see("news")

@@ -73,6 +73,7 @@ def node_config(
         CONFIG.format(
             data_dir=directory / "data",
             server=f'node = "{name}"',
+            http="",
             dns_port=dns_port,
             mx_port=mx_port,
             delivery="\n".join([ALLOWED, *settings]),

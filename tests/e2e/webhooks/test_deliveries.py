@@ -174,6 +174,7 @@ def test_what_is_not_subscribed_is_not_posted(customer: Customer) -> None:
     """Only the events asked for are posted, and none while it is disabled."""
     customer.saved(events=["email.bounced"])
     customer.sender.delivered(to=["ada@example.net", "bounce@example.net"])
+    customer.posts(1)  # what waits when it is disabled is not posted either
     customer.save(enabled=False)
     customer.sender.delivered(to="bounce@example.net")
     customer.save()

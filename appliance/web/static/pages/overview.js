@@ -82,7 +82,8 @@ export default async function overview(page) {
 					tiles(stats.totals, account),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
-				(await import("../overview-tables.js")).tables(stats),
+				(stats.bounce_classes.length > 0 || stats.queue.length > 0 || stats.sandbox > 0) &&
+					(await import("../overview-tables.js")).tables(stats),
 			],
 		);
 	}
