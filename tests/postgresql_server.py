@@ -17,7 +17,7 @@ import psycopg
 from tests.programs import find
 
 USER = "postgres"  # the programs refuse to run as root
-STANDBY_WITHIN = 20.0  # seconds until a standby follows its primary
+STANDBY_WITHIN = 60.0  # seconds until a standby follows its primary
 
 
 def _as_user(*command: str) -> list[str]:

@@ -16,7 +16,7 @@ from tests import engines
 from tests.running_appliance import Provisioned, Running, appliance, provision
 from tests.store.samples import DAY, Clock, Messages, outcome
 
-PATIENCE = 60.0  # seconds; the first round comes at once, the second soon
+PATIENCE = 120.0  # seconds; the first round comes at once, the second soon
 LARGE = 4_000_000  # bytes of a body
 MANY = 24  # of these are more than may stay free
 

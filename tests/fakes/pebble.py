@@ -20,7 +20,7 @@ from tests.programs import find, needs
 
 PROGRAM = find("pebble")
 needs_pebble = needs("pebble")
-START_TIMEOUT = 20.0  # seconds
+START_TIMEOUT = 60.0  # seconds
 
 
 @dataclass

@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 POLL_EVERY = 0.02  # seconds
-PATIENCE = 10.0  # seconds until a simulated delivery must be over
+PATIENCE = 30.0  # seconds until a simulated delivery must be over, on a starved machine
 MESSAGE: dict[str, Any] = {"from": "sender@example.com", "to": "ada@example.net", "subject": "Hello", "text": "Hi Ada"}
 
 
