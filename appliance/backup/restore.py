@@ -24,6 +24,7 @@ from appliance.store.pools import EVERY
 from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
 from appliance.store.sqlite.file_care import RESCUED, sync
 from appliance.system.instance_lock import only_server
+from appliance.system.ownership import give_to_owner
 
 VERIFYING = 0.7  # share of the work
 REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not -shm, which SQLite makes anew
@@ -55,6 +56,8 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.Frac
             waiting = await _stage(path, verified, staging, outside, on)
             if there:
                 _keep(data_dir, there, staging / BEFORE)
+            for made in (staging, *staging.rglob("*")):
+                give_to_owner(made, data_dir)
             # From here on any start of the program completes it.
             os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")
             sync(data_dir)

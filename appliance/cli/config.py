@@ -86,7 +86,7 @@ def show_all(as_json: bool) -> None:
         found = load.find(named_config(), os.environ, Path.cwd())
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    given: dict[str, Any] = load.EMBEDDED if found is None else tomllib.loads(found[1])
+    given: dict[str, Any] = load.embedded_tables(os.environ) if found is None else tomllib.loads(found[1])
     tables: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in SECTIONS:

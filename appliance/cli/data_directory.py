@@ -11,9 +11,9 @@ from pathlib import Path
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
 from appliance.system.instance_lock import LOCK_FILE
+from appliance.system.ownership import ROOT_UID
 
 WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK_FILE)
-ROOT_UID = 0
 
 
 def why_unusable(data_dir: Path, *, make: bool) -> str | None:
@@ -24,10 +24,6 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
         return f"{data_dir} is a link to {os.readlink(data_dir)}, which cannot be reached: mend the link"
     if not data_dir.is_dir():
         return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
-    if os.geteuid() == ROOT_UID and data_dir.stat().st_uid != ROOT_UID:
-        # The server's user could not open files that root makes there.
-        as_owner = f"run this command as that user, not as root: sudo -u {_owner(data_dir)} appliance ..."
-        return f"{data_dir} belongs to {_owner(data_dir)}: {as_owner}"
     if not _may(data_dir, os.R_OK | os.X_OK):
         return _refused(data_dir, "700")
     if _is_read_only(data_dir):
@@ -37,6 +33,14 @@ def why_unusable(data_dir: Path, *, make: bool) -> str | None:
         if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
             return _refused(data_dir / name, mode)
     return None
+
+
+def why_not_served(data_dir: Path) -> str | None:
+    """Why root may not run the server on it: it belongs to another user, who could not open what root writes there."""
+    if os.geteuid() != ROOT_UID or not data_dir.is_dir() or data_dir.stat().st_uid == ROOT_UID:
+        return None
+    owner = _owner(data_dir)
+    return f"{data_dir} belongs to {owner}: start the server as that user, as `systemctl start appliance` does"
 
 
 def _why_not_made(data_dir: Path) -> str | None:

@@ -50,7 +50,7 @@ def load_settings() -> "Config":
     from appliance.config.settings import ConfigError
 
     try:
-        return load(named_config(), os.environ, Path.cwd())
+        return load(named_config(), os.environ, Path.cwd(), lambda text: click.echo(f"Note: {text}.", err=True))
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
 
@@ -86,11 +86,21 @@ def run(
 
     with explained(settings), refusals():
         if not (create or settings.store.url or os.path.lexists(settings.server.data_dir / FILE_NAME)):
+            if settings.embedded:
+                raise click.ClickException(_not_installed(settings))
             if or_nothing is not None:
                 return or_nothing
             missing = f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
             raise click.ClickException(missing)
         return trio.run(opened)
+
+
+def _not_installed(settings: "Config") -> str:
+    looked = "no ./config.toml, no /etc/appliance/config.toml"
+    return (
+        f"there is no installation here: {looked}, no database in {settings.server.data_dir}; name the settings with "
+        "--config FILE, go to the directory where `appliance serve` was started, or start one here with it"
+    )
 
 
 def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]") -> T:
@@ -102,13 +112,20 @@ def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]") -> T:
     return run(of_account)
 
 
-def prepare(settings: "Config", *, make: bool = False) -> None:
-    """Before a command opens the database: check that this user may, and complete an interrupted restore."""
-    from appliance.backup.unfinished import settle
+def prepare(settings: "Config", *, make: bool = False, stay_root: bool = False) -> None:
+    """Before a command opens the database: check that this user may, and complete an interrupted restore.
 
-    check_usable(settings.server.data_dir, make=make)
+    Root becomes the directory's owner, unless `stay_root`.
+    """
+    from appliance.backup.unfinished import settle
+    from appliance.system.ownership import become_owner
+
+    data_dir = settings.server.data_dir
+    if not stay_root and data_dir.is_dir():
+        become_owner(data_dir)
+    check_usable(data_dir, make=make)
     with explained(settings):
-        settle(settings.server.data_dir)
+        settle(data_dir)
 
 
 def check_usable(data_dir: Path, *, make: bool) -> None:

@@ -16,6 +16,11 @@ from appliance.system.instance_lock import AlreadyRunning
 
 # What the operating system says about an address that cannot be had, without saying which one.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+_ADVICE = {
+    errno.EADDRINUSE: "change {key}, or stop what listens there",
+    errno.EADDRNOTAVAIL: "change {key} to an address of this machine",
+    errno.EACCES: "ports below 1024 need the right to use them, which the systemd service has; else change {key}",
+}
 
 LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 
@@ -89,5 +94,5 @@ def _system_line(error: OSError, config: Config) -> str:
     if error.errno in ADDRESS_ERRORS:
         for key, address in binds(config):
             if bind_error(address) == error.errno:
-                return f"cannot listen on {address}: {reason}; change {key}, or stop what listens there"
+                return f"cannot listen on {address}: {reason}; {_ADVICE[error.errno].format(key=key)}"
     return f"the operating system refuses: {reason}"

@@ -63,7 +63,7 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
         return
     state = "runs; systemctl status appliance shows it" if target.start else "is ready: systemctl start appliance"
     click.echo(f"\nThe service {state}. Its settings: {target.config_file}\nTo create an account:\n")
-    click.echo("  sudo -u appliance appliance account create NAME --email ADDRESS --password-stdin")
+    click.echo("  sudo appliance account create NAME --email ADDRESS --password-stdin")
 
 
 @click.command()

@@ -1,6 +1,7 @@
 """`appliance serve`: runs the supervisor, prints what to do next, and turns every known failure into one line."""
 
 import gc
+import os
 import shlex
 import shutil
 import sys
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from appliance.cli.database import check_usable, load_settings
-from appliance.cli.options import config_option
+from appliance.cli.options import config_option, named_config
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from appliance.config.settings import Config
     from appliance.store import Store
 
@@ -25,9 +28,15 @@ GREETING_TIMEOUT = 2.0  # seconds to write it
 SWITCH_INTERVAL = 0.0003
 
 
+_PORT = click.IntRange(1, 65535)
+
+
 @click.command()
+@click.option("--sandbox", is_flag=True, help="Use the built-in settings, whatever settings files there are.")
+@click.option("--port", type=_PORT, help="Of HTTP, with the built-in settings. Else $APPLIANCE_HTTP_PORT, 8080.")
+@click.option("--smtp-port", type=_PORT, help="Of SMTP, with the built-in settings. Else $APPLIANCE_SMTP_PORT, 2587.")
 @config_option
-def serve() -> None:
+def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
     """Run everything in one process, until SIGTERM or Ctrl-C.
 
     Without any configuration file it starts in the current directory with built-in settings, for a first look: only
@@ -36,13 +45,14 @@ def serve() -> None:
     \b
     Examples:
       appliance serve
+      appliance serve --sandbox --port 9000
       appliance serve --config /etc/appliance/config.toml
     """
     from appliance.telemetry import log
 
     try:
         with log.unblocked_stderr():
-            _run()
+            _run(partial(_settings, sandbox, port, smtp_port))
     except KeyboardInterrupt:
         return  # Ctrl-C before or after the supervisor handles it: a clean stop all the same
     except click.ClickException as refusal:
@@ -53,8 +63,28 @@ def serve() -> None:
         raise SystemExit(refusal.exit_code) from None
 
 
-def _run() -> None:
+def _settings(sandbox: bool, port: int | None, smtp_port: int | None) -> "Config":
+    from appliance.config.load import HTTP_PORT_VARIABLE, SMTP_PORT_VARIABLE, embedded
+    from appliance.config.settings import ConfigError
+
+    settings = None if sandbox else load_settings()
+    if sandbox and named_config():
+        raise click.UsageError("--sandbox has its own settings: leave out --config, or --sandbox")
+    if settings is not None and not settings.embedded:
+        if port or smtp_port:
+            where = f"{settings.source} is used: set http.bind and smtp.bind there, or add --sandbox"
+            raise click.UsageError(f"--port and --smtp-port are for the built-in settings, and {where}")
+        return settings
+    given = {HTTP_PORT_VARIABLE: port, SMTP_PORT_VARIABLE: smtp_port}
+    try:
+        return embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in given.items() if value}})
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _run(read_settings: "Callable[[], Config]") -> None:
     from appliance.backup.unfinished import settle
+    from appliance.cli.data_directory import why_not_served
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")
@@ -62,8 +92,13 @@ def _run() -> None:
     sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
     threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
     sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
-    settings = load_settings()
+    settings = read_settings()
     log.set_level(settings.server.log_level)
+    if settings.delivery.mode == "direct" and "." not in settings.server.hostname:
+        advice = "set it to the name in this machine's PTR record: many servers take no mail from any other"
+        serving.warning("server.hostname is not a full name", hostname=settings.server.hostname, advice=advice)
+    if reason := why_not_served(settings.server.data_dir):
+        raise click.ClickException(reason)
     check_usable(settings.server.data_dir, make=True)
     try:
         settle(settings.server.data_dir)

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
 from appliance.config.settings import SECTIONS, Config, ConfigError, Setting, named_tables, place_of, settings
-from appliance.config.values import FILE, Endpoint, is_host_name
+from appliance.config.values import DIRECTORY, FILE, PORT, Endpoint, ValueKind, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
@@ -26,6 +26,12 @@ EMBEDDED: dict[str, Any] = {
     "smtp": {"bind": ["127.0.0.1:2587"], "bind_tls": []},
     "delivery": {"mode": "sandbox"},
 }
+# What may be different without a file, by variables of the environment.
+HTTP_PORT_VARIABLE = "APPLIANCE_HTTP_PORT"
+SMTP_PORT_VARIABLE = "APPLIANCE_SMTP_PORT"
+DATA_DIR_VARIABLE = "APPLIANCE_DATA_DIR"
+EMBEDDED_VARIABLES = {HTTP_PORT_VARIABLE: PORT, SMTP_PORT_VARIABLE: PORT, DATA_DIR_VARIABLE: DIRECTORY}
+_INSTEAD = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind", DATA_DIR_VARIABLE: "server.data_dir"}
 
 
 def parse(text: str, file: Path) -> Config:
@@ -132,40 +138,82 @@ def machine_name() -> str:
     return name if is_host_name(name) else "localhost"
 
 
-def embedded(cwd: Path) -> Config:
+def embedded(cwd: Path, environ: Mapping[str, str] | None = None) -> Config:
     """The settings of a start without any file; state is kept in `cwd`."""
-    return replace(_build(EMBEDDED, "built-in defaults", cwd), embedded=True)
+    return replace(_build(embedded_tables(environ or {}), "built-in settings", cwd), embedded=True)
 
 
-def _local(cwd: Path) -> list[Path]:
-    """./config.toml, unless this user may not enter the directory, as the service's user may not enter root's home."""
+def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The tables of a start without any file, as a file would have them."""
+    tables = {name: dict(table) for name, table in EMBEDDED.items()}
+    if port := _variable(HTTP_PORT_VARIABLE, environ):
+        tables["http"] = {"bind": [f"127.0.0.1:{port}"], "base_url": f"http://127.0.0.1:{port}"}
+    if port := _variable(SMTP_PORT_VARIABLE, environ):
+        tables["smtp"]["bind"] = [f"127.0.0.1:{port}"]
+    if directory := _variable(DATA_DIR_VARIABLE, environ):
+        tables["server"]["data_dir"] = directory
+    return tables
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    """The value of a variable, checked; "" when it is not set."""
+    text = environ.get(name, "")
+    kind: ValueKind[Any] = EMBEDDED_VARIABLES[name]
     try:
-        os.stat(cwd / LOCAL_FILE)
-    except PermissionError:
-        return []
-    except OSError:
-        pass  # it is not there, or reading it says why not
-    return [cwd / LOCAL_FILE]
+        if text:
+            kind.read(int(text) if kind is PORT and text.isascii() and text.isdigit() else text)
+    except ValueError as reason:
+        raise ConfigError(f"${name}", str(reason)) from None
+    return text
 
 
-def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
+def find(
+    path: Path | None, environ: Mapping[str, str], cwd: Path, passed_over: Callable[[str], None] = lambda _: None
+) -> tuple[Path, str] | None:
     """The first settings file there is, with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
-    A file that was named must exist: another one would mean a start with the wrong settings.
+    A file that was named must exist: another one would mean a start with the wrong settings. A ./config.toml that
+    cannot be read, or is another program's, is passed over, and `passed_over` is told why.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
-    for file in [cwd / named] if named else [*_local(cwd), SYSTEM_FILE]:
+    local = cwd / LOCAL_FILE
+    for file in [cwd / named] if named else [local, SYSTEM_FILE]:
         try:
-            return file, file.read_text("utf-8")
-        except OSError as error:
-            if named or not isinstance(error, FileNotFoundError):
-                raise ConfigError(str(file), f"cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(str(file), "is not UTF-8 text") from None
+            text = file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            if not named and (isinstance(error, FileNotFoundError) or not _may_enter(file.parent)):
+                continue
+            reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "is not UTF-8 text"
+            if file is not local:
+                raise ConfigError(str(file), reason) from None
+        else:
+            if file is not local or _is_ours(text):
+                return file, text
+            reason = "has no section of this program's settings"
+        passed_over(f"{file} {reason}: it is passed over")
     return None
 
 
-def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
+def _may_enter(directory: Path) -> bool:
+    """Not so the service's user root's home: whether a file is there, it does not know."""
+    return os.access(directory, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_ours(text: str) -> bool:
+    """Whether any section, or a line that would begin one, has a name of ours; an empty file is ours as well."""
+    if not text.strip():
+        return True
+    return any(match[1] in SECTIONS for match in re.finditer(r"^[ \t]*\[{1,2}[ \t]*\"?([A-Za-z]+)", text, re.MULTILINE))
+
+
+def load(
+    path: Path | None, environ: Mapping[str, str], cwd: Path, passed_over: Callable[[str], None] = lambda _: None
+) -> Config:
     """The settings of the file that is found; without any, the embedded ones."""
-    found = find(path, environ, cwd)
-    return embedded(cwd) if found is None else parse(found[1], found[0])
+    found = find(path, environ, cwd, passed_over)
+    if found is None:
+        return embedded(cwd, environ)
+    if given := [name for name in EMBEDDED_VARIABLES if environ.get(name)]:
+        only = f"is only for a start without a settings file: set {_INSTEAD[given[0]]} in {found[0]} instead"
+        raise ConfigError(f"${given[0]}", only)
+    return parse(found[1], found[0])

@@ -270,7 +270,7 @@ class FirstStart(StorePart):
         def work(tx: Tx) -> FirstAccount | None:
             if first(tx, _ANY_ACCOUNT, {}) is not None:
                 return None
-            account = create_account(tx, outside, name, email, password_hash, Role.CUSTOMER, None)
+            account = create_account(tx, outside, name, email, password_hash, Role.ADMIN, None)
             add_domain(tx, outside, account.id, domain, usable=True)
             username, password = add_credential(tx, outside, account.id)
             key_id, key = add_key(tx, outside, account.id, Scope.FULL, test=False)

@@ -3,7 +3,7 @@
 - The owner of a webhook chooses what this machine connects to: https, a public host, an allowed port, in one plain
   spelling. A check can be bypassed where two programs read one URL differently, so a URL with more than one possible
   reading is refused. Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands
-  for all names below.
+  for all names below. With the built-in settings, to try it on a laptop, plain http to loopback is allowed as well.
 - The addresses of a name are checked at every attempt, and the address that was checked is the one dialled. One refused
   address refuses the whole name: a name with a private address beside a public one is an attempt to make this server
   dial the private one. The owner of the URL reads the error texts, so they name neither the addresses behind a name,
@@ -16,7 +16,7 @@ import re
 import ssl
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from math import inf
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from appliance.net.socket_stream import FastSocketStream, faster
 
 URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 HTTPS_PORT = 443
+HTTP_PORT = 80
 
 # RFC 3986 3.3 and 3.4: nothing that would have to be percent-encoded first.
 _PLAIN = r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*"
@@ -41,6 +42,7 @@ _PATH = re.compile(rf"{_PLAIN}(?:%[0-9A-Fa-f]{{2}}{_PLAIN})*")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 # A last label that is a number, hexadecimal ones too, makes many URL parsers take the whole for an IPv4 address.
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+_LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 _LOCAL = ("localhost", "localdomain")  # RFC 6761 6.3, and what many hosts files add
 
 
@@ -51,30 +53,47 @@ class Target(NamedTuple):
     port: int
     path: str  # with its query
     address: Address | None = None  # when the host is one
+    secure: bool = True  # False: plain http, to loopback
 
     @property
     def authority(self) -> str:
         """For the Host header (RFC 9110 7.2): the port only where it is not the usual one."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == HTTPS_PORT else f"{host}:{self.port}"
+        return host if self.port == (HTTPS_PORT if self.secure else HTTP_PORT) else f"{host}:{self.port}"
 
 
 class UrlRefused(Exception):
     """A URL that may not be posted to; the text says why."""
 
 
-def read_url(url: str, ports: Container[int], own_names: Container[str], allowed: Iterable[Network] = ()) -> Target:
-    """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that would be refused otherwise."""
+def read_url(
+    url: str,
+    ports: Container[int],
+    own_names: Container[str],
+    allowed: Iterable[Network] = (),
+    *,
+    plain_loopback: bool = False,
+) -> Target:
+    """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that would be refused otherwise.
+
+    `plain_loopback` admits http, without TLS, to any port of a loopback address or of localhost.
+    """
     _check_characters(url)
     scheme, _, rest = url.partition("://")
-    if scheme.lower() != "https":
+    secure = scheme.lower() == "https"
+    if not secure and not (plain_loopback and scheme.lower() == "http"):
         raise UrlRefused("the URL must begin with https://")
     end = next((at for at, character in enumerate(rest) if character in "/?"), len(rest))
     authority, path = rest[:end], rest[end:]
     if not _PATH.fullmatch(path):
         raise UrlRefused("the URL's path or query has a character that must be percent-encoded")
-    host, port = _split(authority)
+    path = path if path.startswith("/") else f"/{path}"
+    host, port = _split(authority, HTTPS_PORT if secure else HTTP_PORT)
     address = _address(host)
+    if not secure:
+        if not (host == _LOCAL[0] if address is None else any(address in network for network in _LOOPBACK)):
+            raise UrlRefused("the URL must begin with https://; plain http may only lead to this machine")
+        return Target(host if address is None else str(address), port, path, address, secure=False)
     host = _host_name(host) if address is None else str(address)
     if port not in ports:
         raise UrlRefused(f"port {port} is not allowed for webhooks here")
@@ -83,7 +102,7 @@ def read_url(url: str, ports: Container[int], own_names: Container[str], allowed
         raise UrlRefused(f"{host} is this service itself")
     if address is not None and (reason := refusal(address, allowed)):
         raise UrlRefused(f"the URL's host must be public: {reason}")
-    return Target(host, port, path if path.startswith("/") else f"/{path}", address)
+    return Target(host, port, path, address)
 
 
 def _check_characters(url: str) -> None:
@@ -99,7 +118,7 @@ def _check_characters(url: str) -> None:
         raise UrlRefused("the URL has a fragment (#…), which is never sent")
 
 
-def _split(authority: str) -> tuple[str, int]:
+def _split(authority: str, usual_port: int) -> tuple[str, int]:
     """The host (an IPv6 address in its brackets) and the port."""
     if "@" in authority:
         raise UrlRefused("the URL must not carry a user name or password")
@@ -114,7 +133,7 @@ def _split(authority: str) -> tuple[str, int]:
     if not host:
         raise UrlRefused("the URL has no host")
     if not colon:
-        return host.lower(), HTTPS_PORT
+        return host.lower(), usual_port
     if not _PORT.fullmatch(port) or int(port) > 65535:
         raise UrlRefused("the URL's port is not a number from 1 to 65535")
     return host.lower(), int(port)
@@ -154,6 +173,7 @@ def _host_name(host: str) -> str:
 ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many
 VERDICT_SECONDS = 1.0  # a verdict on an address is reused this long: the address may become one of this machine
 VERDICTS_KEPT = 10_000
+LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL accepts certificates of 100 KiB at most
 
 _DNS_ERRORS = {
@@ -188,6 +208,8 @@ class AddressLookup:
         """Every address of a target, each checked, in the order to try them; raises `NoAddress` or `Shortage`."""
         host = target.host
         found: tuple[Address, ...] = () if target.address is None else (target.address,)
+        if not target.secure:
+            return found or LOOPBACK
         try:
             found = found or (await host_addresses(self.resolver, host))[0]
         except NotAsked as failed:
@@ -264,13 +286,24 @@ class ReceiverEndpoint(NamedTuple):
 @dataclass(eq=False, slots=True)
 class ReceiverConnection:
     endpoint: ReceiverEndpoint
-    stream: trio.abc.Stream  # encrypted
+    stream: trio.abc.Stream  # encrypted, but for plain http
     transport: LimitedStream  # beneath it
     opened: float  # Trio's clock
+
+    @property
+    def secure(self) -> bool:
+        return self.stream is not self.transport
 
     async def aclose(self) -> None:
         """Close without the TLS closing handshake: receivers do not wait for it."""
         await trio.aclose_forcefully(self.stream)
+
+
+def unencrypted(target: Target, address: Address, stream: trio.abc.Stream) -> ReceiverConnection:
+    """A dialled stream as it is, for a target of plain http."""
+    transport = LimitedStream(stream)
+    endpoint = ReceiverEndpoint(target.host, target.port, address)
+    return ReceiverConnection(endpoint, transport, transport, trio.current_time())
 
 
 async def start_tls(

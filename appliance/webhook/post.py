@@ -34,6 +34,7 @@ from appliance.webhook.connect import (
     UrlRefused,
     read_url,
     start_tls,
+    unencrypted,
 )
 from appliance.webhook.http import ConnectionLost, Posted, Step, exchange, request_bytes
 
@@ -58,6 +59,7 @@ class Poster:
         own_names: Container[str] = frozenset(),
         allowed: tuple[Network, ...] = (),
         own: Container[Address] = frozenset(),
+        plain_loopback: bool = False,
         timeout: float = POST_TIMEOUT,
         first_address: float = FIRST_ADDRESS,
         idle_seconds: float = IDLE_SECONDS,
@@ -69,7 +71,9 @@ class Poster:
         self._lookup = AddressLookup(resolver, allowed, own)
         self.idle = IdleConnections(idle_seconds)
         # The policy depends on the URL's text and the settings only, so its verdict can be cached.
-        self._read = lru_cache(URLS_CACHED)(lambda url: read_url(url, ports, own_names, allowed))
+        self._read = lru_cache(URLS_CACHED)(
+            lambda url: read_url(url, ports, own_names, allowed, plain_loopback=plain_loopback)
+        )
 
     async def check(self, url: str) -> str | None:
         """Why this URL may not be saved; None when it may.
@@ -111,7 +115,7 @@ class Poster:
 
     async def _post(self, posted: Posted, target: Target, request: bytes) -> None:
         addresses = await self._lookup.addresses(target)
-        if connection := await self.idle.take(target.host, target.port, addresses):
+        if target.secure and (connection := await self.idle.take(target.host, target.port, addresses)):
             try:
                 return await self._exchange(posted, connection, request)
             except ConnectionLost:  # closed while idle; a receiver that took the event all the same sees its id twice
@@ -123,6 +127,8 @@ class Poster:
         except OSError as error:
             reason = error.strerror or str(error)
             raise NotPosted(f"the receiver did not accept a connection to port {port}: {reason}") from error
+        if not target.secure:
+            return await self._exchange(posted, unencrypted(target, address, stream), request)
         posted.awaiting = Step.SECURED
         connection = await start_tls(self._context, target, address, stream)
         return await self._exchange(posted, connection, request)
@@ -130,7 +136,7 @@ class Poster:
     async def _exchange(self, posted: Posted, connection: ReceiverConnection, request: bytes) -> None:
         keep = False
         try:
-            keep = await exchange(posted, connection, request)
+            keep = await exchange(posted, connection, request) and connection.secure
         finally:
             if not keep:
                 await connection.aclose()

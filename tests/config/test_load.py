@@ -586,12 +586,69 @@ def test_a_named_file_must_be_there(how: str, nowhere: Path) -> None:
     assert str(refused.value) == f"{nowhere}/gone.toml: cannot be read: No such file or directory"
 
 
-def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(nowhere: Path) -> None:
-    """Only a missing file leads on to the next; anything else would hide the operator's settings."""
-    (nowhere / "config.toml").mkdir()
+LOCAL_FILES = {
+    "a directory": (None, "cannot be read: Is a directory"),
+    "no text": (b"\xff\xfe", "is not UTF-8 text"),
+    "another program's": (b'title = "Hugo"\n[params]\nserver = "mx"\n', "has no section of this program's settings"),
+    "no TOML": (b"<server>\n", "has no section of this program's settings"),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL_FILES)
+def test_a_local_file_of_no_use_is_passed_over_and_named(nowhere: Path, name: str) -> None:
+    """The settings in /etc are used, and the reader is told; the same file is refused where it was named."""
+    content, reason = LOCAL_FILES[name]
+    local = nowhere / "config.toml"
+    local.mkdir() if content is None else local.write_bytes(content)
     write(config.SYSTEM_FILE, "system")
-    with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Is a directory"):
-        load(None, {}, nowhere)
+    told: list[str] = []
+    assert load(None, {}, nowhere, told.append).server.hostname == "system"
+    assert told == [f"{local} {reason}: it is passed over"]
+    with pytest.raises(ConfigError, match=r"config\.toml: "):
+        load(Path("config.toml"), {}, nowhere)
+
+
+@pytest.mark.parametrize("text", ["[server]\nhostnam = 1", "[http", "[[smtp]]", " [ delivery ]\nx", ""])
+def test_a_local_file_with_a_fault_is_ours(nowhere: Path, text: str) -> None:
+    """Passing over it would hide the operator's settings."""
+    (nowhere / "config.toml").write_text(text)
+    write(config.SYSTEM_FILE, "system")
+    if text:
+        with pytest.raises(ConfigError, match=r"config\.toml: "):
+            load(None, {}, nowhere)
+    else:
+        assert load(None, {}, nowhere).source == nowhere / "config.toml"
+
+
+def test_without_a_file_variables_move_it(nowhere: Path) -> None:
+    """Ports and the directory, and nothing else: it still listens on loopback only, and delivers nothing."""
+    environ = {"APPLIANCE_HTTP_PORT": "9000", "APPLIANCE_SMTP_PORT": "2525", "APPLIANCE_DATA_DIR": "elsewhere"}
+    made, usual = load(None, environ, nowhere), load(None, {}, nowhere)
+    assert (made.http.bind, made.http.base_url) == ((("127.0.0.1", 9000),), "http://127.0.0.1:9000")
+    assert made.smtp.bind == (("127.0.0.1", 2525),)
+    assert made.server.data_dir == nowhere / "elsewhere"
+    assert (made.delivery, made.embedded) == (usual.delivery, True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({"APPLIANCE_HTTP_PORT": "many"}, "$APPLIANCE_HTTP_PORT: must be"),
+        ({"APPLIANCE_HTTP_PORT": "0"}, "$APPLIANCE_HTTP_PORT: must be"),
+        ({"APPLIANCE_SMTP_PORT": "65536"}, "$APPLIANCE_SMTP_PORT: must be"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(nowhere: Path, environ: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(None, environ, nowhere)
+    assert str(refused.value).startswith(reason)
+
+
+def test_a_variable_beside_a_file_is_refused(nowhere: Path) -> None:
+    """It would be without effect, and no one would know."""
+    write(nowhere / "config.toml", "local")
+    with pytest.raises(ConfigError, match=r"APPLIANCE_HTTP_PORT: is only for a start without .*: set http\.bind in"):
+        load(None, {"APPLIANCE_HTTP_PORT": "9000"}, nowhere)
 
 
 @contextlib.contextmanager
@@ -606,7 +663,7 @@ def as_another_user() -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root is needed to become another user")
 def test_a_directory_that_may_not_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service's user in root's home directory gets the settings in /etc; a file it may not read is named."""
+    """The service's user in root's home directory gets the settings in /etc; one it may not read is named."""
     with TemporaryDirectory() as name:
         directory, home = Path(name), Path(name, "home")
         home.mkdir()
@@ -619,15 +676,10 @@ def test_a_directory_that_may_not_be_looked_into_is_passed_over(monkeypatch: pyt
             with pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Permission denied"):
                 load(Path("config.toml"), {}, home)
         home.chmod(0o755)
-        with as_another_user(), pytest.raises(ConfigError, match=r"config\.toml: cannot be read: Permission denied"):
-            load(None, {}, home)
-
-
-def test_a_file_that_is_not_text(nowhere: Path) -> None:
-    """Bytes that are not UTF-8 are named as such."""
-    (nowhere / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match=r"config\.toml: is not UTF-8 text"):
-        load(None, {}, nowhere)
+        told: list[str] = []
+        with as_another_user():
+            assert load(None, {}, home, told.append).server.hostname == "system"
+        assert told == [f"{home}/config.toml cannot be read: Permission denied: it is passed over"]
 
 
 def test_without_any_file_nothing_leaves_the_machine(nowhere: Path) -> None:

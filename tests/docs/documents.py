@@ -16,7 +16,10 @@ USER = "nobody"  # stands in for the user `appliance`
 CONFIG = '[server]\nhostname = "mail.example.com"\ndata_dir = "{data_dir}"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
 # What `sudo` does with the options that the documents use; the program is run by tests/other_user.py.
 SUDO = """#!/bin/sh
-if [ "$1" = -u ]; then shift 2; [ "$1" = nice ] && shift; exec {python} -P -m tests.other_user {user} "$@"; fi
+user=root
+if [ "$1" = -u ]; then user={user}; shift 2; fi
+if [ "$1" = nice ]; then shift; fi
+if [ "$1" = appliance ]; then exec {python} -P -m tests.other_user $user "$@"; fi
 exec "$@"
 """
 

@@ -15,11 +15,11 @@ def test_the_documented_backup_is_made_and_is_good() -> None:
     """From root's shell, for the service's own user: the directory is made, and the file in it verified."""
     once, daily = blocks("backup.md")[:2]
     with installed() as service:
-        made = "sudo -u appliance appliance account create acme --email a@example.org --password-stdin"
+        made = "sudo appliance account create acme --email a@example.org --password-stdin"
         ran = service.shell(made, service.directory / "root", stdin="a long password\n")
         assert ran.returncode == 0, ran.stderr
         # The server makes the key file at its first start.
-        service.shell("sudo -u appliance appliance domain add acme acme.example", service.directory / "root")
+        service.shell("sudo appliance domain add acme acme.example", service.directory / "root")
         here = f"{service.directory}/backups"
         text = (once + daily).replace("/var/backups/appliance", here).replace("-o appliance -g appliance", f"-o {USER}")
         ran = service.shell(text, service.directory / "root")

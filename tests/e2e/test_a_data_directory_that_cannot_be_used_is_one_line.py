@@ -243,11 +243,30 @@ def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
         check_refusals(directory, 0, expected)
 
 
-def test_root_leaves_the_directory_of_another_alone() -> None:
-    """What root makes there the server's user could not open: neither a command nor the server runs as root."""
+def test_a_command_of_root_acts_as_the_owner() -> None:
+    """The server's user can open all that root's commands leave; only the server itself is not started as root.
+
+    A backup is written to, and restored from, a place where only root may go.
+    """
     with installation(OTHER_UID) as directory:
-        assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
-        check_refusals(directory, 0, "{data} belongs to nobody: run this command as that user, not as root")
+        safe = directory / "safe"
+        safe.mkdir(mode=0o700)
+        saved = safe / "saved.tar"
+        (directory / "data" / KEY_FILE).unlink()
+        for words in (
+            ("backup", str(saved)),
+            ("domain", "add", "demo", "example.org"),
+            ("account", "list"),
+            ("restore", str(saved), "--force"),
+            ("key", "create", "demo"),
+        ):
+            assert ran(directory, 0, *words) == (0, "")
+            owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}
+            assert set(owners.values()) == {OTHER_UID}, (words, owners)
+        assert (saved.stat().st_uid, saved.stat().st_mode & 0o777) == (0, 0o600)
+        assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
+        told = "{data} belongs to nobody: start the server as that user, as `systemctl start appliance` does"
+        check_refusals(directory, 0, told, ["serve"])
 
 
 @pytest.mark.parametrize("command", ["serve", "restore"])

@@ -1,21 +1,25 @@
 """A first look, as the README promises it: start in an empty directory, paste, and see the message delivered."""
 
+import http.server
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
 
 from appliance.config.load import SYSTEM_FILE
+from tests.ports import free_port
 from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +45,13 @@ pytestmark = [
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[str]:
+def served(directory: Path, *options: str) -> Iterator[str]:
     """`appliance serve` in that directory, without any configuration; what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "APPLIANCE_CONFIG"}
     output, log = directory / "stdout", directory / "stderr"
     with output.open("w") as stdout, log.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "appliance", "serve"],
+            [sys.executable, "-m", "appliance", "serve", *options],
             cwd=directory,
             env={**environment, "PYTHONPATH": str(ROOT)},
             stdout=stdout,
@@ -127,3 +131,48 @@ def test_a_start_that_fails_costs_no_secrets(tmp_path: Path) -> None:
         pass
     with served(tmp_path) as text:
         assert value(text, "API key").startswith("ma_live_")
+
+
+class Hook(http.server.BaseHTTPRequestHandler):
+    """Keeps the headers of each POST."""
+
+    seen: ClassVar[list[Message]] = []
+
+    def do_POST(self) -> None:
+        """Answer 200."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.seen.append(self.headers)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+def test_beside_a_settings_file_everything_can_be_tried(tmp_path: Path) -> None:
+    """`--sandbox` passes over it, on its own ports; the user is an administrator; a webhook goes to a local server."""
+    (tmp_path / "config.toml").write_text('[server]\nhostname = "mail.example.com"\ndata_dir = "real"\n')
+    port, smtp_port = free_port(), free_port()
+    url = f"http://127.0.0.1:{port}"
+    receiver = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    with receiver, served(tmp_path, "--sandbox", "--port", str(port), "--smtp-port", str(smtp_port)) as text:
+        threading.Thread(target=receiver.serve_forever, daemon=True).start()
+        assert value(text, "URL") == url
+        assert value(text, "SMTP server") == f"127.0.0.1:{smtp_port} (STARTTLS)"
+        assert (tmp_path / "appliance-data").is_dir()
+        assert not (tmp_path / "real").exists()
+        login = {"email": value(text, "Login"), "password": value(text, "Password")}
+        token = httpx.post(f"{url}/v1/auth/login", json=login, trust_env=False).json()["token"]
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as user:
+            assert user.get("/v1/admin/accounts").status_code == 200
+            hook = f"http://localhost:{receiver.server_port}/hook?a=b"
+            assert user.put("/v1/webhook", json={"url": "http://example.com/hook"}).status_code == 400
+            assert user.put("/v1/webhook", json={"url": hook}).status_code == 200
+            assert user.post("/v1/webhook/ping").status_code == 202
+            deadline = time.monotonic() + 20
+            while not Hook.seen and time.monotonic() < deadline:
+                time.sleep(0.05)
+        receiver.shutdown()
+    (headers,) = Hook.seen
+    assert headers["Host"] == f"localhost:{receiver.server_port}"
+    assert headers["Service-Signature"].startswith("t=")

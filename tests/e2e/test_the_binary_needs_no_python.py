@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -94,6 +96,25 @@ def test_it_works_under_the_units_filter(program: tuple[str, ...], tmp_path: Pat
         assert running.hang_up("reloaded")["changed"] == []
         assert running.complaints() == []
         assert running.terminate() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_commands_of_root_act_as_the_owner_of_the_data() -> None:
+    """What the binary unpacks for root is read by that user, too."""
+    with TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        shutil.copy(binary(), directory / "appliance")
+        data = directory / "data"
+        data.mkdir(mode=0o700)
+        shutil.chown(data, "nobody")
+        (directory / "config.toml").write_text(f'[server]\ndata_dir = "{data}"\n')
+        packed = ("/usr/bin/env", "-i", str(directory / "appliance"))
+        for words in ("account create acme --email a@acme.example --password-stdin", "key create acme", "doctor"):
+            ran = run(packed, directory, *words.split(), given="a long password\n")
+            assert ran.returncode == 0 or words == "doctor", ran.stderr
+            assert "Traceback" not in ran.stderr
+        assert {path.owner() for path in data.iterdir()} == {"nobody"}
 
 
 async def test_it_delivers_to_a_mail_server(program: tuple[str, ...], tmp_path: Path) -> None:

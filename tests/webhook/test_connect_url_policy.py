@@ -110,3 +110,41 @@ def test_any_text_is_judged(text: str) -> None:
         assert target.path.isascii()
         assert target.path.isprintable()
         assert not set(target.path) & set(' "#<>\\^`{|}')
+
+
+LOCAL_URLS = {
+    "http://localhost:3000/hooks": ("localhost", 3000, "/hooks"),
+    "http://127.0.0.1:3000/?a=b": ("127.0.0.1", 3000, "/?a=b"),
+    "HTTP://127.8.9.10": ("127.8.9.10", 80, "/"),
+    "http://[::1]:22/": ("::1", 22, "/"),
+}
+
+
+@pytest.mark.parametrize("url", LOCAL_URLS)
+def test_plain_http_to_this_machine_is_for_a_first_look(url: str) -> None:
+    """Only with the built-in settings."""
+    target = read_url(url, PORTS, OWN_NAMES, plain_loopback=True)
+    assert (target[:3], target.secure) == (LOCAL_URLS[url], False)
+    with pytest.raises(UrlRefused, match="must begin with https"):
+        read_url(url, PORTS, OWN_NAMES)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "example.com",
+        "10.0.0.1",
+        "0.0.0.0",
+        "[::]",
+        "localhost.example.com",
+        "a.localhost",
+        "127.0.0.1.nip.io",
+        "[::ffff:127.0.0.1]",
+        "169.254.169.254",
+    ],
+)
+def test_plain_http_to_any_other_is_refused(host: str) -> None:
+    with pytest.raises(UrlRefused, match="plain http may only lead to this machine"):
+        read_url(f"http://{host}:3000/", PORTS, OWN_NAMES, plain_loopback=True)
+    with pytest.raises(UrlRefused):
+        read_url("https://127.0.0.1/", PORTS, OWN_NAMES, plain_loopback=True)

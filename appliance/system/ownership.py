@@ -1,0 +1,35 @@
+"""Commands that root runs leave no file in the data directory that its owner, the service's user, could not open.
+
+Most commands become that user. `backup` and `restore` stay root, since they read and write a file that may lie where
+only root may go; what they create in the data directory gets its owner.
+"""
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+ROOT_UID = 0
+
+
+def become_owner(directory: Path) -> None:
+    """Make this process one of the directory's owner, for good, if it is root's and the directory is not."""
+    facts = directory.stat()
+    if os.geteuid() != ROOT_UID or facts.st_uid == ROOT_UID:
+        return
+    if unpacked := getattr(sys, "_MEIPASS", None):  # where the single binary has put its libraries, for root alone
+        for path in (Path(unpacked), *Path(unpacked).rglob("*")):
+            path.chmod(0o755)
+    try:
+        os.initgroups(pwd.getpwuid(facts.st_uid).pw_name, facts.st_gid)
+    except KeyError:  # a number without a name
+        os.setgroups([])
+    os.setgid(facts.st_gid)
+    os.setuid(facts.st_uid)
+
+
+def give_to_owner(path: Path, directory: Path | None = None) -> None:
+    """Give a file that root has created the owner of `directory`, which is its own unless named."""
+    if os.geteuid() == ROOT_UID:
+        facts = (directory or path.parent).stat()
+        os.chown(path, facts.st_uid, facts.st_gid, follow_symlinks=False)
