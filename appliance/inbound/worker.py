@@ -7,6 +7,7 @@ reads.
 | sent to | read as | leads to |
 |---|---|---|
 | a token | complaint, else bounce | the token's recipient |
+| a token to unsubscribe | nothing: what it says does not matter | the token's recipient and its list |
 | `fbl@` | complaint | the recipient of a token in it, else that of its Message-ID |
 | `dmarc@`, `tlsrpt@` | report | the domains of that return path |
 
@@ -49,6 +50,8 @@ FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
 FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused is tried again
 
 TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
+UNSUBSCRIBE_ADDRESS: Final = "unsubscribe"  # also a kind of address
+NOTED: Final = (FeedbackResult.LATE_BOUNCED, FeedbackResult.COMPLAINED, FeedbackResult.UNSUBSCRIBED)
 REPORT_KINDS: Final[dict[str, str]] = {ReportAddress.DMARC: "dmarc", ReportAddress.TLS: "tls"}  # in metrics
 _OUR_MESSAGE_ID: Final = re.compile(r"([0-9a-f]{32})@.+", re.ASCII)  # see intake/accept.py
 
@@ -109,7 +112,7 @@ class FeedbackWorker:
                 REPORTS_READ.add((REPORT_KINDS[each.kind], result))
             else:
                 FEEDBACK.add((each.kind, result))
-            if each.note and result in (FeedbackResult.LATE_BOUNCED, FeedbackResult.COMPLAINED):
+            if each.note and result in NOTED:
                 MESSAGE_LOG.note(result, **each.note)
         log.info("feedback read", mail_id=mail.id, results=results or [])
         return True
@@ -118,6 +121,8 @@ class FeedbackWorker:
         found = read_address(address)
         if found is None:
             return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+        if found.list_number is not None:
+            return await self._read_unsubscription(mail, found, found.list_number)
         if found.token is not None:
             return await self._read_at_token(mail, found)
         if found.report is ReportAddress.COMPLAINTS:
@@ -140,6 +145,14 @@ class FeedbackWorker:
         step = self.store.feedback.late_bounce(recipient, bounce, suppresses=said.recipient_fault)
         note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class}
         return _Read(TOKEN, step, _note(recipient) | note)
+
+    async def _read_unsubscription(self, mail: FeedbackMail, address: FeedbackAddress, number: int) -> _Read:
+        recipient = await self._recipient(address, mail.received_at)
+        if recipient is None or number >= len(recipient.lists):
+            return _Read(UNSUBSCRIBE_ADDRESS, _nothing(FeedbackResult.UNMATCHED))
+        mail_list = recipient.lists[number]
+        step = self.store.feedback.unsubscription(recipient, mail_list)
+        return _Read(UNSUBSCRIBE_ADDRESS, step, _note(recipient) | {"list": mail_list})
 
     async def _read_complaint(self, mail: FeedbackMail, name: str) -> _Read:
         kind = ReportAddress.COMPLAINTS

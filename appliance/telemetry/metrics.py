@@ -77,7 +77,8 @@ FEEDBACK_RECIPIENTS = Counter(
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
-    "Feedback read, by address (bounce or fbl) and what came of it: late_bounced, complained, delayed, repeated, …",
+    "Feedback read, by address (bounce, fbl or unsubscribe) and what came of it: late_bounced, complained, "
+    "unsubscribed, delayed, repeated, …",
 )
 REPORTS_READ = Counter(
     "appliance_reports_total",

@@ -7,13 +7,14 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.feedback.return_path import LIFETIME
+from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
 from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from tests import stored_mail
 from tests.feedback.mutations import mutated
 from tests.feedback.report_mail import as_mail, gzipped
 from tests.inbound.bounces import bounce, complaint, vacation
-from tests.inbound.conftest import NAME, Read
+from tests.inbound.conftest import KEY, NAME, Read
 
 CORPUS = Path(__file__).parents[1] / "feedback" / "corpus"
 MUTATED = 150  # mails
@@ -55,6 +56,46 @@ async def test_what_is_no_bounce_changes_nothing(read: Read, mime: bytes, result
     assert await read.message(message) == before
     assert await read.suppressed() == []
     assert results("bounce")[result] == told + 1
+
+
+@pytest.mark.parametrize(
+    ("tags", "template", "number", "found"),
+    [
+        (("receipts", "news"), None, 1, "tag:news"),
+        (("receipts", "news"), "weekly", 2, "template:weekly"),
+        ((), "weekly", 0, "template:weekly"),
+    ],
+)
+async def test_a_mail_to_unsubscribe(
+    read: Read, tags: tuple[str, ...], template: str | None, number: int, found: str
+) -> None:
+    """Whatever it says: the address leaves that list and no other, once; the recipient is not changed."""
+    message = await stored_mail.accept(
+        read.store, read.outside, read.account_id, "Ada@example.net", tags=tags, template=template
+    )
+    before, told = await read.message(message), results("unsubscribe")
+    address = ReturnPaths(KEY).unsubscribe_address(message.recipients[0].id, NAME, number)
+    for mime in (b"Subject: unsubscribe\r\n\r\n", b"", bounce("ada@example.net")):
+        await read.comes_back(mime, address.upper())
+    rows = await read.rows("SELECT account_id, address, list FROM unsubscriptions")
+    assert rows == [(read.account_id, "ada@example.net", found)]
+    assert await read.message(message) == before
+    now = results("unsubscribe")
+    assert [now[each] - told.get(each, 0) for each in ("unsubscribed", "repeated")] == [1, 2]
+
+
+async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
+    """A list that the message does not have, a name that the account does not have, an unknown recipient."""
+    message = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net", tags=("news",))
+    id_, paths = message.recipients[0].id, ReturnPaths(KEY)
+    addresses = [
+        paths.unsubscribe_address(id_, NAME, 1),
+        paths.unsubscribe_address(id_, "bounces.example.org", 0),
+        paths.unsubscribe_address(read.outside.identifier("rcp"), NAME, 0),
+        paths.unsubscribe_address(id_, NAME, 0).replace("@", "a@"),
+    ]
+    await read.comes_back(b"Subject: unsubscribe\r\n\r\n", *addresses)
+    assert await read.rows("SELECT count(*) FROM unsubscriptions") == [(0,)]
 
 
 async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:
