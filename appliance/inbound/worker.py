@@ -42,7 +42,7 @@ from appliance.store.engine import Tx
 from appliance.store.feedback import FeedbackStep
 from appliance.store.reports import record_dmarc_report, record_tls_report
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
-from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 
 TRIES: Final = 5  # at reading one mail; each is one that ended with an error, or with the process
 FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
@@ -112,6 +112,8 @@ class FeedbackWorker:
                 REPORTS_READ.add((REPORT_KINDS[each.kind], result))
             else:
                 FEEDBACK.add((each.kind, result))
+            if result == FeedbackResult.LATE_BOUNCED:
+                BOUNCES.add((result, each.note["bounce_class"]))
             if each.note and result in NOTED:
                 MESSAGE_LOG.note(result, **each.note)
         log.info("feedback read", mail_id=mail.id, results=results or [])
@@ -143,7 +145,7 @@ class FeedbackWorker:
             mail.received_at, said.code, said.words or said.status or "", said.bounce_class or BounceClass.OTHER
         )
         step = self.store.feedback.late_bounce(recipient, bounce, suppresses=said.recipient_fault)
-        note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class}
+        note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class.value}
         return _Read(TOKEN, step, _note(recipient) | note)
 
     async def _read_unsubscription(self, mail: FeedbackMail, address: FeedbackAddress, number: int) -> _Read:

@@ -9,7 +9,7 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
-from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 from tests import stored_mail
 from tests.feedback.mutations import mutated
 from tests.feedback.report_mail import as_mail, gzipped
@@ -28,11 +28,14 @@ def results(kind: str) -> dict[str, int]:
 async def test_a_bounce_at_a_token(read: Read) -> None:
     """The recipient of the token has bounced late, and no other; in whatever case the address came."""
     message = await read.delivered("ada@example.net", "bob@example.net")
-    await read.comes_back(bounce("ada@example.net"), read.path(message).upper())
+    counted = BOUNCES.values.get(("late_bounced", "invalid_recipient"), 0)
+    for _ in range(2):
+        await read.comes_back(bounce("ada@example.net"), read.path(message).upper())
     first, second = (await read.message(message)).recipients
     assert first.late_bounce is not None
     assert (first.late_bounce.code, first.late_bounce.bounce_class) == (550, "invalid_recipient")
     assert "User unknown" in first.late_bounce.response
+    assert BOUNCES.values["late_bounced", "invalid_recipient"] == counted + 1
     assert second.late_bounce is None
     assert await read.suppressed() == [("ada@example.net", "late_bounce")]
 
