@@ -62,7 +62,7 @@ _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
     RETURNING charged, billing_status"""
-_STATE = "SELECT late_bounce FROM recipients WHERE message_id = :message_id AND id = :id"
+_STATE = "SELECT late_bounce, status FROM recipients WHERE message_id = :message_id AND id = :id"
 _COMPLAIN = """INSERT INTO complaints (account_id, recipient_id, message_id, domain, provider, kind, at)
     VALUES (:account_id, :id, :message_id, :sent_from,
         coalesce((SELECT d.pool FROM destinations d WHERE d.domain = :domain), :domain), :kind, :now)
@@ -83,6 +83,10 @@ _tags = msgspec.json.Decoder(list[str])
 # What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
 # that have something to be posted.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
+
+
+class ResultPending(Exception):
+    """The recipient that a bounce is about has no result: a server may send one before its own 250 is written down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +156,17 @@ class FeedbackStore(StorePart):
         found = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, wanted)]
         return [each for each in found if each is not None]
 
-    def late_bounce(self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool) -> FeedbackStep:
+    def late_bounce(
+        self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool, waits: bool = False
+    ) -> FeedbackStep:
+        """With `waits` the step raises ResultPending for a recipient without a result."""
         return partial(
-            _record_late_bounce, outside=self.outside, recipient=recipient, bounce=bounce, suppresses=suppresses
+            _record_late_bounce,
+            outside=self.outside,
+            recipient=recipient,
+            bounce=bounce,
+            suppresses=suppresses,
+            waits=waits,
         )
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
@@ -207,14 +219,15 @@ def _recipient(
 
 
 def _record_late_bounce(
-    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool
+    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
 ) -> tuple[str, set[str]]:
     whose = {"message_id": recipient.message_id, "id": recipient.id}
     set_now = first(tx, _SET_LATE_BOUNCE, {**whose, "late_bounce": _encoder.encode(bounce).decode()})
     if set_now is None:
-        late_bounce = first(tx, _STATE, whose)
-        repeated = late_bounce is not None and late_bounce[0] is not None
-        return (FeedbackResult.REPEATED if repeated else FeedbackResult.NOT_DELIVERED), set()
+        late_bounce, status = first(tx, _STATE, whose) or (None, "")
+        if waits and status in ("queued", "deferred"):
+            raise ResultPending
+        return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
     accounts = _write_event(
         tx,
         outside,

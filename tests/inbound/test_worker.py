@@ -9,12 +9,14 @@ import trio
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
+from appliance.model.mail import RecipientStatus
 from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 from tests import stored_mail
 from tests.feedback.mutations import mutated
 from tests.feedback.report_mail import as_mail, gzipped
 from tests.inbound.bounces import bounce, complaint, vacation
 from tests.inbound.conftest import KEY, NAME, Read
+from tests.store.samples import outcome
 
 CORPUS = Path(__file__).parents[1] / "feedback" / "corpus"
 MUTATED = 150  # mails
@@ -99,6 +101,38 @@ async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
     ]
     await read.comes_back(b"Subject: unsubscribe\r\n\r\n", *addresses)
     assert await read.rows("SELECT count(*) FROM unsubscriptions") == [(0,)]
+
+
+async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_clock: trio.testing.MockClock) -> None:
+    """It waits for the result of its recipient, and lets others go before it."""
+    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    other = await read.delivered("bob@example.net")
+    await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
+    assert await read.worker.read_next()
+    assert await read.rows("SELECT tries FROM feedback_mail") == [(1,)]
+    began = trio.current_time()
+    await read.store.feedback.add([read.path(other)], bounce("bob@example.net"))
+    assert await read.worker.read_next()
+    assert (await read.message(other)).recipients[0].late_bounce is not None
+    assert trio.current_time() < began + 1
+    due = await stored_mail.due(read.store, early)
+    await read.store.queue.record([outcome(each, RecipientStatus.DELIVERED, read.outside.now()) for each in due])
+    assert await read.worker.read_next()
+    assert trio.current_time() >= began + worker.FEEDBACK_PAUSE
+    assert (await read.message(early)).recipients[0].late_bounce is not None
+    assert not await read.worker.read_next()
+
+
+async def test_a_bounce_without_a_result_comes_to_an_end(read: Read, autojump_clock: trio.testing.MockClock) -> None:
+    """After some seconds it is counted as one for a recipient that was not delivered."""
+    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    told = results("bounce").get("not_delivered", 0)
+    await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
+    for _ in range(worker.TRIES):
+        assert await read.worker.read_next()
+    assert not await read.worker.read_next()
+    assert results("bounce")["not_delivered"] == told + 1
+    assert trio.current_time() >= (worker.TRIES - 1) * worker.FEEDBACK_PAUSE
 
 
 async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:
