@@ -34,7 +34,13 @@ async def webhook(store: Store, outside: Outside, account_id: str, key: bytes) -
 
 
 async def accept(
-    store: Store, outside: Outside, account_id: str, *addresses: str, simulated: bool = False
+    store: Store,
+    outside: Outside,
+    account_id: str,
+    *addresses: str,
+    simulated: bool = False,
+    tags: tuple[str, ...] = (),
+    template: str | None = None,
 ) -> NewMessage:
     """A message to these addresses, waiting to be delivered."""
     message_id = outside.identifier("msg")
@@ -51,9 +57,9 @@ async def accept(
         sender="Shop <shop@example.com>",
         envelope_from="shop@example.com",
         subject="Hello",
-        tags=(),
-        template_alias=None,
-        template_version=None,
+        tags=tags,
+        template_alias=template,
+        template_version=None if template is None else 1,
         mime=MIME,
         receipt=b"{}",
         recipients=recipients,

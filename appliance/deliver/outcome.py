@@ -37,7 +37,7 @@ from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.outside import identifier_time
 from appliance.telemetry.log import MESSAGE_LOG
-from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 from appliance.times import rfc3339
 
 
@@ -303,6 +303,8 @@ def observe(outcomes: Iterable[Outcome]) -> None:
             ATTEMPT_SECONDS.add((attempt.finished_at - attempt.started_at) / 1_000_000)
         if outcome.status is RecipientStatus.DELIVERED:
             DELIVERY_SECONDS.add((outcome.at - identifier_time(outcome.recipient.message_id)) / 1_000_000)
+        elif outcome.status is not RecipientStatus.DEFERRED:
+            BOUNCES.add((status, (outcome.bounce_class or BounceClass.OTHER).value))
         if MESSAGE_LOG.keep:
             _note(outcome, outcome.attempts[-1] if outcome.attempts else None)
 
@@ -325,6 +327,8 @@ def _note(outcome: Outcome, last: Attempt | None) -> None:
             "reply": (last.smtp_response or "")[:REPLY_CHARACTERS],
             "ms": (last.finished_at - last.started_at) // 1000,
         }
+    if outcome.bounce_class is not None:
+        fields["bounce_class"] = outcome.bounce_class.value
     if outcome.mail_from is not None:
         fields |= {"mail_from": outcome.mail_from, "envelope_from": recipient.envelope_from}
     MESSAGE_LOG.note(outcome.status.value, **fields)

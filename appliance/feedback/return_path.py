@@ -1,5 +1,6 @@
 """Makes and checks the addresses that feedback comes back to: `b+TOKEN@bounces.domain` for what happened to one
-recipient of one message, and `fbl@`, `dmarc@` and `tlsrpt@` of the same name for reports. No I/O.
+recipient of one message, `u+TOKEN@` for that recipient to unsubscribe, and `fbl@`, `dmarc@` and `tlsrpt@` for reports.
+No I/O.
 
 A token is 120 bits in 24 characters of base32 (RFC 4648 6), in lower case and read in either, for local parts are
 folded on the way:
@@ -10,6 +11,9 @@ folded on the way:
 | 43 | when the recipient's id was given, microseconds, modulo 2**43 (101 days) |
 | 24 | the first of the 74 random bits of that id |
 | 48 | the MAC: HMAC-SHA256 under a key of its own, over version, whole time, id bits, and the name after the @ |
+
+A token to unsubscribe has one character before these: the number of the list (of `lists_of` of the message, which has
+fewer than 32). The MAC covers it, so that neither kind of token can be made of the other.
 
 Finding the recipient. Time and id bits are the first 78 bits of its id, hence a range of ids; its message is within
 `SAME_TIME` of it. `message_id BETWEEN … AND … AND id BETWEEN first AND last` reads the primary key of `recipients`, as
@@ -49,7 +53,12 @@ _REST: Final = 74 - _ID_BITS  # of the random bits of an id, which its prefix of
 _MAC_BYTES: Final = 6
 _TIMES: Final = 1 << _TIME_BITS
 
-_ADDRESS: Final = re.compile(r"(?:b\+([a-z2-7]{24})|(fbl|dmarc|tlsrpt))@([a-z0-9._-]{1,253})", re.ASCII | re.IGNORECASE)
+_TOKEN_CHARACTERS: Final = 24
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
+
+_ADDRESS: Final = re.compile(
+    r"(?:b\+([a-z2-7]{24})|u\+([a-z2-7]{25})|(fbl|dmarc|tlsrpt))@([a-z0-9._-]{1,253})", re.ASCII | re.IGNORECASE
+)
 
 
 class ReportAddress(StrEnum):
@@ -74,6 +83,7 @@ class FeedbackAddress:
     domain: str
     token: str | None = None
     report: ReportAddress | None = None
+    list_number: int | None = None  # of the list that the token unsubscribes from; None: it takes bounces
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +99,12 @@ def read_address(address: str) -> FeedbackAddress | None:
     """What an address of RCPT names: a token, a kind of report, or None for neither. Its domain is in lower case."""
     if len(address) > 320 or (found := _ADDRESS.fullmatch(address)) is None:
         return None
-    domain = found[3].lower()
+    domain = found[4].lower()
+    if found[3] is not None:
+        return FeedbackAddress(domain, report=ReportAddress(found[3].lower()))
     if found[2] is not None:
-        return FeedbackAddress(domain, report=ReportAddress(found[2].lower()))
+        token = found[2].lower()
+        return FeedbackAddress(domain, token=token, list_number=_BASE32.index(token[0]))
     return FeedbackAddress(domain, token=found[1].lower())
 
 
@@ -103,13 +116,21 @@ class ReturnPaths:
 
     def address(self, recipient_id: str, name: str) -> str:
         """The return path of a recipient at this name, which is ASCII."""
+        return f"b+{self._token(recipient_id, name)}@{name}"
+
+    def unsubscribe_address(self, recipient_id: str, name: str, list_number: int) -> str:
+        """Where a recipient writes to, to unsubscribe from the list with this number."""
+        return f"u+{self._token(recipient_id, name, _BASE32[list_number])}@{name}"
+
+    def _token(self, recipient_id: str, name: str, list_character: str = "") -> str:
         prefix = int(recipient_id.rpartition("_")[2], 16) >> _REST
         head = _VERSION << _TIME_BITS + _ID_BITS | prefix % (_TIMES << _ID_BITS)
-        token = head.to_bytes(9, "big") + self._mac(prefix, name)
-        return f"b+{base64.b32encode(token).decode('ascii').lower()}@{name}"
+        token = head.to_bytes(9, "big") + self._mac(prefix, name, list_character)
+        return list_character + base64.b32encode(token).decode("ascii").lower()
 
     def check(self, token: str, name: str, now: int) -> RecipientIds | TokenFault:
         """The recipient that a token of `read_address` at this name leads to, or why it leads to none."""
+        list_character, token = token[:-_TOKEN_CHARACTERS].lower(), token[-_TOKEN_CHARACTERS:]
         data = base64.b32decode(token, casefold=True)
         head = int.from_bytes(data[:9], "big")
         version, low, bits = head >> _TIME_BITS + _ID_BITS, head >> _ID_BITS & _TIMES - 1, head & (1 << _ID_BITS) - 1
@@ -118,12 +139,14 @@ class ReturnPaths:
         if version != _VERSION or time < 0:
             return TokenFault.FORGED
         prefix = time << _ID_BITS | bits
-        if not hmac.compare_digest(data[9:], self._mac(prefix, name)):
+        if not hmac.compare_digest(data[9:], self._mac(prefix, name, list_character)):
             return TokenFault.FORGED
         if now - time > LIFETIME:
             return TokenFault.EXPIRED
         return RecipientIds(f"rcp_{prefix << _REST:032x}", f"rcp_{(prefix + 1 << _REST) - 1:032x}", time)
 
-    def _mac(self, prefix: int, name: str) -> bytes:
+    def _mac(self, prefix: int, name: str, list_character: str) -> bytes:
         data = b"%d %d %b" % (_VERSION, prefix, name.lower().encode("ascii", "replace"))
+        if list_character:
+            data += b" unsubscribe %b" % list_character.encode("ascii")
         return hmac.digest(self._key, data, "sha256")[:_MAC_BYTES]

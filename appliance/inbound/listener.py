@@ -1,4 +1,4 @@
-"""The listener for feedback: takes bounces, complaints and reports by SMTP, and nothing else.
+"""The listener for feedback: takes bounces, complaints, unsubscriptions and reports by SMTP, and nothing else.
 
 A recipient is a token that is valid at its return path, which its MAC decides without the database; or `fbl`, `dmarc`
 or `tlsrpt` at the return path of a domain that is registered here. All others are refused at RCPT: nothing is relayed,
@@ -49,7 +49,7 @@ NAME_CACHED_FOR: Final = 60.0  # seconds, also for a name that is not known
 
 NO_RELAY = replies.reply("550 5.7.1", "Only feedback about mail sent from here is taken: no relaying, no mailboxes")
 NO_SUCH_TOKEN = replies.reply("550 5.1.1", "No such return path")
-TOKEN_EXPIRED = replies.reply("550 5.7.1", "This return path has expired; bounces are taken for 30 days")
+TOKEN_EXPIRED = replies.reply("550 5.7.1", "This address has expired; mail is taken for 30 days")
 NAME_UNKNOWN = replies.reply("550 5.1.1", "No domain here has its reports sent to this name")
 
 log = get_logger("inbound")

@@ -1,12 +1,14 @@
 """Reads the mail that the listener took: what it says of a recipient or of a domain is recorded, the mail deleted.
 
-Every mail comes to an end: it is recorded, understood as nothing, or given up after `TRIES`. Parsing takes a worker
-thread in turn with what clients send, and is bounded by the readers of `feedback/`. On several nodes one at a time
-reads.
+Every mail comes to an end: it is recorded, understood as nothing, or given up after `TRIES`. A bounce may come before
+our own record of the delivery: it is tried again, some seconds in all, until its recipient has a result. Parsing takes
+a worker thread in turn with what clients send, and is bounded by the readers of `feedback/`. On several nodes one at a
+time reads.
 
 | sent to | read as | leads to |
 |---|---|---|
 | a token | complaint, else bounce | the token's recipient |
+| a token to unsubscribe | nothing: what it says does not matter | the token's recipient and its list |
 | `fbl@` | complaint | the recipient of a token in it, else that of its Message-ID |
 | `dmarc@`, `tlsrpt@` | report | the domains of that return path |
 
@@ -38,17 +40,19 @@ from appliance.model.mail import LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
 from appliance.store import Store
 from appliance.store.engine import Tx
-from appliance.store.feedback import FeedbackStep
+from appliance.store.feedback import FeedbackStep, ResultPending
 from appliance.store.reports import record_dmarc_report, record_tls_report
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
-from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 
 TRIES: Final = 5  # at reading one mail; each is one that ended with an error, or with the process
 FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
 FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
-FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused is tried again
+FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused, or what has no result yet, is tried again
 
 TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
+UNSUBSCRIBE_ADDRESS: Final = "unsubscribe"  # also a kind of address
+NOTED: Final = (FeedbackResult.LATE_BOUNCED, FeedbackResult.COMPLAINED, FeedbackResult.UNSUBSCRIBED)
 REPORT_KINDS: Final[dict[str, str]] = {ReportAddress.DMARC: "dmarc", ReportAddress.TLS: "tls"}  # in metrics
 _OUR_MESSAGE_ID: Final = re.compile(r"([0-9a-f]{32})@.+", re.ASCII)  # see intake/accept.py
 
@@ -71,6 +75,7 @@ class FeedbackWorker:
     store: Store
     workers: Workers
     return_paths: ReturnPaths
+    _pending: dict[str, float] = field(default_factory=dict)  # mails that wait for a result, and until when
 
     async def run(self) -> None:
         """Read what comes until cancelled."""
@@ -94,6 +99,8 @@ class FeedbackWorker:
         mail = await self.store.feedback.next()
         if mail is None:
             return False
+        if (until := self._pending.pop(mail.id, None)) is not None:
+            await trio.sleep_until(until)  # nothing else waits but what has been tried as often
         try:
             found = [_Read(TOKEN, _nothing(FeedbackResult.GIVEN_UP))]
             if mail.tries <= TRIES:
@@ -101,6 +108,9 @@ class FeedbackWorker:
             else:
                 log.error("feedback given up: it could not be read", mail_id=mail.id, bytes=len(mail.mime))
             results = await _patiently(partial(self.store.feedback.finish, mail.id, [each.step for each in found]))
+        except ResultPending:
+            self._pending[mail.id] = trio.current_time() + FEEDBACK_PAUSE
+            return True
         except Exception:
             log.exception("feedback not read", mail_id=mail.id, tries=mail.tries)
             return True
@@ -109,7 +119,9 @@ class FeedbackWorker:
                 REPORTS_READ.add((REPORT_KINDS[each.kind], result))
             else:
                 FEEDBACK.add((each.kind, result))
-            if each.note and result in (FeedbackResult.LATE_BOUNCED, FeedbackResult.COMPLAINED):
+            if result == FeedbackResult.LATE_BOUNCED:
+                BOUNCES.add((result, each.note["bounce_class"]))
+            if each.note and result in NOTED:
                 MESSAGE_LOG.note(result, **each.note)
         log.info("feedback read", mail_id=mail.id, results=results or [])
         return True
@@ -118,6 +130,8 @@ class FeedbackWorker:
         found = read_address(address)
         if found is None:
             return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+        if found.list_number is not None:
+            return await self._read_unsubscription(mail, found, found.list_number)
         if found.token is not None:
             return await self._read_at_token(mail, found)
         if found.report is ReportAddress.COMPLAINTS:
@@ -137,9 +151,19 @@ class FeedbackWorker:
         bounce = LateBounce(
             mail.received_at, said.code, said.words or said.status or "", said.bounce_class or BounceClass.OTHER
         )
-        step = self.store.feedback.late_bounce(recipient, bounce, suppresses=said.recipient_fault)
-        note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class}
+        step = self.store.feedback.late_bounce(
+            recipient, bounce, suppresses=said.recipient_fault, waits=mail.tries < TRIES
+        )
+        note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class.value}
         return _Read(TOKEN, step, _note(recipient) | note)
+
+    async def _read_unsubscription(self, mail: FeedbackMail, address: FeedbackAddress, number: int) -> _Read:
+        recipient = await self._recipient(address, mail.received_at)
+        if recipient is None or number >= len(recipient.lists):
+            return _Read(UNSUBSCRIBE_ADDRESS, _nothing(FeedbackResult.UNMATCHED))
+        mail_list = recipient.lists[number]
+        step = self.store.feedback.unsubscription(recipient, mail_list)
+        return _Read(UNSUBSCRIBE_ADDRESS, step, _note(recipient) | {"list": mail_list})
 
     async def _read_complaint(self, mail: FeedbackMail, name: str) -> _Read:
         kind = ReportAddress.COMPLAINTS

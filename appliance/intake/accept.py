@@ -17,6 +17,7 @@ import msgspec
 from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.errors import Code, Refused
+from appliance.feedback.return_path import ReturnPaths
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import FreeSpace, Quota, RequestRate
@@ -136,6 +137,7 @@ class _Begun(NamedTuple):
 
     caller: Caller
     id: str
+    first_recipient_id: str
     request_id: str
     source: Source
     created_at: int
@@ -156,6 +158,7 @@ class MessageIntake:
     sandbox: bool
     hostname: str
     links: UnsubscribeLinks
+    return_paths: ReturnPaths | None = None  # None: nothing is received here
     text_from_html: bool = True
     workers: Workers = field(default_factory=Workers)
     _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
@@ -215,7 +218,7 @@ class MessageIntake:
             message_id=f"{begun.id.removeprefix('msg_')}@{drafted.sender.domain}",
             date_seconds=begun.created_at // SECOND,
             text_from_html=self.text_from_html,
-            unsubscribe_url=self._unsubscribe_url(begun, drafted, template),
+            unsubscribe_urls=self._unsubscribe_urls(begun, drafted, template),
         )
         return drafted, mime
 
@@ -244,14 +247,13 @@ class MessageIntake:
         for name, address in addresses:
             _check_domain(begun.caller, address, name)
         seconds, size = begun.created_at // SECOND, len(submission.data)
-        link = self._unsubscribe_url(begun, submission, None)
         finish = partial(
             write,
             message_id=begun.id,
             now_seconds=seconds,
             hostname=self.hostname,
             secure=secure,
-            unsubscribe_url=link,
+            unsubscribe_urls=self._unsubscribe_urls(begun, submission, None),
         )
         async with self._turn(begun.caller.account_id, size):
             mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
@@ -261,10 +263,11 @@ class MessageIntake:
     # ---- either way
 
     def _begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> _Begun:
-        message_id, now, claim = self.outside.identifier("msg"), self.outside.now(), None
+        message_id, recipient_id = self.outside.identifier("msg"), self.outside.identifier("rcp")
+        now, claim = self.outside.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
-        return _Begun(caller, message_id, request_id, _TEST if caller.test else source, now, claim)
+        return _Begun(caller, message_id, recipient_id, request_id, _TEST if caller.test else source, now, claim)
 
     async def _once(
         self, begun: _Begun, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
@@ -321,7 +324,8 @@ class MessageIntake:
     ) -> None:
         """On disk, and handed to delivery, when this returns."""
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        ids = sorted([self.outside.identifier("rcp") for _ in content.recipients])
+        others = [self.outside.identifier("rcp") for _ in content.recipients[1:]]
+        ids = sorted([begun.first_recipient_id, *others])
         pairs = zip(ids, content.recipients, strict=True)
         recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
         new = NewMessage(
@@ -363,17 +367,23 @@ class MessageIntake:
                 reason = "it has several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
-    def _unsubscribe_url(
+    def _unsubscribe_urls(
         self, begun: _Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None
-    ) -> str | None:
-        """The link of a message that is to have one.
+    ) -> Sequence[str]:
+        """The link of a message that is to have one, and an address beside it if the domain has a return path.
 
         One header goes to all recipients, and is signed: in a message to several, each could unsubscribe another.
         """
         mail_list = _linked_list(begun.caller, content, template)
         if mail_list is None or len(content.recipients) > 1:
-            return None
-        return self.links.url(Unsubscription(begun.caller.account_id, mail_list, content.recipients[0].key))
+            return ()
+        url = self.links.url(Unsubscription(begun.caller.account_id, mail_list, content.recipients[0].key))
+        name = begun.caller.return_paths.get(content.sender.domain)
+        if url is None or name is None or self.return_paths is None:
+            return () if url is None else (url,)
+        number = lists_of(content.tags, template.alias if template else None).index(mail_list)
+        address = self.return_paths.unsubscribe_address(begun.first_recipient_id, name, number)
+        return url, f"mailto:{address}?subject=unsubscribe"
 
     def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """A turn to make and store a message of about so many bytes, which a small one does not need.
@@ -439,6 +449,7 @@ def build_services(config: Config, outside: Outside, store: Store, key: bytes) -
         hostname=config.server.hostname,
         text_from_html=config.http.text_from_html,
         links=UnsubscribeLinks(key, config.http.base_url),
+        return_paths=ReturnPaths(key) if config.inbound.bind else None,
     )
     rate = RequestRate(limits.requests_per_second, outside, nodes=store.engine.live_nodes)
     return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)

@@ -158,20 +158,20 @@ def compose(
     message_id: str,
     date_seconds: int,
     text_from_html: bool = False,
-    unsubscribe_url: str | None = None,
+    unsubscribe_urls: Sequence[str] = (),
 ) -> bytes:
     """The whole message; refused when it is larger than a message may be.
 
     `message_id` is what stands between the angle brackets, or that with them; `date_seconds` is Unix time.
-    With `unsubscribe_url` it gets the fields of one-click unsubscribe.
+    With `unsubscribe_urls` it gets the fields of one-click unsubscribe.
     With `text_from_html` a message of HTML alone gets a text part, unless that would make it too large.
     """
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
         raise ValueError("a Message-ID is printable ASCII around an @")
     headers = _headers(draft, message_id, date_seconds)
-    if unsubscribe_url is not None:
-        headers += header_lines.unsubscribe(unsubscribe_url)
+    if unsubscribe_urls:
+        headers += header_lines.unsubscribe(unsubscribe_urls)
     if text_from_html and draft.text is None and draft.html and (text := made_text(draft.html)):
         pieces = _pieces(headers, _whole(replace(draft, text=text), message_id))
         if sum(map(len, pieces)) <= MESSAGE_SIZE:

@@ -80,9 +80,10 @@ def date(seconds: int) -> str:
     return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
 
 
-def unsubscribe(url: str) -> str:
-    """The fields of one-click unsubscribe, RFC 8058 3.1; a URL is never folded."""
-    return f"List-Unsubscribe: <{url}>\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
+def unsubscribe(urls: Iterable[str]) -> str:
+    """The fields of one-click unsubscribe, RFC 8058 3.1; a URL is never folded, each has a line."""
+    listed = ",\r\n ".join([f"<{url}>" for url in urls])
+    return f"List-Unsubscribe: {listed}\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
 
 
 def disposition(kind: str, filename: str) -> str:

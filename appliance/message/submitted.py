@@ -272,7 +272,7 @@ def write(
     now_seconds: int,
     hostname: str,
     secure: bool = True,
-    unsubscribe_url: str | None = None,
+    unsubscribe_urls: Sequence[str] = (),
 ) -> bytes:
     """The message as it is sent on; `message_id` is ours, `secure` whether it came over TLS."""
     date = header_lines.date(now_seconds)
@@ -287,8 +287,8 @@ def write(
         top.append(f"Message-ID: <{message_id.removeprefix('msg_')}@{submission.sender.domain}>\r\n")
     if b"mime-version" in submission.missing:
         top.append("MIME-Version: 1.0\r\n")
-    if unsubscribe_url is not None:
-        top.append(header_lines.unsubscribe(unsubscribe_url))
+    if unsubscribe_urls:
+        top.append(header_lines.unsubscribe(unsubscribe_urls))
     added = "".join(top).encode("ascii")
     if submission.header is None:
         return joined((added, submission.data))

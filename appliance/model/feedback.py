@@ -9,7 +9,8 @@ class FeedbackResult(StrEnum):
 
     LATE_BOUNCED = "late_bounced"
     COMPLAINED = "complained"
-    REPEATED = "repeated"  # for that recipient another one came before
+    UNSUBSCRIBED = "unsubscribed"
+    REPEATED = "repeated"  # for that recipient another one came before, or the address has unsubscribed already
     NOT_DELIVERED = "not_delivered"  # the recipient has another result, so it is not changed
     UNMATCHED = "unmatched"  # it leads to no recipient of an account with that return path
     NO_COMPLAINT = "no_complaint"  # a report of another kind, such as `not-spam`
@@ -40,6 +41,7 @@ class FeedbackRecipient:
     envelope_from: str
     subject: str
     sent_from: str
+    lists: tuple[str, ...]  # of its message, that one can unsubscribe from
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class Caller(Struct, frozen=True, gc=False):
     suspended: bool
     domains: frozenset[str]  # usable From domains, A-labels, lower case
     unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
+    return_paths: dict[str, str] = {}  # those in use, by their domain
 
 
 @dataclass(frozen=True, slots=True)

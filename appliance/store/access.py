@@ -42,10 +42,12 @@ _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
-# Of the account, its usable domains, and its tags with links to unsubscribe (a tag has no comma), in the same
-# statement: so it is of one moment. Our own words (S608).
+# Of the account, its usable domains, each with "=" and its return path if that is in use, and its tags with links to
+# unsubscribe (a tag has no comma), in the same statement: so it is of one moment. Our own words (S608).
 _SENDER = """a.id, a.suspended,
-    (SELECT string_agg(d.name, ' ') FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
+    (SELECT string_agg(d.name || CASE WHEN d.return_path_at IS NULL THEN ''
+        ELSE '=' || coalesce(d.return_path, 'bounces.' || d.name) END, ' ')
+        FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
@@ -263,6 +265,7 @@ def _caller(
     may_read: bool = True,
     test: bool = False,
 ) -> Caller:
-    names = frozenset((domains or "").split())
+    pairs = [each.partition("=") for each in (domains or "").split()]
+    names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
-    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names, tags)
+    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)

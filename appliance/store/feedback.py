@@ -1,4 +1,4 @@
-"""Mail that came back: kept until it is read; and what it does, late bounces and complaints.
+"""Mail that came back: kept until it is read; and what it does, late bounces, complaints and unsubscriptions.
 
 A mail is on disk before its sender is told so. What it does and its deletion are one transaction: it counts once,
 whichever node reads it, and however often that node is killed. A reading that was begun counts as a try, so that a mail
@@ -24,7 +24,7 @@ from appliance.model.feedback import (
     FeedbackResult,
     NewComplaint,
 )
-from appliance.model.mail import LateBounce, SuppressionOrigin
+from appliance.model.mail import LateBounce, SuppressionOrigin, lists_of
 from appliance.model.webhooks import EventType, envelope
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.accounts import return_credits, write_ledger
@@ -32,6 +32,7 @@ from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, ru
 from appliance.store.queue import INSERT_EVENTS
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.suppressions import suppress
+from appliance.store.unsubscriptions import unsubscribe
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import DAY
 
@@ -48,8 +49,8 @@ _NEXT = """UPDATE feedback_mail SET tries = tries + 1
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
 
 # The domain of the account whose return path was written to; NULL: the account has none of that name.
-_COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject,
-    (SELECT min(d.name) FROM domains d
+_COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
+    m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
@@ -61,7 +62,7 @@ _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
     RETURNING charged, billing_status"""
-_STATE = "SELECT late_bounce FROM recipients WHERE message_id = :message_id AND id = :id"
+_STATE = "SELECT late_bounce, status FROM recipients WHERE message_id = :message_id AND id = :id"
 _COMPLAIN = """INSERT INTO complaints (account_id, recipient_id, message_id, domain, provider, kind, at)
     VALUES (:account_id, :id, :message_id, :sent_from,
         coalesce((SELECT d.pool FROM destinations d WHERE d.domain = :domain), :domain), :kind, :now)
@@ -77,10 +78,15 @@ _RATES = """SELECT provider, sum(CASE WHEN kind = 'complained' THEN recipients E
     GROUP BY provider ORDER BY 2 DESC, 1"""
 
 _encoder = msgspec.json.Encoder()
+_tags = msgspec.json.Decoder(list[str])
 
 # What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
 # that have something to be posted.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
+
+
+class ResultPending(Exception):
+    """The recipient that a bounce is about has no result: a server may send one before its own 250 is written down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +156,24 @@ class FeedbackStore(StorePart):
         found = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, wanted)]
         return [each for each in found if each is not None]
 
-    def late_bounce(self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool) -> FeedbackStep:
+    def late_bounce(
+        self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool, waits: bool = False
+    ) -> FeedbackStep:
+        """With `waits` the step raises ResultPending for a recipient without a result."""
         return partial(
-            _record_late_bounce, outside=self.outside, recipient=recipient, bounce=bounce, suppresses=suppresses
+            _record_late_bounce,
+            outside=self.outside,
+            recipient=recipient,
+            bounce=bounce,
+            suppresses=suppresses,
+            waits=waits,
         )
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
         return partial(_record_complaint, outside=self.outside, recipient=recipient, complaint=complaint)
+
+    def unsubscription(self, recipient: FeedbackRecipient, mail_list: str) -> FeedbackStep:
+        return partial(_record_unsubscription, outside=self.outside, recipient=recipient, mail_list=mail_list)
 
     # ---- complaints
 
@@ -188,25 +205,29 @@ def _recipient(
     domain: str,
     envelope_from: str,
     subject: str,
+    tags: str,
+    template_alias: str | None,
     sent_from: str | None,
 ) -> FeedbackRecipient | None:
     if sent_from is None:
         return None
-    return FeedbackRecipient(id_, message_id, account_id, address, domain, envelope_from, subject, sent_from)
+    lists = tuple(lists_of(_tags.decode(tags), template_alias))
+    return FeedbackRecipient(id_, message_id, account_id, address, domain, envelope_from, subject, sent_from, lists)
 
 
 # ---- steps of a transaction
 
 
 def _record_late_bounce(
-    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool
+    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
 ) -> tuple[str, set[str]]:
     whose = {"message_id": recipient.message_id, "id": recipient.id}
     set_now = first(tx, _SET_LATE_BOUNCE, {**whose, "late_bounce": _encoder.encode(bounce).decode()})
     if set_now is None:
-        late_bounce = first(tx, _STATE, whose)
-        repeated = late_bounce is not None and late_bounce[0] is not None
-        return (FeedbackResult.REPEATED if repeated else FeedbackResult.NOT_DELIVERED), set()
+        late_bounce, status = first(tx, _STATE, whose) or (None, "")
+        if waits and status in ("queued", "deferred"):
+            raise ResultPending
+        return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
     accounts = _write_event(
         tx,
         outside,
@@ -240,6 +261,14 @@ def _record_complaint(
     )
     _suppress(tx, recipient, f"complaint: {told}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
+
+
+def _record_unsubscription(
+    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, mail_list: str
+) -> tuple[str, set[str]]:
+    address = parse(recipient.address, "to").key
+    is_new = unsubscribe(tx, recipient.account_id, mail_list, address, outside.now())
+    return (FeedbackResult.UNSUBSCRIBED if is_new else FeedbackResult.REPEATED), set()
 
 
 def _write_event(

@@ -36,20 +36,22 @@ def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
     }
 
 
+def unsubscribe(tx: Tx, account_id: str, mail_list: str, address: str, now: int) -> bool:
+    """Unsubscribe an address; False where it was already, or where there is no such account any more."""
+    row = {"account_id": account_id, "list": mail_list, "address": address, "now": now}
+    if first(tx, _ACCOUNT, row) is None or not changed(tx, _ADD, row):
+        return False
+    add(tx, account_id, SUPPRESSION)
+    return True
+
+
 class Unsubscriptions(StorePart):
     async def add(self, account_id: str, mail_list: str, address: str) -> bool:
         """Unsubscribe an address; False where it was already, or where there is no such account any more."""
-        row = {"account_id": account_id, "list": mail_list, "address": address, "now": self.outside.now()}
+        row = {"account_id": account_id, "list": mail_list, "address": address}
         if await self.engine.rows(_FIND, row):  # a link may be posted to as often as one likes, and writes once
             return False
-
-        def work(tx: Tx) -> bool:
-            if first(tx, _ACCOUNT, row) is None or not changed(tx, _ADD, row):
-                return False
-            add(tx, account_id, SUPPRESSION)
-            return True
-
-        return await self.engine.write(work)
+        return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.outside.now()))
 
     async def remove(self, account_id: str, mail_list: str, address: str) -> None:
         row = {"account_id": account_id, "list": mail_list, "address": address}

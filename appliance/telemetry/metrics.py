@@ -63,6 +63,11 @@ DELIVERY_ATTEMPTS = Counter(
     ("pool", "result", "reply"),
     "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
 )
+BOUNCES = Counter(
+    "appliance_bounces_total",
+    ("result", "class"),
+    "Recipients that bounced, failed or, after delivery, late_bounced, by the class of bounce.",
+)
 UNSUBSCRIBES = Counter(
     "appliance_unsubscribes_total",
     ("result",),
@@ -77,7 +82,8 @@ FEEDBACK_RECIPIENTS = Counter(
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
-    "Feedback read, by address (bounce or fbl) and what came of it: late_bounced, complained, delayed, repeated, …",
+    "Feedback read, by address (bounce, fbl or unsubscribe) and what came of it: late_bounced, complained, "
+    "unsubscribed, delayed, repeated, …",
 )
 REPORTS_READ = Counter(
     "appliance_reports_total",
@@ -120,7 +126,7 @@ LOOP_LAG = Histogram(
 COUNTERS = (
     *(MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED, REFUSALS, DELIVERY_ATTEMPTS, WEBHOOK_POSTS, CLEARED, LOG_DROPPED),
     *(STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS, REPORTS_READ, FEEDBACK_RECIPIENTS, FEEDBACK),
-    UNSUBSCRIBES,
+    *(UNSUBSCRIBES, BOUNCES),
 )
 HISTOGRAMS = (
     ACCEPT_SECONDS,

@@ -46,9 +46,11 @@ def changed(shell: Shell, change: Callable[[Store, str], Awaitable[Any]]) -> Any
     return trio.run(opened)
 
 
-def accept(shell: Shell, *addresses: str, **options: bool) -> NewMessage:
+def accept(shell: Shell, *addresses: str, simulated: bool = False) -> NewMessage:
     """A waiting message."""
-    made = changed(shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, **options))
+    made = changed(
+        shell, lambda store, account: stored_mail.accept(store, OUTSIDE, account, *addresses, simulated=simulated)
+    )
     assert isinstance(made, NewMessage)
     return made
 

@@ -1,9 +1,13 @@
 """What is counted of deliveries: few labels whatever the world is called, and the right times."""
 
+import pytest
+from msgspec.structs import replace
+
 from appliance.deliver.outcome import NAMED_POOLS, observe
-from appliance.model.mail import Attempt, DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus
 from appliance.outside import identifier_from
-from appliance.telemetry.metrics import ATTEMPT_SECONDS, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
+from appliance.telemetry.log import MESSAGE_LOG
+from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 
 SECOND = 1_000_000
 NOW = 1_794_664_800 * SECOND
@@ -51,6 +55,22 @@ def test_what_reached_no_server_is_told_apart_from_the_sandbox() -> None:
         ("sandbox", "delivered", "2xx"): 1,
         ("google", "deferred", "none"): 1,
     }
+
+
+def test_bounces_are_counted_and_logged_by_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are final; a deferral has its class in the log only."""
+    noted: list[object] = []
+    monkeypatch.setattr(MESSAGE_LOG, "keep", True)
+    monkeypatch.setattr(MESSAGE_LOG, "note", lambda event, **fields: noted.append((event, fields.get("bounce_class"))))
+    before = dict(BOUNCES.values)
+    full = replace(outcome(RecipientStatus.BOUNCED, "google", 552), bounce_class=BounceClass.MAILBOX_FULL)
+    late = replace(outcome(RecipientStatus.FAILED, "google", 451), bounce_class=BounceClass.TEMPORARY)
+    again = replace(outcome(RecipientStatus.DEFERRED, "google", 451), bounce_class=BounceClass.TEMPORARY)
+    observe([full, full, late, again, outcome(RecipientStatus.DELIVERED, "google", 250)])
+    found = {key: value - before.get(key, 0) for key, value in BOUNCES.values.items() if value != before.get(key)}
+    assert found == {("bounced", "mailbox_full"): 2, ("failed", "temporary"): 1}
+    classes = [("bounced", "mailbox_full")] * 2 + [("failed", "temporary"), ("deferred", "temporary")]
+    assert noted == [*classes, ("delivered", None)]
 
 
 def test_times_are_in_seconds() -> None:

@@ -53,7 +53,8 @@ def test_metrics_and_log_tell_what_became_of_mail(tmp_path: Path) -> None:
     assert (first["event"], first["request_id"], first["recipients"]) == ("accepted", answer["request_id"], 3)
     assert sorted(line["event"] for line in rest) == ["bounced", "deferred", "delivered", "delivered"]
     assert {line["domain"] for line in rest} == {"example.net"}
-    assert [line["smtp_code"] for line in rest if line["event"] == "bounced"] == [550]
+    classes = [(line["smtp_code"], line["bounce_class"]) for line in rest if line["event"] == "bounced"]
+    assert classes == [(550, "invalid_recipient")]
     assert "@example.net" not in json.dumps([first, *({**line, "reply": ""} for line in rest)])
 
     assert sample(page, "appliance_messages_accepted_total", source="api") == 1
@@ -61,6 +62,9 @@ def test_metrics_and_log_tell_what_became_of_mail(tmp_path: Path) -> None:
     assert sample(page, "appliance_refusals_total", way="http", code="invalid_request") == 1
     assert sample(page, "appliance_deliveries_total", pool="sandbox", result="delivered", reply="2xx") == 2
     assert sample(page, "appliance_deliveries_total", pool="sandbox", result="deferred", reply="4xx") == 1
+    bounces = read(page)["appliance_bounces_total"].samples
+    (labels,) = (dict(labels) for _, labels in bounces)
+    assert labels == {"result": "bounced", "class": "invalid_recipient"}
     assert sample(page, "appliance_queue_recipients", state="due") == 0
     families = read(page)
     assert families["appliance_accept_seconds"].samples["appliance_accept_seconds_count", ()] == 1

@@ -1,5 +1,6 @@
 """Changed copies of messages and files, as damage and malice make them, reproducible by their number."""
 
+import re
 from random import Random
 
 PIECES = (
@@ -14,6 +15,24 @@ PIECES = (
     b"Action: failed\r\n",
     b"charset=iso-2022-jp", b"\x1b$B", "\u2028\u0130ſ".encode(), b"\xed\xa0\x80",
 )  # fmt: skip
+
+
+VALUES = (
+    b"", b"0", b"-1", b"1e3", b"9" * 30, b"99999999999", b"1.5", b"none", b"pass", b"reject", b"100", b"192.0.2.1",
+    b"::1",
+    b"example.com", "\u0130\u2028".encode(), b"x" * 5_000, b" ", b"1700000000", b"2026-11-16T00:00:00Z",
+)  # fmt: skip
+# Of an XML or a JSON document.
+_VALUE = re.compile(rb'(?<=>)[^<>]+(?=<)|(?<=":")[^"]*(?=")|(?<=": ")[^"]*(?=")|(?<=":)[0-9]+|(?<=": )[0-9]+')
+
+
+def revalued(data: bytes, number: int) -> bytes:
+    """A copy of a document with one to three other values; its form stays."""
+    random = Random(number)
+    places = list(_VALUE.finditer(data))
+    for found in sorted(random.sample(places, random.randint(1, 3)), key=re.Match.start)[::-1]:
+        data = data[: found.start()] + random.choice(VALUES) + data[found.end() :]
+    return data
 
 
 def mutated(data: bytes, number: int) -> bytes:

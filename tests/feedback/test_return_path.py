@@ -94,6 +94,28 @@ def test_every_bit_counts(bit: int) -> None:
     assert PATHS.check(base64.b32encode(changed).decode().lower(), NAME, NOW) is TokenFault.FORGED
 
 
+@given(st.integers(0, 20), st.randoms(use_true_random=False))
+def test_a_token_to_unsubscribe(number: int, random: Random) -> None:
+    """It leads to the same recipient in any case of its letters, says the list, and expires."""
+    id_ = recipient_id()
+    address = PATHS.unsubscribe_address(id_, NAME, number)
+    folded = "".join(random.choice((c.upper(), c.lower())) for c in address)
+    read = read_address(folded)
+    assert read is not None
+    assert read.list_number == number
+    assert check(folded) == check(PATHS.address(id_, NAME))
+    assert check(address, NOW + LIFETIME + 1) is TokenFault.EXPIRED
+    assert PATHS.check(read.token or "", "bounces.example.org", NOW) is TokenFault.FORGED
+
+
+def test_neither_kind_of_token_can_be_made_of_the_other() -> None:
+    """A token of a return path with a list in front, one without its list, and one with another list are forged."""
+    id_ = recipient_id()
+    bounces, leaves = token_of(PATHS.address(id_, NAME)), token_of(PATHS.unsubscribe_address(id_, NAME, 0))
+    forged = {f"a{bounces}", leaves[1:], *(character + leaves[1:] for character in "bcdefghijklmnopqrstuvwxyz234567")}
+    assert {PATHS.check(token, NAME, NOW) for token in forged} == {TokenFault.FORGED}
+
+
 def test_guesses_find_nothing() -> None:
     """Twenty thousand guesses at the MAC of a known recipient are all forged."""
     token, random = token_of(PATHS.address(recipient_id(), NAME)), Random(7)
@@ -135,6 +157,11 @@ def test_the_form_does_not_change() -> None:
         ("tlsrpt@bounces.example.com", FeedbackAddress(NAME, report=ReportAddress.TLS)),
         ("b+" + "a" * 24 + "@bounces.example.com", FeedbackAddress(NAME, token="a" * 24)),
         ("B+" + "A2" * 12 + "@bounces.example.com", FeedbackAddress(NAME, token="a2" * 12)),
+        ("u+c" + "a" * 24 + "@bounces.example.com", FeedbackAddress(NAME, token="c" + "a" * 24, list_number=2)),
+        ("U+7" + "A2" * 12 + "@Bounces.example.com", FeedbackAddress(NAME, token="7" + "a2" * 12, list_number=31)),
+        ("u+" + "a" * 24 + "@bounces.example.com", None),
+        ("u+" + "a" * 26 + "@bounces.example.com", None),
+        ("u+1" + "a" * 24 + "@bounces.example.com", None),
         ("b+" + "a" * 23 + "@bounces.example.com", None),
         ("b+" + "a" * 25 + "@bounces.example.com", None),
         ("b+" + "a" * 23 + "1@bounces.example.com", None),
@@ -159,6 +186,7 @@ def test_an_address_of_rcpt(address: str, expected: FeedbackAddress | None) -> N
 def test_any_text_is_an_address_or_none(text: str) -> None:
     """And any token in form can be checked."""
     read_address(text)
-    read = read_address(f"b+{text}@x.y")
-    if read is not None and read.token is not None:
-        assert PATHS.check(read.token, read.domain, NOW) is TokenFault.FORGED
+    for kind in "bu":
+        read = read_address(f"{kind}+{text}@x.y")
+        if read is not None and read.token is not None:
+            assert PATHS.check(read.token, read.domain, NOW) is TokenFault.FORGED

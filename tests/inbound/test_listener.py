@@ -109,6 +109,22 @@ async def talk() -> Talk:
     return new
 
 
+async def test_an_address_to_unsubscribe() -> None:
+    """It is taken in any case; forged, of another kind or name, and expired ones are refused."""
+    new = await talk()
+    paths, id_ = ReturnPaths(KEY), new.outside.identifier("rcp")
+    old = Outside(now=lambda: new.outside.now() - LIFETIME - 1_000_000).identifier("rcp")
+    good, expired = (paths.unsubscribe_address(each, NAME, 0).encode() for each in (id_, old))
+    forged = (b"u+b" + good[3:], b"b+" + good[3:], good.replace(b".com", b".org"), b"u+a" + new.token()[2:])
+    for address in forged:
+        assert await new.say(b"RCPT TO:<" + address + b">") == listener.NO_SUCH_TOKEN
+    assert await new.say(b"RCPT TO:<" + expired + b">") == listener.TOKEN_EXPIRED
+    assert await new.say(b"RCPT TO:<" + good.upper() + b">") == replies.RECIPIENT_OK
+    await new.send(b"DATA\r\n")
+    assert [each[:4] for each in await new.send(MESSAGE + b".\r\n")] == [b"250 "]
+    assert [addresses for addresses, _ in new.fakes.added] == [(good.decode(),)]
+
+
 async def test_what_is_offered() -> None:
     """STARTTLS and no AUTH; AUTH is no command here."""
     new = made()

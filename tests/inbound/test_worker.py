@@ -7,13 +7,16 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.feedback.return_path import LIFETIME
+from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
-from appliance.telemetry.metrics import FEEDBACK, REPORTS_READ
+from appliance.model.mail import RecipientStatus
+from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
+from tests import stored_mail
 from tests.feedback.mutations import mutated
 from tests.feedback.report_mail import as_mail, gzipped
 from tests.inbound.bounces import bounce, complaint, vacation
-from tests.inbound.conftest import NAME, Read
+from tests.inbound.conftest import KEY, NAME, Read
+from tests.store.samples import outcome
 
 CORPUS = Path(__file__).parents[1] / "feedback" / "corpus"
 MUTATED = 150  # mails
@@ -27,11 +30,14 @@ def results(kind: str) -> dict[str, int]:
 async def test_a_bounce_at_a_token(read: Read) -> None:
     """The recipient of the token has bounced late, and no other; in whatever case the address came."""
     message = await read.delivered("ada@example.net", "bob@example.net")
-    await read.comes_back(bounce("ada@example.net"), read.path(message).upper())
+    counted = BOUNCES.values.get(("late_bounced", "invalid_recipient"), 0)
+    for _ in range(2):
+        await read.comes_back(bounce("ada@example.net"), read.path(message).upper())
     first, second = (await read.message(message)).recipients
     assert first.late_bounce is not None
     assert (first.late_bounce.code, first.late_bounce.bounce_class) == (550, "invalid_recipient")
     assert "User unknown" in first.late_bounce.response
+    assert BOUNCES.values["late_bounced", "invalid_recipient"] == counted + 1
     assert second.late_bounce is None
     assert await read.suppressed() == [("ada@example.net", "late_bounce")]
 
@@ -55,6 +61,78 @@ async def test_what_is_no_bounce_changes_nothing(read: Read, mime: bytes, result
     assert await read.message(message) == before
     assert await read.suppressed() == []
     assert results("bounce")[result] == told + 1
+
+
+@pytest.mark.parametrize(
+    ("tags", "template", "number", "found"),
+    [
+        (("receipts", "news"), None, 1, "tag:news"),
+        (("receipts", "news"), "weekly", 2, "template:weekly"),
+        ((), "weekly", 0, "template:weekly"),
+    ],
+)
+async def test_a_mail_to_unsubscribe(
+    read: Read, tags: tuple[str, ...], template: str | None, number: int, found: str
+) -> None:
+    """Whatever it says: the address leaves that list and no other, once; the recipient is not changed."""
+    message = await stored_mail.accept(
+        read.store, read.outside, read.account_id, "Ada@example.net", tags=tags, template=template
+    )
+    before, told = await read.message(message), results("unsubscribe")
+    address = ReturnPaths(KEY).unsubscribe_address(message.recipients[0].id, NAME, number)
+    for mime in (b"Subject: unsubscribe\r\n\r\n", b"", bounce("ada@example.net")):
+        await read.comes_back(mime, address.upper())
+    rows = await read.rows("SELECT account_id, address, list FROM unsubscriptions")
+    assert rows == [(read.account_id, "ada@example.net", found)]
+    assert await read.message(message) == before
+    now = results("unsubscribe")
+    assert [now[each] - told.get(each, 0) for each in ("unsubscribed", "repeated")] == [1, 2]
+
+
+async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
+    """A list that the message does not have, a name that the account does not have, an unknown recipient."""
+    message = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net", tags=("news",))
+    id_, paths = message.recipients[0].id, ReturnPaths(KEY)
+    addresses = [
+        paths.unsubscribe_address(id_, NAME, 1),
+        paths.unsubscribe_address(id_, "bounces.example.org", 0),
+        paths.unsubscribe_address(read.outside.identifier("rcp"), NAME, 0),
+        paths.unsubscribe_address(id_, NAME, 0).replace("@", "a@"),
+    ]
+    await read.comes_back(b"Subject: unsubscribe\r\n\r\n", *addresses)
+    assert await read.rows("SELECT count(*) FROM unsubscriptions") == [(0,)]
+
+
+async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_clock: trio.testing.MockClock) -> None:
+    """It waits for the result of its recipient, and lets others go before it."""
+    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    other = await read.delivered("bob@example.net")
+    await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
+    assert await read.worker.read_next()
+    assert await read.rows("SELECT tries FROM feedback_mail") == [(1,)]
+    began = trio.current_time()
+    await read.store.feedback.add([read.path(other)], bounce("bob@example.net"))
+    assert await read.worker.read_next()
+    assert (await read.message(other)).recipients[0].late_bounce is not None
+    assert trio.current_time() < began + 1
+    due = await stored_mail.due(read.store, early)
+    await read.store.queue.record([outcome(each, RecipientStatus.DELIVERED, read.outside.now()) for each in due])
+    assert await read.worker.read_next()
+    assert trio.current_time() >= began + worker.FEEDBACK_PAUSE
+    assert (await read.message(early)).recipients[0].late_bounce is not None
+    assert not await read.worker.read_next()
+
+
+async def test_a_bounce_without_a_result_comes_to_an_end(read: Read, autojump_clock: trio.testing.MockClock) -> None:
+    """After some seconds it is counted as one for a recipient that was not delivered."""
+    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    told = results("bounce").get("not_delivered", 0)
+    await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
+    for _ in range(worker.TRIES):
+        assert await read.worker.read_next()
+    assert not await read.worker.read_next()
+    assert results("bounce")["not_delivered"] == told + 1
+    assert trio.current_time() >= (worker.TRIES - 1) * worker.FEEDBACK_PAUSE
 
 
 async def test_a_bounce_of_a_policy_suppresses_nothing(read: Read) -> None:

@@ -1,6 +1,7 @@
 """Accepting whole messages: who may send them, what is stored, billed and handed to delivery."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import trio
 from appliance.config.values import Share
 from appliance.deliver.due_mail import Envelope
 from appliance.errors import Code, Refused
+from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
@@ -34,6 +36,7 @@ from tests.store.samples import DAY, Clock
 
 HOST = "mail.example.com"
 LINKS = UnsubscribeLinks(b"k" * 32, f"https://{HOST}")
+PATHS = ReturnPaths(b"k" * 32)
 HUGE = 2**62  # bytes no disk has
 
 
@@ -47,10 +50,19 @@ class Hall:
     directory: Path
     account: Provisioned
 
+    receives: bool = False
+
     def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> MessageIntake:
         free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
         return MessageIntake(
-            self.store, self.outside, free, Quota(Share(), free), sandbox=sandbox, hostname=HOST, links=LINKS
+            self.store,
+            self.outside,
+            free,
+            Quota(Share(), free),
+            sandbox=sandbox,
+            hostname=HOST,
+            links=LINKS,
+            return_paths=PATHS if self.receives else None,
         )
 
     async def caller(self) -> Caller:
@@ -504,9 +516,48 @@ async def test_a_senders_own_link_stays_alone(hall: Hall) -> None:
     assert not any("List-Unsubscribe-Post" in header for header in headers)
 
 
+def mailto_of(header: str) -> str | None:
+    """The address to unsubscribe by mail, beside the link; None where there is none."""
+    found = re.search(r"^List-Unsubscribe: <https://[^>]+>,\r\n <mailto:([^>]+)\?subject=unsubscribe>\r$", header, re.M)
+    assert (found is None) == ("mailto" not in header)
+    return None if found is None else found[1]
+
+
+async def test_an_address_stands_beside_the_link(hall: Hall) -> None:
+    """Where mail is received and the return path of the From domain is in use; it leads to the recipient and list."""
+    account_id = hall.account.account_id
+    await hall.store.unsubscriptions.replace_tags(account_id, ["news"])
+    hall.receives = True
+    assert mailto_of(await submitted_header(hall, *TAGGED)) is None
+    for domain in ("example.com", "example.org"):
+        known = await hall.store.domains.find(account_id, domain)
+        await hall.store.domains.use_return_path(account_id, known, in_use=True)
+    await hall.store.templates.save(account_id, "weekly", "Hello", "Hi", None, unsubscribe=True)
+    templated = {"template": "weekly", "text": None, "subject": None}
+    for header, number in (
+        (await submitted_header(hall, *TAGGED), 1),
+        (await sent_header(hall, tags=["news"]), 0),
+        (await sent_header(hall, **templated, tags=["other"]), 1),
+    ):
+        address = read_address(mailto_of(header) or "")
+        assert address is not None
+        assert (address.domain, address.list_number) == ("bounces.example.com", number)
+        ids = PATHS.check(address.token or "", address.domain, hall.clock())
+        assert isinstance(ids, RecipientIds)
+        wanted = {"first": ids.first, "last": ids.last}
+        found = await hall.store.engine.rows("SELECT id FROM recipients WHERE id BETWEEN :first AND :last", wanted)
+        assert len(found) == 1
+    hall.receives = False
+    assert mailto_of(await submitted_header(hall, *TAGGED)) is None
+
+
 async def test_a_link_is_signed(hall: Hall) -> None:
     """Both signatures cover both fields: dkimpy accepts the message, and not with another link (RFC 8058 4)."""
-    await hall.store.unsubscriptions.replace_tags(hall.account.account_id, ["news"])
+    account_id, hall.receives = hall.account.account_id, True
+    await hall.store.unsubscriptions.replace_tags(account_id, ["news"])
+    await hall.store.domains.use_return_path(
+        account_id, await hall.store.domains.find(account_id, "example.com"), in_use=True
+    )
     await hall.submit(message(*TAGGED))
     (fresh,) = hall.store.new_mail.take()
     mime = fresh.message.mime
@@ -516,6 +567,7 @@ async def test_a_link_is_signed(hall: Hall) -> None:
     assert [verifies(signature + mime, number, records) for number in range(2)] == [True, True]
     for old, new in (
         (b"List-Unsubscribe: <https://mail", b"List-Unsubscribe: <https://evil"),
+        (b"<mailto:u+", b"<mailto:v+"),
         (b"Post: List-Unsubscribe=One-Click", b"Post: none"),
         (b"List-Unsubscribe:", b"List-Unsubscribe: <https://x.example>\r\nList-Unsubscribe:"),
     ):

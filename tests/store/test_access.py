@@ -28,6 +28,19 @@ async def dump(store: Store) -> str:
 # ---- domains
 
 
+async def test_a_caller_knows_the_return_paths_in_use(store: Store, account: Account) -> None:
+    """By their domains: those that mail leaves with, by their own or their usual name."""
+    for name, path in (("a.example", None), ("b.example", "mail.b.example"), ("c.example", None)):
+        await store.access.add_domain(account.id, name, usable=True, return_path=path)
+    for name in ("a.example", "b.example"):
+        domain = await store.domains.find(account.id, name)
+        await store.domains.use_return_path(account.id, domain, in_use=True)
+    caller = await store.access.caller_by_account(account.id)
+    assert caller is not None
+    assert caller.domains == {"a.example", "b.example", "c.example"}
+    assert caller.return_paths == {"a.example": "bounces.a.example", "b.example": "mail.b.example"}
+
+
 async def test_only_usable_domains_are_a_callers(store: Store, account: Account) -> None:
     """A domain that is registered but not proven is listed, and not sent from; proving it is for good."""
     await store.access.add_domain(account.id, "b.example", usable=False)

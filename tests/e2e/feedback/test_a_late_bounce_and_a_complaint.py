@@ -97,3 +97,22 @@ async def test_another_accounts_token(tmp_path: Path) -> None:
         assert await trio.to_thread.run_sync(refused)
         await back(made, bounce("ada@example.net"), own)
         assert made.rows("SELECT late_bounce FROM recipients") != [(None,)]
+
+
+async def test_a_server_that_bounces_before_its_own_answer(tmp_path: Path) -> None:
+    """The bounce is read while the recipient has no result: it counts once that is written down."""
+    async with world(tmp_path, LISTENS) as made:
+
+        async def bounce_first(stream: trio.abc.Stream) -> None:
+            ((recipient,),) = made.rows("SELECT id FROM recipients")
+            path = return_path(made.running, recipient)
+            await trio.to_thread.run_sync(partial(send_back, made.running, bounce("ada@example.net"), path))
+            await made.until(lambda: made.rows("SELECT count(*) FROM feedback_mail WHERE tries > 1") == [(1,)])
+            await stream.send_all(b"250 2.0.0 taken\r\n")
+
+        await made.domain("example.net", FakeMx(answers={".": bounce_first}))
+        message = await made.send("ada@example.net")
+        await made.final(message)
+        await made.until(lambda: made.rows("SELECT count(*) FROM feedback_mail") == [(0,)])
+        assert made.events(message) == ["email.delivered", "email.late_bounced"]
+        assert made.rows("SELECT address, origin FROM suppressions") == [("ada@example.net", "late_bounce")]
