@@ -5,7 +5,7 @@ sender gets an answer, and under one Idempotency-Key it is accepted once; a refu
 the answer is a receipt, in the caller's own spelling.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
@@ -32,6 +33,7 @@ from appliance.model.mail import (
     KEY_LIFETIME,
     Billing,
     Caller,
+    DsnRequest,
     IdempotencyClaim,
     NewMessage,
     NewRecipient,
@@ -233,16 +235,22 @@ class MessageIntake:
         request_id: str,
         *,
         secure: bool = True,
+        dsn: Mapping[str, DsnRequest] | None = None,
     ) -> Submitted:
-        """Accept one whole message: `data` as after DATA, dots unstuffed. `secure`: it came over TLS."""
+        """Accept one whole message: `data` as after DATA, dots unstuffed. `secure`: it came over TLS.
+
+        `dsn`: what is to be told of recipients, by their keys.
+        """
         self.check_open(caller)
         estimate = cost.of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
         begun = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
-        first = partial(self._submit_new, submission, begun, secure=secure)
+        first = partial(self._submit_new, submission, begun, secure=secure, dsn=dsn)
         return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
-    async def _submit_new(self, submission: SubmittedMessage, begun: _Begun, *, secure: bool) -> Submitted:
+    async def _submit_new(
+        self, submission: SubmittedMessage, begun: _Begun, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
+    ) -> Submitted:
         addresses = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
         for name, address in addresses:
             _check_domain(begun.caller, address, name)
@@ -257,7 +265,7 @@ class MessageIntake:
         )
         async with self._turn(begun.caller.account_id, size):
             mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
-            await self._accept(begun, submission, submission.envelope_from, mime)
+            await self._accept(begun, submission, submission.envelope_from, mime, dsn=dsn)
         return Submitted(begun.id)
 
     # ---- either way
@@ -321,6 +329,7 @@ class MessageIntake:
         *,
         template: StoredTemplate | None = None,
         receipt: bytes | None = None,
+        dsn: Mapping[str, DsnRequest] | None = None,
     ) -> None:
         """On disk, and handed to delivery, when this returns."""
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
@@ -328,6 +337,8 @@ class MessageIntake:
         ids = sorted([begun.first_recipient_id, *others])
         pairs = zip(ids, content.recipients, strict=True)
         recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
+        if dsn:
+            recipients = tuple([self._with_dsn(each, dsn.get(each.key)) for each in recipients])
         new = NewMessage(
             id=begun.id,
             account_id=begun.caller.account_id,
@@ -366,6 +377,11 @@ class MessageIntake:
             if len(recipients) > 1 and (mail_list := _linked_list(begun.caller, content, template)) is not None:
                 reason = "it has several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
+
+    def _with_dsn(self, recipient: NewRecipient, request: DsnRequest | None) -> NewRecipient:
+        if request is None:
+            return recipient
+        return replace(recipient, dsn=replace(request, reporter=self.hostname))
 
     def _unsubscribe_urls(
         self, begun: _Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None

@@ -267,11 +267,30 @@ class StoredDkimKey:
 # ---- a message on its way in
 
 
+class DsnCondition(StrEnum):
+    """When the sender of a message wants to be told by mail, RFC 3461 4.1."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    DELAY = "delay"
+
+
+class DsnRequest(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What an SMTP client has asked to be told of one recipient; stored as JSON."""
+
+    notify: tuple[DsnCondition, ...]
+    original: str = ""  # ORCPT, decoded: an address type, a semicolon and an address
+    full: bool = False  # RET=FULL
+    envelope_id: str = ""  # ENVID, decoded
+    reporter: str = ""  # the host name of the server that took the message
+
+
 class NewRecipient(Struct, frozen=True, gc=False):
     id: str
     address: str  # as the caller spelled it
     key: str  # lower case, A-labels: what suppression compares
     domain: str
+    dsn: DsnRequest | None = None
 
 
 KEY_LIFETIME = 24 * HOUR  # microseconds, by the interface

@@ -1,5 +1,5 @@
-"""Stores the bytes of large messages in parts, each in a small commit of its own, before the message is accepted; and
-counts the bytes that each account keeps, for the quota `limits.stored_bytes_per_account`.
+"""Writes the rows of new messages; stores the bytes of large ones in parts, each in a small commit of its own, before
+the message is accepted; and counts the bytes that each account keeps, for the quota `limits.stored_bytes_per_account`.
 
 One commit of 10 MiB keeps every other writer waiting for tens of milliseconds; commits of a part let others go between.
 `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
 import trio
 
 from appliance.errors import Code, Refused
@@ -166,6 +167,52 @@ def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
     if sum(map(len, parts)) != parts_size:
         raise PartsMissing(f"{message_id}: {parts_size} bytes are wanted, {sum(map(len, parts))} are there")
     return b"".join([head, *parts])
+
+
+# ---- the rows of new messages
+
+_INSERT_MESSAGES = Many("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
+    envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
+    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i)}""")
+_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
+_INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
+        status, billing_status, next_attempt_at, dsn)
+    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
+    """Write these messages, each with the credits that were taken for a recipient of it."""
+    _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _ in messages])
+    bodies = [(new, *head_of(new)) for new, _ in messages]
+    _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
+    recipients = [
+        (
+            new.id,
+            each.id,
+            new.account_id,
+            each.address,
+            each.domain,
+            int(new.simulated),
+            charged,
+            new.created_at,
+            None if each.dsn is None else _encoder.encode(each.dsn).decode(),
+        )
+        for new, charged in messages
+        for each in new.recipients
+    ]
+    _INSERT_RECIPIENTS.run(tx, recipients)
+    for new, _ in messages:
+        refer(tx, new)
+
+
+def _message_row(new: NewMessage) -> Row:
+    tags = _encoder.encode(new.tags).decode()
+    sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
+    content = new.subject, tags, new.template_alias, new.template_version
+    return *sender, *content, len(new.recipients), new.credits, len(new.mime), new.created_at
 
 
 # ---- transactions

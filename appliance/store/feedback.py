@@ -24,10 +24,12 @@ from appliance.model.feedback import (
     FeedbackResult,
     NewComplaint,
 )
-from appliance.model.mail import LateBounce, SuppressionOrigin, lists_of
+from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
 from appliance.model.webhooks import EventType, envelope
 from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.accounts import return_credits, write_ledger
+from appliance.store.body_parts import add as count_bytes
+from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
 from appliance.store.queue import INSERT_EVENTS
 from appliance.store.queue_control import SAME_TIME
@@ -61,7 +63,7 @@ _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
 
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
-    RETURNING charged, billing_status"""
+    RETURNING charged, billing_status, dsn"""
 _STATE = "SELECT late_bounce, status FROM recipients WHERE message_id = :message_id AND id = :id"
 _COMPLAIN = """INSERT INTO complaints (account_id, recipient_id, message_id, domain, provider, kind, at)
     VALUES (:account_id, :id, :message_id, :sent_from,
@@ -241,10 +243,30 @@ def _record_late_bounce(
     if suppresses:
         reason = f"bounced after delivery: {bounce.response[:REASON_CHARACTERS]}"
         _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
-    charged, billing = set_now
+    charged, billing, dsn = set_now
+    if dsn is not None:
+        _report(tx, outside, recipient, bounce, dsn)
     if charged and billing == "settled":
         write_ledger(tx, outside, return_credits(tx, recipient.account_id, [(recipient.message_id, recipient.id)]))
     return FeedbackResult.LATE_BOUNCED, accounts
+
+
+def _report(tx: Tx, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
+    """Tell the sender of a late bounce by mail, if that was asked for: it came to our return path instead."""
+    result = Reportable(
+        recipient.message_id,
+        recipient.account_id,
+        recipient.envelope_from,
+        simulated=False,
+        condition=DsnCondition.FAILURE,
+        at=outside.now(),
+        address=recipient.address,
+        dsn=dsn,
+        code=bounce.code,
+        response=bounce.response,
+    )
+    for account_id, count in write_reports(tx, outside, [result]).items():
+        count_bytes(tx, account_id, count)
 
 
 def _record_complaint(

@@ -36,8 +36,8 @@ from appliance.model.mail import (
 )
 from appliance.outside import Outside, identifier_time
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import INLINE, BodyParts, are_there, head_of, of_message, over_quota, refer, whole
-from appliance.store.engine import Many, Row, StorePart, Tx, first, one, rows
+from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota, whole
+from appliance.store.engine import Many, StorePart, Tx, first, one, rows
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed
@@ -65,20 +65,12 @@ _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:
     WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
 _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
     WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
-_INSERT_MESSAGES = Many("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
-    envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
-    VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i)}""")
-_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
-_INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
-        status, billing_status, next_attempt_at)
-    VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i)}""")
 
 # ---- accepting
 
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
 
-_encoder = msgspec.json.Encoder()
 _late_bounces = msgspec.json.Decoder(LateBounce)
 
 
@@ -248,17 +240,7 @@ def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
             row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
-    _INSERT_MESSAGES.run(tx, [_message_row(new) for new, _, _ in accepted])
-    bodies = [(new, *head_of(new)) for new, _, _ in accepted]
-    _INSERT_BODIES.run(tx, [(new.id, head, new.receipt, parts_size) for new, head, parts_size in bodies])
-    recipients = [
-        (new.id, each.id, new.account_id, each.address, each.domain, int(new.simulated), charged, new.created_at)
-        for new, _, charged in accepted
-        for each in new.recipients
-    ]
-    _INSERT_RECIPIENTS.run(tx, recipients)
-    for new, _, _ in accepted:
-        refer(tx, new)
+    insert(tx, [(new, charged) for new, _, charged in accepted])
     _charge(tx, outside, accepted)
     for new, standing, charged in accepted:
         if standing.suppressed:
@@ -291,13 +273,6 @@ def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
             balance -= new.credits
             lines.append((account_id, LedgerKind.RESERVE, -new.credits, balance, new.id, None))
     write_ledger(tx, outside, lines)
-
-
-def _message_row(new: NewMessage) -> Row:
-    tags = _encoder.encode(new.tags).decode()
-    sender = new.account_id, new.id, new.request_id, new.source.value, new.sender, new.envelope_from
-    content = new.subject, tags, new.template_alias, new.template_version
-    return *sender, *content, len(new.recipients), new.credits, len(new.mime), new.created_at
 
 
 _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k

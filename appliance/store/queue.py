@@ -6,7 +6,8 @@
 - A lane is one account's mail for one domain. Due mail is normally so little that one query by time reads all of it.
   When it does not fit, lanes are visited instead, each by index, so that neither an account nor a domain with a hundred
   thousand messages is read to its end before the next one's first is seen.
-- An outcome is attempt, recipient, message, credit, suppression, event and post in one transaction.
+- An outcome is attempt, recipient, message, credit, suppression, event, post, and the mail that tells the sender of it
+  (`delivery_reports.py`) in one transaction. Results of such mail, whose envelope sender is empty, make no events.
 - `recipients.delayed_at` is set once, by the first deferral that comes an hour or more after the acceptance. The
   outcome that sets it posts `email.delayed`, if the webhook wants that. No result is final, so `events` has no row.
 - A cancelled recipient gets its credit back. Cancelled while its server is taking the message, it would be shown as
@@ -15,7 +16,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -24,10 +25,20 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
-from appliance.model.mail import Billing, DueRecipient, MessageStatus, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import (
+    Billing,
+    DsnCondition,
+    DueRecipient,
+    MessageStatus,
+    NewMessage,
+    Outcome,
+    RecipientStatus,
+)
 from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, envelope
 from appliance.outside import Outside, identifier_time
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
+from appliance.store.body_parts import add
+from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -191,7 +202,7 @@ UPDATE recipients SET status = new.status, billing_status = new.billing, attempt
     delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
-RETURNING recipients.message_id, recipients.id, recipients.delayed_at
+RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
@@ -214,6 +225,14 @@ BILLING = {
     RecipientStatus.DELIVERED: Billing.SETTLED,
     RecipientStatus.FAILED: Billing.SETTLED,
     RecipientStatus.BOUNCED: Billing.RELEASED,
+}
+
+
+# What a result means for a sender that wants to be told by mail.
+DSN_CONDITIONS = {
+    RecipientStatus.DELIVERED: DsnCondition.SUCCESS,
+    RecipientStatus.BOUNCED: DsnCondition.FAILURE,
+    RecipientStatus.FAILED: DsnCondition.FAILURE,
 }
 
 
@@ -291,7 +310,8 @@ def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
 
 def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
     updated = _UPDATE_RECIPIENTS.run(tx, sorted(_recipient_row(result) for result in outcomes))
-    waited = {(message_id, recipient_id): delayed_at for message_id, recipient_id, delayed_at in updated}
+    waited = {(message_id, recipient_id): delayed_at for message_id, recipient_id, delayed_at, _, _ in updated}
+    asked = {recipient_id: (dsn, bool(simulated)) for _, recipient_id, _, dsn, simulated in updated if dsn is not None}
     changed = [result for result in outcomes if (result.recipient.message_id, result.recipient.id) in waited]
     attempts = [
         (result.recipient.id, number, *astuple(attempt))
@@ -300,7 +320,9 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
     events = [
-        _event_row(outside, kind, result) for result in changed if (kind := EVENT_TYPES.get(result.status)) is not None
+        _event_row(outside, kind, result)
+        for result in changed
+        if (kind := EVENT_TYPES.get(result.status)) is not None and result.recipient.envelope_from
     ]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
@@ -311,18 +333,53 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
         tx.lock(_LOCK_MESSAGES, [(recipient.account_id, recipient.message_id) for recipient in of_several])
     _UPDATE_MESSAGES.run(tx, [row for result in last.values() for row in _message_rows(tx, result)])
     delayed = [
-        _event_row(outside, EventType.DELAYED, result)
+        result
         for result in changed
         if (at := _delayed_at(result)) is not None
         and at == waited[result.recipient.message_id, result.recipient.id]  # else it was told before
+        and result.recipient.envelope_from
     ]
-    accounts = post_events(tx, outside, events + delayed)
-    _change_accounts(tx, outside, changed)
+    told = [_event_row(outside, EventType.DELAYED, result) for result in delayed]
+    accounts = post_events(tx, outside, events + told)
+    reports = _reportable(changed, delayed, asked) if asked else []
+    _change_accounts(tx, outside, changed, write_reports(tx, outside, reports) if reports else {})
     return accounts
 
 
-def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> None:
-    """Suppress addresses, and give credits back with one statement an account.
+def _reportable(
+    changed: Iterable[Outcome], delayed: Iterable[Outcome], asked: Mapping[str, tuple[str, bool]]
+) -> list[Reportable]:
+    """What the senders of these want to be told by mail, if it is of the kind that they asked for."""
+    found = [(result, DSN_CONDITIONS[result.status]) for result in changed if result.status in DSN_CONDITIONS]
+    found += [(result, DsnCondition.DELAY) for result in delayed]
+    reports: list[Reportable] = []
+    for result, condition in found:
+        if (request := asked.get(result.recipient.id)) is None:
+            continue
+        recipient, (code, response) = result.recipient, _last_words(result)
+        last = result.attempts[-1] if result.attempts else None
+        reports.append(
+            Reportable(
+                recipient.message_id,
+                recipient.account_id,
+                recipient.envelope_from,
+                simulated=request[1],
+                condition=condition,
+                at=result.at,
+                address=recipient.address,
+                dsn=request[0],
+                code=code,
+                response=response or "",
+                remote_host=None if last is None else last.mx_host,
+                attempted_at=None if last is None else last.finished_at,
+                expired=result.status is RecipientStatus.FAILED and last is not None,
+            )
+        )
+    return reports
+
+
+def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
+    """Suppress addresses, give credits back with one statement an account, and count the bytes of reports.
 
     Last, and one account after the other, because others wait for those rows until the commit.
     """
@@ -335,7 +392,9 @@ def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> N
             row = result.suppress.address, result.suppress.reason, result.at, result.suppress.origin.value
             to_suppress.setdefault(result.recipient.account_id, []).append(row)
     lines: list[LedgerLine] = []
-    for account_id in sorted(released.keys() | to_suppress.keys()):
+    for account_id in sorted(released.keys() | to_suppress.keys() | stored.keys()):
+        if account_id in stored:
+            add(tx, account_id, stored[account_id])
         for address, reason, at, origin in to_suppress.get(account_id, ()):
             entry = {"account_id": account_id, "address": address, "reason": reason, "now": at, "origin": origin}
             suppress(tx, entry)

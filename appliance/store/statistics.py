@@ -3,7 +3,8 @@ became of mail by class and by provider.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
 their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
-only when no older one can still be on its way to the disk.
+only when no older one can still be on its way to the disk. Mail with an empty envelope sender (`delivery_reports.py`)
+is not counted, and has no events.
 """
 
 from collections import Counter
@@ -51,7 +52,8 @@ _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
 _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' GROUP BY 1, 2 {_ADD}"""  # noqa: S608
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
+    GROUP BY 1, 2 {_ADD}"""  # noqa: S608
 _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
@@ -85,9 +87,9 @@ _COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account
 _BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
     WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
-        SELECT created_at, recipient_count, source FROM messages WHERE account_id = :account_id AND id > :after
-        ORDER BY id LIMIT :most
-    ) newest WHERE source <> 'test' GROUP BY 1"""  # noqa: S608
+        SELECT created_at, recipient_count, source, envelope_from FROM messages
+        WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most
+    ) newest WHERE source <> 'test' AND envelope_from <> '' GROUP BY 1"""  # noqa: S608
 _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
         SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most

@@ -1,13 +1,13 @@
 """What passes between the SMTP protocol and the rest of the program: phases, actions, and the questions it asks."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from appliance.errors import Refused
 from appliance.message.addresses import Address
-from appliance.model.mail import Caller
-from appliance.submission.commands import Login
+from appliance.model.mail import Caller, DsnRequest
+from appliance.submission.commands import Login, MailParameters
 from appliance.submission.replies import Rejected
 
 
@@ -37,6 +37,7 @@ class Backend:
     most_recipients: int  # of one message
     logins: Logins | None = None
     owner: str = ""  # who has the memory of messages without a caller
+    dsn: bool = False  # clients may ask to be told by mail (RFC 3461)
 
 
 class PlainAction(Enum):
@@ -57,6 +58,7 @@ class Submit:
     content: Callable[[], bytes]  # to be called once, and not on the event loop if large
     size: int  # octets on the wire
     secure: bool  # received over TLS
+    dsn: Mapping[str, DsnRequest] | None = None  # by the key of a recipient, what is to be told of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class FindCaller:
     """Look up the account of a login; then call `caller_found`."""
 
     login: Login
-    mail: tuple[str, bool] | None = None  # the sender and whether SMTPUTF8 is in use, if MAIL waits for it; else AUTH
+    mail: tuple[str, MailParameters] | None = None  # the sender and its parameters, if MAIL waits for it; else AUTH
 
 
 Action = PlainAction | Submit | FindRecipient | FindCaller

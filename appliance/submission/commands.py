@@ -17,15 +17,23 @@ from appliance.errors import Refused
 from appliance.message import addresses
 from appliance.message.addresses import Address
 from appliance.message.limits import MESSAGE_SIZE
+from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.store.access import sha256
 from appliance.submission import limits, replies
 from appliance.submission.replies import Rejected
 
 # What no command may hold: C0, DEL, and the C1 controls in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
-_ESMTP_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~]+))?")
+_ESMTP_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~\x80-\U0010ffff]+))?")
+_ONCE = frozenset(("RET", "ENVID", "NOTIFY", "ORCPT"))
+_XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})+")  # RFC 3461 4
+_XTEXT_OCTET = re.compile(r"\+([0-9A-F]{2})")
+_ADDRESS_TYPE = re.compile(r"[A-Za-z0-9!#$%&'*+/?^_`{|}~-]+")  # an atom
 _PATH = re.compile(r" ?<([^<>]*)>(?: (.*))?")
 _CHUNK = re.compile(r"([0-9]{1,20})(?: (LAST))?", re.IGNORECASE)
+
+
+_LINES = {b"MAIL ": limits.MAIL_LINE, b"RCPT ": limits.RCPT_LINE}  # whose parameters make them longer
 
 
 class InputBuffer:
@@ -67,7 +75,7 @@ class InputBuffer:
         verb = self.data[:5].upper()
         if auth or verb == b"AUTH ":
             return limits.AUTH_LINE
-        return limits.MAIL_LINE if verb == b"MAIL " else limits.COMMAND_LINE
+        return _LINES.get(verb, limits.COMMAND_LINE)
 
 
 def parse(line: bytes) -> tuple[str, str]:
@@ -86,36 +94,46 @@ def parse(line: bytes) -> tuple[str, str]:
     return verb.upper(), argument
 
 
-def mail_path(argument: str) -> tuple[str, dict[str, str | None]]:
-    """The address of MAIL without its brackets, and its checked parameters, names in upper case."""
+MailParameters = dict[str, str | None]  # names in upper case
+
+
+def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
+    """The address of MAIL without its brackets, and its checked parameters; `dsn`: those of RFC 3461 are offered."""
     address, parameters = _path(argument, "FROM:", replies.SYNTAX_MAIL)
     for name, value in parameters.items():
-        _check_parameter(name, value)
+        if dsn and name in ("RET", "ENVID"):
+            _check_dsn_parameter(name, value)
+        else:
+            _check_parameter(name, value)
     return address, parameters
 
 
-def rcpt_path(argument: str) -> str:
-    """The address of RCPT, which has no parameters here."""
+def rcpt_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
+    """The address of RCPT, and its parameters, of which there are only those of RFC 3461."""
     address, parameters = _path(argument, "TO:", replies.SYNTAX_RCPT)
     if not address:
         raise Rejected(replies.SYNTAX_RCPT)
-    if parameters:
+    if parameters and not (dsn and parameters.keys() <= {"NOTIFY", "ORCPT"}):
         raise Rejected(replies.NO_SUCH_PARAMETER)
-    return address
+    return address, parameters
 
 
-def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, dict[str, str | None]]:
+def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, MailParameters]:
     """`FROM:<a@b> SIZE=5` parsed; many clients put a space after the colon, and none may leave out the brackets."""
     match = _PATH.fullmatch(argument, len(keyword)) if argument[: len(keyword)].upper() == keyword else None
     if match is None:
         raise Rejected(syntax)
-    parameters: dict[str, str | None] = {}
+    parameters: MailParameters = {}
     for word in (match[2] or "").split():
         parameter = _ESMTP_PARAMETER.fullmatch(word)
         if parameter is None:
             raise Rejected(syntax)
-        # An equal duplicate is accepted: smtplib adds SMTPUTF8 and BODY to those it was given already.
         name, value = parameter[1].upper(), parameter[2]
+        if name in _ONCE and name in parameters:
+            raise Rejected(syntax)
+        if value is not None and not value.isascii() and name != "ORCPT":
+            raise Rejected(syntax)
+        # An equal duplicate is accepted: smtplib adds SMTPUTF8 and BODY to those it was given already.
         if (parameters.setdefault(name, value) or "").upper() != (value or "").upper():
             raise Rejected(syntax)
     return match[1], parameters
@@ -135,6 +153,54 @@ def _check_parameter(name: str, value: str | None) -> None:
             raise Rejected(replies.BAD_SMTPUTF8)
     elif name != "AUTH" or value is None:  # the identity a relay vouches for (RFC 4954 5) is ignored
         raise Rejected(replies.NO_SUCH_PARAMETER)
+
+
+# ---- delivery status notifications (RFC 3461)
+
+
+def _check_dsn_parameter(name: str, value: str | None) -> None:
+    if name == "RET":
+        if (value or "").upper() not in ("FULL", "HDRS"):
+            raise Rejected(replies.BAD_RET)
+    elif value is None or len(value) > limits.ENVELOPE_ID or _decoded(value) is None:
+        raise Rejected(replies.BAD_ENVID)
+
+
+def dsn_request(mail: MailParameters, rcpt: MailParameters, *, utf8: bool) -> DsnRequest | None:
+    """What is to be told of a recipient, by the checked parameters of MAIL and those of RCPT; None: nothing."""
+    original = _original(rcpt["ORCPT"], utf8=utf8) if "ORCPT" in rcpt else ""
+    if "NOTIFY" not in rcpt:
+        return None
+    wanted = (rcpt["NOTIFY"] or "").upper().split(",")
+    if wanted == ["NEVER"]:
+        return None
+    if len(wanted) > len(DsnCondition) or not set(wanted) <= {each.name for each in DsnCondition}:
+        raise Rejected(replies.BAD_NOTIFY)
+    return DsnRequest(
+        tuple(each for each in DsnCondition if each.name in wanted),
+        original=original,
+        full=(mail.get("RET") or "").upper() == "FULL",
+        envelope_id=_decoded(mail.get("ENVID") or "") or "",
+    )
+
+
+def _original(value: str | None, *, utf8: bool) -> str:
+    """The address of ORCPT with its type, in ASCII: other characters are written as RFC 6533 3 embeds them."""
+    kind, _, encoded = (value or "").partition(";")
+    if utf8 and kind.lower() == "utf-8":
+        encoded = "".join(each if each.isascii() else f"\\x{{{ord(each):X}}}" for each in encoded)
+    address = _decoded(encoded)
+    if len(kind) + 1 + len(encoded) > limits.ORIGINAL_RECIPIENT or not _ADDRESS_TYPE.fullmatch(kind) or address is None:
+        raise Rejected(replies.BAD_ORCPT)
+    return f"{kind};{address}"
+
+
+def _decoded(text: str) -> str | None:
+    """What xtext stands for; None if it is none, or stands for anything but printable ASCII, as a line end would be."""
+    if not _XTEXT.fullmatch(text):
+        return None
+    decoded = _XTEXT_OCTET.sub(lambda octet: chr(int(octet[1], 16)), text)
+    return decoded if decoded.isascii() and decoded.isprintable() else None
 
 
 def chunk(argument: str) -> tuple[int, bool]:

@@ -12,7 +12,7 @@ from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
 from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE
-from appliance.model.mail import Caller
+from appliance.model.mail import Caller, DsnRequest
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Backend, FindRecipient
@@ -103,14 +103,22 @@ class IncomingTransaction:
     """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
 
     def __init__(
-        self, backend: Backend, caller: Caller | None, sender: str, budget: MemoryBudget, *, utf8: bool
+        self,
+        backend: Backend,
+        caller: Caller | None,
+        sender: str,
+        budget: MemoryBudget,
+        parameters: commands.MailParameters,
     ) -> None:
-        self.sender = backend.check_sender(caller, sender, utf8)
+        self._utf8 = "SMTPUTF8" in parameters
+        self.sender = backend.check_sender(caller, sender, self._utf8)
         self.caller = caller
         self._backend = backend
         self._owner = backend.owner if caller is None else caller.account_id
-        self._utf8 = utf8
+        self._parameters = parameters
         self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
+        self.dsn: dict[str, DsnRequest] | None = None  # by the normalized recipient, where something is to be told
+        self._asked: DsnRequest | None = None  # by the RCPT whose recipient is being checked
         self.chunks: ChunkedContent | None = None
         self._rcpts = 0  # RCPT commands, accepted or not
         self._budget = budget
@@ -123,9 +131,10 @@ class IncomingTransaction:
         self._rcpts += 1
         if self._rcpts > limits.RCPT_COMMANDS:
             raise Rejected(replies.TOO_MUCH_JUNK, final=True)
-        text = commands.rcpt_path(argument)
+        text, parameters = commands.rcpt_path(argument, dsn=self._backend.dsn)
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
+        self._asked = commands.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
         found = self._backend.check_recipient(self.caller, text)
         if isinstance(found, Address):
             return self.add_recipient(found)
@@ -136,6 +145,9 @@ class IncomingTransaction:
     def add_recipient(self, recipient: Address) -> bytes:
         if len(self.recipients) >= self._backend.most_recipients and recipient.key not in self.recipients:
             return replies.TOO_MANY_RECIPIENTS
+        if self._asked is not None and recipient.key not in self.recipients:
+            self.dsn = self.dsn or {}
+            self.dsn[recipient.key] = self._asked
         self.recipients.setdefault(recipient.key, recipient.spelling)
         return replies.RECIPIENT_OK
 

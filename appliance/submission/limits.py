@@ -6,7 +6,11 @@ from appliance.message.limits import MESSAGE_SIZE
 
 # Command lines, in octets with their CRLF.
 COMMAND_LINE: Final = 512  # RFC 5321 4.5.3.1.4
-MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500  # with SIZE, BODY, SMTPUTF8, AUTH: RFC 1870, 6152, 6531, 4954
+MAIL_LINE: Final = COMMAND_LINE + 26 + 17 + 10 + 500 + 8 + 107  # with SIZE, BODY, SMTPUTF8, AUTH, RET and ENVID:
+# RFC 1870, 6152, 6531, 4954, 3461
+RCPT_LINE: Final = COMMAND_LINE + 28 + 500  # with NOTIFY and ORCPT, RFC 3461
+ENVELOPE_ID: Final = 100  # characters of ENVID, RFC 3461 4.4
+ORIGINAL_RECIPIENT: Final = 500  # characters of ORCPT, RFC 3461 4.2
 AUTH_LINE: Final = 12_288  # an AUTH command or a response to its challenge, RFC 4954 4
 SKIPPED_LINE: Final = 64 * 1024  # of one overlong line, read and thrown away before the session ends
 

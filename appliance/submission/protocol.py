@@ -23,7 +23,7 @@ from appliance.model.mail import Caller
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Action, Backend, FindCaller, Phase, PlainAction, Submit
-from appliance.submission.commands import AuthExchange, Login
+from appliance.submission.commands import AuthExchange, Login, MailParameters
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
 
@@ -223,7 +223,7 @@ class SmtpProtocol:
             raise Rejected(replies.SYNTAX_NAME)
         self._greeted, self._extended = True, extended
         self._end_transaction()
-        offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login)
+        offered = replies.ehlo(self._hostname, starttls=not self.secure, auth=self._may_login, dsn=self.backend.dsn)
         self._counted(offered if extended else replies.reply("250", self._hostname))
 
     def _rset(self, _: str) -> None:
@@ -281,20 +281,19 @@ class SmtpProtocol:
             raise self._no_transaction()
         if self._transaction is not None:
             raise Rejected(replies.MAIL_TWICE)
-        sender, parameters = commands.mail_path(argument)
+        sender, parameters = commands.mail_path(argument, dsn=self.backend.dsn)
         if of_address(sender) > limits.ADDRESS_COST:
             self._turn += limits.COSTLY_SENDER
-        utf8 = "SMTPUTF8" in parameters
         if self._login is None:
-            return self._begin_transaction(None, sender, utf8)
+            return self._begin_transaction(None, sender, parameters)
         # Looked up again for each message: a session may outlive its credential.
         caller = self._known_caller(self._login)
         if caller is None:
-            return FindCaller(self._login, (sender, utf8))
-        return self._begin_transaction(caller, sender, utf8)
+            return FindCaller(self._login, (sender, parameters))
+        return self._begin_transaction(caller, sender, parameters)
 
-    def _begin_transaction(self, caller: Caller | None, sender: str, utf8: bool) -> bytes:
-        self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, utf8=utf8)
+    def _begin_transaction(self, caller: Caller | None, sender: str, parameters: MailParameters) -> bytes:
+        self._transaction = IncomingTransaction(self.backend, caller, sender, self._budget, parameters)
         return replies.SENDER_OK
 
     def _rcpt(self, argument: str) -> Result:
@@ -365,7 +364,8 @@ class SmtpProtocol:
             self._counted(content.refusal)
         elif not isinstance(content, ChunkedContent) or content.last:
             to = tuple(transaction.recipients.values())
-            return Submit(transaction.caller, transaction.sender, to, content.content, content.size, self.secure)
+            envelope = transaction.caller, transaction.sender, to
+            return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn)
         elif content.announced < limits.SMALL_CHUNK:
             self._counted(replies.CHUNK_TAKEN)
         else:

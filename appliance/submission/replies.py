@@ -34,9 +34,9 @@ def queued(message_id: str) -> bytes:
     return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
 
 
-def ehlo(hostname: str, *, starttls: bool, auth: bool) -> bytes:
+def ehlo(hostname: str, *, starttls: bool, auth: bool, dsn: bool) -> bytes:
     words = [hostname, "PIPELINING", f"SIZE {MESSAGE_SIZE}", "8BITMIME", "SMTPUTF8", "CHUNKING"]
-    words += ["STARTTLS"] * starttls + ["AUTH PLAIN LOGIN"] * auth
+    words += ["DSN"] * dsn + ["STARTTLS"] * starttls + ["AUTH PLAIN LOGIN"] * auth
     return "".join([f"250-{word}\r\n" for word in words] + ["250 ENHANCEDSTATUSCODES\r\n"]).encode("ascii")
 
 
@@ -78,10 +78,14 @@ SYNTAX_NAME = reply("501 5.5.4", "Syntax: EHLO hostname")
 SYNTAX_NOTHING = reply("501 5.5.4", "This command takes no argument")
 SYNTAX_AUTH = reply("501 5.5.4", "Syntax: AUTH mechanism [initial-response]")
 SYNTAX_MAIL = reply("501 5.5.4", "Syntax: MAIL FROM:<address> [parameters]")
-SYNTAX_RCPT = reply("501 5.5.4", "Syntax: RCPT TO:<address>")
+SYNTAX_RCPT = reply("501 5.5.4", "Syntax: RCPT TO:<address> [parameters]")
 SYNTAX_BDAT = reply("501 5.5.4", "Syntax: BDAT size [LAST]")
 BAD_SIZE = reply("501 5.5.4", "SIZE must be a number of octets")
 BAD_BODY = reply("501 5.5.4", "BODY must be 7BIT or 8BITMIME")
+BAD_RET = reply("501 5.5.4", "RET must be FULL or HDRS")
+BAD_ENVID = reply("501 5.5.4", "ENVID must be xtext of printable ASCII, 100 characters at most")
+BAD_NOTIFY = reply("501 5.5.4", "NOTIFY must be NEVER, or some of SUCCESS, FAILURE and DELAY with commas between them")
+BAD_ORCPT = reply("501 5.5.4", "ORCPT must be an address type, a semicolon and xtext, 500 characters at most")
 BAD_SMTPUTF8 = reply("501 5.5.4", "SMTPUTF8 takes no value")
 NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not offered")
 NEEDS_SMTPUTF8 = reply("553 5.6.7", "An address with other than ASCII characters needs the SMTPUTF8 parameter")

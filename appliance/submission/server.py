@@ -277,6 +277,7 @@ class Submission:
             submit=self._submit,
             most_recipients=RECIPIENTS,
             logins=logins,
+            dsn=True,
         )
 
     def adopt(self, config: Config) -> Callable[[], None]:
@@ -295,7 +296,7 @@ class Submission:
         request_id = self.outside.identifier("req")
         content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
         submitted = await intake.submit(
-            caller, message.sender, message.recipients, content, request_id, secure=message.secure
+            caller, message.sender, message.recipients, content, request_id, secure=message.secure, dsn=message.dsn
         )
         return submitted.message_id
 

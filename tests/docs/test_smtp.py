@@ -38,7 +38,8 @@ def test_the_limits_are_those_of_the_program() -> None:
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
     assert told["recipients of a message"] == str(RECIPIENTS)
     assert told["size of a message"] == f"{MESSAGE_SIZE // 1024**2} MiB"
-    lines = f"{limits.COMMAND_LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `AUTH` and its answers {limits.AUTH_LINE:,}"
+    lines = f"{limits.COMMAND_LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `RCPT` {limits.RCPT_LINE:,}; "
+    lines += f"`AUTH` and its answers {limits.AUTH_LINE:,}"
     assert told["command line"] == lines
     assert told["failed logins on a connection"].startswith(f"{limits.LOGIN_FAILURES},")
     assert told["errors (5xx) since the last accepted message"] == str(limits.MAX_ERRORS)

@@ -127,7 +127,8 @@ def talk(*, secure: bool = True, plaintext_login: bool = False, memory: int = ME
     """A session that was greeted."""
     backend, budget = FakeBackend(), MemoryBudget(memory, owner_part=2)
     logins = Logins(backend.known_caller, backend.admit, _unused, _unused, plaintext=plaintext_login)
-    asked = Backend(partial(caller_sender, backend.check), any_recipient, _unused, _unused, RECIPIENTS, logins)
+    check = partial(caller_sender, backend.check)
+    asked = Backend(check, any_recipient, _unused, _unused, RECIPIENTS, logins, dsn=True)
     protocol = SmtpProtocol("mail.example.com", asked, budget, secure=secure)
     made = Talk(protocol, backend, budget)
     assert made.replies() == [b"220 mail.example.com ESMTP\r\n"]

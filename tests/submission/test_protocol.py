@@ -78,7 +78,8 @@ def test_a_login_in_the_clear_if_the_operator_says_so() -> None:
         (b"MAIL FROM:<a@example.com> SIZE=1 SIZE", b"501 5.5.4 "),
         (b"MAIL FROM:<a@example.com> body=8bitmime SMTPUTF8 SMTPUTF8 BODY=8BITMIME", b"250 2.1.0 "),
         (b"MAIL FROM:<a@example.com> AUTH=<>", b"250 2.1.0 "),
-        (b"MAIL FROM:<a@example.com> RET=HDRS", b"555 5.5.4 "),
+        (b"MAIL FROM:<a@example.com> NOTIFY=NEVER", b"555 5.5.4 "),
+        ("MAIL FROM:<a@example.com> SIZE=²".encode(), b"501 5.5.4 "),
     ],
 )
 def test_mail(line: bytes, reply: bytes) -> None:
@@ -93,7 +94,7 @@ def test_mail(line: bytes, reply: bytes) -> None:
         (b"RCPT TO:<>", b"501 5.5.4 "),
         (b"RCPT TO:<postmaster>", b"553 5.1.3 "),
         (b"RCPT TO:<bob@localhost>", b"553 5.1.3 "),
-        (b"RCPT TO:<bob@example.net> NOTIFY=NEVER", b"555 5.5.4 "),
+        (b"RCPT TO:<bob@example.net> RET=HDRS", b"555 5.5.4 "),
         (b"RCPT TO:<bob @example.net>", b"553 5.1.3 "),
         (b"RCPT TO:<bob@example.net,eve@example.net>", b"553 5.1.3 "),
         ("RCPT TO:<bøb@example.net>".encode(), b"553 5.6.7 "),
@@ -243,7 +244,13 @@ def test_a_bare_line_feed_ends_the_session(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "longest"), [(b"NOOP ", 512), (b"MAIL FROM:<a@example.com> ", 1065), (b"AUTH PLAIN ", 12_288)]
+    ("begin", "longest"),
+    [
+        (b"NOOP ", 512),
+        (b"MAIL FROM:<a@example.com> ", 1180),
+        (b"RCPT TO:<a@example.com> ", 1040),
+        (b"AUTH PLAIN ", 12_288),
+    ],
 )
 def test_lines_have_a_longest_length(begin: bytes, longest: int) -> None:
     """Up to the limit a line is read, beyond it is refused, whether it comes at once or bit by bit."""

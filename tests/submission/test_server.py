@@ -4,7 +4,7 @@ import asyncio
 import errno
 import gc
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from appliance.intake.accept import IntakeServices
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.model.mail import Caller
+from appliance.model.mail import Caller, DsnRequest
 from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.submission import protocol, server
@@ -63,6 +63,7 @@ class FailingIntake:
         request_id: str,
         *,
         secure: bool,
+        dsn: Mapping[str, DsnRequest] | None,
     ) -> Any:
         """Take a message, or not."""
         if self.held is not None:

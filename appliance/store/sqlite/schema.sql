@@ -172,6 +172,7 @@ CREATE TABLE recipients (
     bounce_class TEXT,                          -- of the last reply that was no success, see feedback/bounce_class.py
     late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
     delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
+    dsn TEXT,                                   -- what its sender wants to be told of it by mail: JSON, see model/mail.py
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;

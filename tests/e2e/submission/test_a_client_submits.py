@@ -78,7 +78,7 @@ def test_what_smtplib_says_twice(running: Running) -> None:
 
 def test_what_is_offered(running: Running) -> None:
     """Without TLS no AUTH, with TLS no STARTTLS; everything else in both."""
-    always = {"pipelining", "size", "8bitmime", "smtputf8", "chunking", "enhancedstatuscodes"}
+    always = {"pipelining", "size", "8bitmime", "smtputf8", "chunking", "enhancedstatuscodes", "dsn"}
     with smtplib.SMTP(*endpoint(running), timeout=20) as client:
         client.ehlo()
         assert set(client.esmtp_features) == always | {"starttls"}

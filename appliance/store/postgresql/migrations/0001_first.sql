@@ -177,6 +177,7 @@ CREATE TABLE recipients (
     bounce_class TEXT COLLATE "C",  -- of the last reply that was no success, see feedback/bounce_class.py
     late_bounce TEXT COLLATE "C",  -- came by mail after the delivery: JSON {at, code, response, class}
     delayed_at BIGINT,  -- the first deferral an hour or more after it was accepted
+    dsn TEXT COLLATE "C",  -- what its sender wants to be told of it by mail: JSON, see model/mail.py
     owner TEXT COLLATE "C" NOT NULL DEFAULT current_setting('appliance.owner'),  -- the run of a node that delivers it
     PRIMARY KEY (message_id, id)
 ) PARTITION BY RANGE (message_id);

@@ -1,0 +1,128 @@
+"""Writes delivery status notifications to SMTP clients that asked for them (RFC 3461), as a step of the transaction
+that records what they tell of: neither is on disk without the other.
+
+A report is an ordinary message of the account with an empty envelope sender, which no caller can give. That is its
+mark: it costs no credit, its results make no events, it is not counted, and nothing is reported of it.
+
+It goes to the envelope sender of the message and nowhere else, and only while that address is at a domain which the
+account may send from, the account is not suspended, and the address is not on the account's suppression list. So a
+report never reaches a stranger.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import msgspec
+
+from appliance.message.addresses import parse
+from appliance.message.delivery_report import (
+    SUBJECTS,
+    OriginalMessage,
+    ReportedRecipient,
+    delivery_report,
+    reporter,
+)
+from appliance.model.mail import DsnCondition, DsnRequest, NewMessage, NewRecipient, Source
+from appliance.outside import Outside, identifier_time
+from appliance.store.body_parts import insert, of_message
+from appliance.store.engine import Tx, first
+from appliance.store.suppressions import suppressed
+
+RETURNED_BYTES = 32 * 1024  # of a message; of a longer one only the header is returned
+
+_MAY_GET = """SELECT 1 FROM domains d JOIN accounts a ON a.id = d.account_id
+    WHERE d.account_id = :account_id AND d.name = :domain AND d.usable = 1 AND a.suspended = 0"""
+_ORIGINAL = f"""SELECT substr(mime, 1, {RETURNED_BYTES}), length(mime) + parts_size FROM message_bodies
+    WHERE message_id = :message_id"""  # noqa: S608 - our own number
+
+_requests = msgspec.json.Decoder(DsnRequest)
+
+
+class Reportable(NamedTuple):
+    """What a sender may have asked to be told of one recipient; `dsn` is what was asked, as it is stored."""
+
+    message_id: str
+    account_id: str
+    envelope_from: str
+    simulated: bool
+    condition: DsnCondition
+    at: int
+    address: str
+    dsn: str
+    code: int | None
+    response: str
+    remote_host: str | None = None
+    attempted_at: int | None = None
+    expired: bool = False
+
+    @property
+    def group(self) -> tuple[str, DsnCondition]:
+        return self.message_id, self.condition
+
+
+def write_reports(tx: Tx, outside: Outside, results: Sequence[Reportable]) -> Counter[str]:
+    """Write what was asked for, one report for all recipients of a message that meet one condition.
+
+    Returned is by account how many bytes more it keeps, which the caller has to count.
+    """
+    stored: Counter[str] = Counter()
+    for _, together in groupby(sorted(results, key=lambda each: each.group), lambda each: each.group):
+        pairs = [(each, _requests.decode(each.dsn)) for each in together]
+        asked = [(each, request) for each, request in pairs if each.condition in request.notify]
+        if asked and (new := _report(tx, outside, asked)) is not None:
+            insert(tx, [(new, 0)])
+            stored[new.account_id] += of_message(new)
+    return stored
+
+
+def _report(tx: Tx, outside: Outside, asked: Sequence[tuple[Reportable, DsnRequest]]) -> NewMessage | None:
+    result = asked[0][0]
+    sender = parse(result.envelope_from, "MAIL FROM")
+    if first(tx, _MAY_GET, {"account_id": result.account_id, "domain": sender.domain}) is None:
+        return None
+    if suppressed(tx, [(result.account_id, sender.key)]):
+        return None
+    beginning, size = first(tx, _ORIGINAL, {"message_id": result.message_id}) or (b"", 0)
+    message_id = outside.identifier("msg")
+    mime = delivery_report(
+        message_id,
+        sender,
+        result.condition,
+        [_reported(each, request) for each, request in asked],
+        OriginalMessage(bytes(beginning), whole=size <= RETURNED_BYTES),
+        accepted_at=identifier_time(result.message_id),
+        now=result.at,
+    )
+    return NewMessage(
+        id=message_id,
+        account_id=result.account_id,
+        request_id=outside.identifier("req"),
+        source=Source.SMTP,
+        simulated=result.simulated,
+        sender=reporter(sender).text,
+        envelope_from="",
+        subject=SUBJECTS[result.condition],
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=mime,
+        receipt=None,
+        recipients=(NewRecipient(outside.identifier("rcp"), sender.spelling, sender.key, sender.domain),),
+        credits=0,
+        created_at=result.at,
+        idempotency=None,
+    )
+
+
+def _reported(result: Reportable, request: DsnRequest) -> ReportedRecipient:
+    return ReportedRecipient(
+        result.address,
+        request,
+        result.code,
+        result.response,
+        result.remote_host,
+        result.attempted_at,
+        result.expired,
+    )

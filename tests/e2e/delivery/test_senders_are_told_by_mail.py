@@ -1,0 +1,151 @@
+"""SMTP clients ask with NOTIFY to be told by mail: the report reaches their own server, signed, once, and no other."""
+
+import email
+import email.policy
+import smtplib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from appliance.feedback.dsn import NoticeKind, read_notice
+from tests.e2e.delivery.test_every_signature_verifies import published
+from tests.e2e.delivery.verifier import signatures, verifies
+from tests.e2e.delivery.world import CREDITS, World, delays, world
+from tests.fakes.mx import FakeMx, Received
+from tests.set_clock import CLOCK_FILE, set_clock
+
+MESSAGE = b"From: Shop <shop@example.com>\r\nTo: ada@far.test\r\nSubject: Hi\r\n\r\nHello, Ada.\r\n"
+UNKNOWN = b"550 5.1.1 No such user\r\n"
+LATER = b"452 4.2.2 The mailbox is full\r\n"
+EVERYTHING = "NOTIFY=SUCCESS,FAILURE,DELAY"
+
+
+async def submit(made: World, to: Sequence[str], rcpt: Sequence[str] = (), mail: Sequence[str] = ()) -> None:
+    """Hand a message to the appliance with these parameters, as a mail library does."""
+
+    def send() -> None:
+        host, _, port = made.running.smtp[0].removeprefix("smtp://").rpartition(":")
+        with smtplib.SMTP(host, int(port)) as client:
+            client.starttls()
+            client.login(made.running.account.username, made.running.account.password)
+            assert client.has_extn("dsn")
+            refused = client.sendmail("shop@example.com", to, MESSAGE, mail_options=mail, rcpt_options=rcpt)
+            assert refused == {}
+
+    await trio.to_thread.run_sync(send)
+
+
+def fields(report: Received) -> tuple[Any, Any, Any]:
+    """The fields about the message, those about its one recipient, and what is returned, as Python reads them."""
+    read: Any = email.message_from_bytes(report.data, policy=email.policy.default)
+    _, status, returned = read.iter_parts()
+    about, group = status.get_payload()
+    return about, group, returned
+
+
+@pytest.mark.both_engines
+async def test_each_result_is_told(tmp_path: Path) -> None:
+    """A bounce with the whole message, a delivery with its header; from <>, signed; free of charge and of events."""
+    async with world(tmp_path, delays("1h")) as made:
+        home, far = FakeMx(), FakeMx(answers={"RCPT gone@far.test": UNKNOWN})
+        await made.domain("example.com", home)
+        await made.domain("far.test", far)
+        options = ["RET=FULL", "ENVID=order+2B42"]
+        await submit(made, ["gone@far.test"], [EVERYTHING, "ORCPT=rfc822;gone+2Bx@list.example"], options)
+        await submit(made, ["ada@far.test"], [EVERYTHING], options)
+        await submit(made, ["bob@far.test"])
+        await submit(made, ["gone@far.test"], ["NOTIFY=NEVER"])
+        await made.until(lambda: len(home.messages) == 2)
+        await made.until(lambda: made.unfinished() == [])
+        assert [each.mail.partition(" ")[0] for each in far.messages] == ["<shop@example.com>"] * 2
+        assert not any("NOTIFY" in command for command in far.commands)
+        reports = {read_notice(each.data).kind: each for each in home.messages}
+        failed, relayed = reports[NoticeKind.FAILED], reports[NoticeKind.DELIVERED]
+        about, group, returned = fields(failed)
+        assert (about["Original-Envelope-Id"], about["Reporting-MTA"]) == ("order+42", "dns; mail.example.com")
+        assert (group["Action"], group["Status"]) == ("failed", "5.1.1")
+        assert (group["Final-Recipient"], group["Original-Recipient"]) == (
+            "rfc822; gone@far.test",
+            "rfc822;gone+x@list.example",
+        )
+        assert group["Diagnostic-Code"] == "smtp; 550 5.1.1 No such user"
+        assert group["Remote-MTA"].startswith("dns; mx")
+        assert returned.get_content_type() == "message/rfc822"
+        assert returned.get_payload()[0]["Subject"] == "Hi"
+        assert read_notice(failed.data, "gone@far.test").recipient_fault
+        about, group, returned = fields(relayed)
+        assert (group["Action"], group["Status"][:2]) == ("relayed", "2.")
+        assert returned.get_content_type() == "text/rfc822-headers"
+        records = published(made)
+        for report in (failed, relayed):
+            assert report.mail.partition(" ")[0] == "<>"
+            assert report.recipients == ("shop@example.com",)
+            assert signatures(report.data) == 2
+            assert [verifies(report.data, number, records) for number in range(2)] == [True, True]
+        assert made.rows("SELECT count(*) FROM events") == [(4,)]
+        assert made.credits() == CREDITS - 2  # two were delivered; bounces gave theirs back
+        assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(2,)]
+
+
+async def test_a_delay_and_the_end_are_told(tmp_path: Path) -> None:
+    """A server says "later" for hours: one report of that, and one when the attempts are used up."""
+    clock = tmp_path / "clock"
+    async with world(tmp_path, delays("1h", "1h", "1h")) as made:
+        home = FakeMx()
+        await made.domain("example.com", home)
+        await made.domain("full.test", FakeMx(answers={"RCPT": LATER}))
+        await submit(made, ["ada@full.test"], [EVERYTHING])
+        query = "SELECT attempt_count FROM recipients WHERE domain = 'full.test'"
+        await made.until(lambda: made.rows(query) == [(1,)])
+        for attempt, hours in ((2, 2), (3, 4), (4, 6)):
+            made.running.kill()
+            set_clock(clock, hours * 3600)
+            made.running.environment[CLOCK_FILE] = str(clock)
+            await made.start()
+            await made.until(lambda wanted=attempt: made.rows(query) == [(wanted,)])  # type: ignore[misc]
+        await made.until(lambda: len(home.messages) >= 2 and made.unfinished() == [])
+        groups = [fields(report)[1] for report in home.messages]
+        told = {(group["Action"], group["Status"]) for group in groups}
+        assert told == {("delayed", "4.2.2"), ("failed", "4.4.7")}
+        assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(2,)]
+
+
+@pytest.mark.both_engines
+async def test_a_kill_loses_no_report(tmp_path: Path) -> None:
+    """A bounce that is on disk has its report on disk, however the process ends; it is sent after the next start."""
+    async with world(tmp_path, delays("1s", "1s", "1h")) as made:
+        home = FakeMx(answers={"MAIL": b"451 4.3.0 Not now\r\n"})
+        await made.domain("example.com", home)
+        await made.domain("far.test", FakeMx(answers={"RCPT": UNKNOWN}))
+        for number in range(10):
+            await submit(made, [f"gone{number}@far.test"], ["NOTIFY=FAILURE"])
+        bounced = "SELECT count(*) FROM recipients WHERE status = 'bounced'"
+        reports = "SELECT count(*) FROM messages WHERE envelope_from = ''"
+        await made.until(lambda: made.rows(bounced) != [(0,)])
+        made.running.kill()
+        assert made.rows(bounced) == made.rows(reports)
+        home.answers = {}
+        await made.start()
+        await made.until(lambda: made.unfinished() == [])
+        assert made.rows(bounced) == made.rows(reports) == [(10,)]
+        told = {fields(report)[1]["Final-Recipient"] for report in home.messages}
+        assert told == {f"rfc822; gone{number}@far.test" for number in range(10)}
+
+
+@pytest.mark.parametrize("refuses", ["MAIL", "RCPT", "."])
+async def test_a_report_that_is_refused_ends_there(tmp_path: Path, refuses: str) -> None:
+    """Nothing is told of a report: there is no loop."""
+    async with world(tmp_path, delays("1h")) as made:
+        home = FakeMx(answers={refuses: UNKNOWN})
+        await made.domain("example.com", home)
+        await made.domain("far.test", FakeMx(answers={"RCPT": UNKNOWN}))
+        await submit(made, ["gone@far.test"], [EVERYTHING])
+        of_reports = (
+            "SELECT r.status FROM recipients r JOIN messages m ON m.id = r.message_id WHERE m.envelope_from = ''"
+        )
+        await made.until(lambda: made.rows(of_reports) == [("bounced",)])
+        assert made.rows("SELECT type FROM events") == [("email.bounced",)]
+        assert made.rows("SELECT count(*) FROM messages") == [(2,)]
