@@ -267,13 +267,27 @@ def json_line(at: float, level: str, logger: str, event: str, fields: dict[str, 
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, in ASCII, so that no character can end the line early."""
+    """One JSON object a line, in ASCII, so that no character can end the line early.
+
+    For the journal each has its priority in front (sd-daemon(3)), which the journal takes off: `journalctl -p warning`
+    finds the lines by it.
+    """
+
+    def __init__(self, *, for_journal: bool = False) -> None:
+        super().__init__()
+        self.priorities = _PRIORITIES if for_journal else {}
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _cleaned(getattr(record, "fields", {}))
         if trace := _traceback(record):
             fields["traceback"] = trace
-        return json_line(record.created, record.levelname.lower(), record.name, record.getMessage(), fields)
+        level = record.levelname.lower()
+        line = json_line(record.created, level, record.name, record.getMessage(), fields)
+        return self.priorities.get(level, "") + line
+
+
+# By level; what has none here is an ordinary line for the journal as well (6, informational).
+_PRIORITIES = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>", "critical": "<2>"}
 
 
 class TextFormatter(logging.Formatter):
@@ -304,8 +318,10 @@ def write_many(log: Log, events: list[tuple[float, str, dict[str, Any]]]) -> Non
     """Write events of the level "info" that happened at these times (seconds since 1970); JSON in a single write."""
     for handler in _handlers():
         if isinstance(handler.formatter, JsonFormatter):
-            name = log.logger.name
-            lines = [f"{json_line(at, 'info', name, event, _cleaned(fields))}\n" for at, event, fields in events]
+            name, before = log.logger.name, handler.formatter.priorities.get("info", "")
+            lines = [
+                f"{before}{json_line(at, 'info', name, event, _cleaned(fields))}\n" for at, event, fields in events
+            ]
             handler.write("".join(lines), len(lines))
             return
     for _, event, fields in events:
@@ -371,7 +387,7 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     """Write everything to `stream` (stderr), as JSON unless it is a terminal; other libraries only from WARNING on."""
     stream = stream or sys.stderr
     as_json = not stream.isatty() if json is None else json
-    handler = _Lines(stream, JsonFormatter() if as_json else TextFormatter())
+    handler = _Lines(stream, JsonFormatter(for_journal=_is_journal(stream)) if as_json else TextFormatter())
     root = logging.getLogger()
     for earlier in _handlers():
         root.removeHandler(earlier)
@@ -384,6 +400,15 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     logging.raiseExceptions = False
     # These are not printed, and finding them out takes half the time of making a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Whether systemd's journal reads it, by what systemd.exec(5) says of $JOURNAL_STREAM."""
+    try:
+        facts = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{facts.st_dev}:{facts.st_ino}"
 
 
 def _handlers() -> list[_Lines]:

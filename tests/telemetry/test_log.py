@@ -373,3 +373,25 @@ def test_the_lines_of_a_node_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (line["node"], line["count"]) == ("mail1", 1)
     with log.named_node(""):
         assert "node" not in json.loads(log.json_line(0.0, "info", "appliance.x", "alone", {}))
+
+
+def test_the_journal_gets_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where the journal reads; it takes them off, and what is left is the JSON of before."""
+    file = tmp_path / "log"
+    with file.open("w") as stream:
+        facts = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{facts.st_dev}:{facts.st_ino}")
+        logging.getLogger().handlers.clear()
+        log.setup(stream, logging.DEBUG, json=True)
+        mine = log.get_logger("test")
+        for write in (mine.debug, mine.info, mine.warning, mine.error):
+            write("happened")
+        log.write_many(mine, [(0.0, "noted", {})])
+        log.flush()
+    lines = file.read_text().splitlines()
+    assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<6>"]
+    assert [json.loads(line[3:])["level"] for line in lines] == ["debug", "info", "warning", "error", "info"]
+    monkeypatch.setenv("JOURNAL_STREAM", "1:1")
+    lines_so_far = lines_of(as_json=True)
+    mine.info("happened")
+    assert one_object(lines_so_far)["event"] == "happened"
