@@ -18,6 +18,7 @@ from appliance.cli.domain import domain
 from appliance.cli.explain import explain
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
+from appliance.cli.messages import messages
 from appliance.cli.nodes import nodes
 from appliance.cli.options import config_option
 from appliance.cli.pause import pause, resume
@@ -67,7 +68,8 @@ def main() -> None:
     \b
     To see what becomes of mail, and what keeps it from arriving:
       appliance queue
-      appliance explain MESSAGE
+      appliance messages --to ADDRESS
+      appliance explain MESSAGE|ADDRESS
       appliance doctor
 
     Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
@@ -75,7 +77,7 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, queue, explain)
-_COMMANDS += (pause, resume, nodes, backup, verify, restore, store, config, doctor, install, uninstall)
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, queue, messages)
+_COMMANDS += (explain, pause, resume, nodes, backup, verify, restore, store, config, doctor, install, uninstall)
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -13,6 +13,7 @@ from appliance.cli.output import system_text
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
+    from appliance.model.mail import Account
     from appliance.store import Store
 
 T = TypeVar("T")
@@ -93,13 +94,25 @@ def run(
         return trio.run(opened)
 
 
-def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]") -> T:
-    """The same for the account of that name, whose id `work` gets."""
+def run_for(name: str | None, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
+    """The same for the account of that name, or the only one, whose id `work` gets."""
 
     async def of_account(store: "Store") -> T:
-        return await work(store, (await store.accounts.named(name)).id)
+        return await work(store, (await account_of(store, name)).id)
 
-    return run(of_account)
+    return run(of_account, settings=settings)
+
+
+async def account_of(store: "Store", name: str | None) -> "Account":
+    """The account of that name; without one the only account."""
+    if name is not None:
+        return await store.accounts.named(name)
+    found = await store.accounts.page("", 2)
+    if not found:
+        raise click.ClickException("there is no account yet: `appliance account create` makes one")
+    if len(found) > 1:
+        raise click.ClickException("there are several accounts: name one of `appliance account list`")
+    return found[0]
 
 
 def prepare(settings: "Config", *, make: bool = False) -> None:

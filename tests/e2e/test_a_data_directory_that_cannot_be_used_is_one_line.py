@@ -68,6 +68,7 @@ COMMANDS = {
     "queue cancel": ("msg_1",),
     "queue pause": ("google",),
     "queue resume": ("google",),
+    "messages": (),
     "explain": ("msg_1",),
     "pause": (),
     "resume": (),
