@@ -23,6 +23,7 @@ from appliance.cli.nodes import nodes
 from appliance.cli.options import config_option
 from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
+from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
@@ -67,6 +68,7 @@ def main() -> None:
 
     \b
     To see what becomes of mail, and what keeps it from arriving:
+      appliance send-test --to you@example.net --wait
       appliance queue
       appliance messages --to ADDRESS
       appliance explain MESSAGE|ADDRESS
@@ -77,7 +79,8 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, queue, messages)
-_COMMANDS += (explain, pause, resume, nodes, backup, verify, restore, store, config, doctor, install, uninstall)
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions)
+_COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
+_COMMANDS += (config, doctor, install, uninstall)
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -115,6 +115,24 @@ async def account_of(store: "Store", name: str | None) -> "Account":
     return found[0]
 
 
+async def installation_key(store: "Store", settings: "Config") -> bytes:
+    """The key that seals the installation's secrets, made if there is none yet."""
+    from appliance.keys.installation_key import shared_key
+    from appliance.keys.keyfile import load_or_create
+
+    data_dir = settings.server.data_dir
+    return await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
+
+
+async def server_runs(store: "Store", settings: "Config") -> bool:
+    """Whether a server works on this database now, or a node of several."""
+    from appliance.system.instance_lock import is_running
+
+    if settings.store.url:
+        return bool(await store.engine.hosts())
+    return is_running(settings.server.data_dir)
+
+
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: check that this user may, and complete an interrupted restore."""
     from appliance.backup.unfinished import settle

@@ -203,13 +203,9 @@ async def _registered(store: "Store", account: str, account_id: str, domain: str
 
 async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
     from appliance.keys.dkim_keys import SigningKeys
-    from appliance.keys.installation_key import shared_key
-    from appliance.keys.keyfile import load_or_create
     from appliance.outside import Outside
 
-    data_dir = settings.server.data_dir
-    key = await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
-    return SigningKeys(store, Outside(), key)
+    return SigningKeys(store, Outside(), await database.installation_key(store, settings))
 
 
 async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":

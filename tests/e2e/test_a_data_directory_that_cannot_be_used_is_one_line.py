@@ -70,6 +70,7 @@ COMMANDS = {
     "queue resume": ("google",),
     "messages": (),
     "explain": ("msg_1",),
+    "send-test": ("demo", "--to", "ada@example.net"),
     "pause": (),
     "resume": (),
     "backup": ("saved.tar",),
