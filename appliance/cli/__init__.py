@@ -27,6 +27,8 @@ from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
+from appliance.cli.template import template
+from appliance.cli.webhook import webhook
 
 
 class _FlatGroup(click.Group):
@@ -79,7 +81,7 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions)
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, webhook, template)
 _COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
 _COMMANDS += (config, doctor, install, uninstall)
 for _command in _COMMANDS:
