@@ -5,12 +5,14 @@ load the web server.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from appliance import __version__
 from appliance.cli.account import account
 from appliance.cli.backup import backup, restore, verify
+from appliance.cli.completion import completion
 from appliance.cli.config import config
 from appliance.cli.credential import credential
 from appliance.cli.doctor import doctor
@@ -31,8 +33,20 @@ from appliance.cli.template import template
 from appliance.cli.webhook import webhook
 
 
-class _FlatGroup(click.Group):
-    """A group whose help lists the commands of its subgroups, too."""
+class _Program(click.Group):
+    """The group of all commands: its help lists those of its subgroups, too, and a bug is one line, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.invoked_subcommand == "serve":  # whose own log tells of it
+                raise
+            from appliance.cli.failures import unexpected
+
+            raise click.ClickException(unexpected(error)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -48,7 +62,7 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
-@click.group(cls=_FlatGroup)
+@click.group(cls=_Program)
 @click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
 @config_option
 def main() -> None:
@@ -83,6 +97,6 @@ def main() -> None:
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, webhook, template)
 _COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
-_COMMANDS += (config, doctor, install, uninstall)
+_COMMANDS += (config, doctor, install, uninstall, completion)
 for _command in _COMMANDS:
     main.add_command(_command)

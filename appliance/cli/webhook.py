@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complained")
 POST_SECONDS = 30  # to wait for the first attempt: it is seen within 5, and takes 5 at most
-LOOK_EVERY = 0.25  # seconds between two looks at a post
+POST_ASKED_EVERY = 0.25  # seconds between two looks at a post
 
 
 @click.group()
@@ -164,7 +164,7 @@ async def _attempted(store: "Store", account: "Account", posted: "WebhookDeliver
 
     with trio.move_on_after(POST_SECONDS):
         while posted.attempted_at is None:
-            await trio.sleep(LOOK_EVERY)
+            await trio.sleep(POST_ASKED_EVERY)
             newest = await store.webhook_history.page(account.id, None, None, 100)
             posted = next((each for each in newest if each.id == posted.id), posted)
     return posted

@@ -98,6 +98,7 @@ ELSEWHERE = {
     "config path",
     "config check",
     "config show",
+    "completion",
 }
 SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
 
