@@ -46,6 +46,7 @@ COMMANDS = {
     "account credit": ("demo", "5"),
     "account cap": ("demo", "5"),
     "account role": ("demo", "admin"),
+    "account delete": ("demo", "--yes", "demo"),
     "domain add": ("demo", "example.org"),
     "domain list": ("demo",),
     "domain remove": ("demo", "example.com"),
