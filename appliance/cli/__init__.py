@@ -5,6 +5,7 @@ load the web server.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from appliance.cli.backup import backup, restore, verify
 from appliance.cli.completion import completion
 from appliance.cli.config import config
 from appliance.cli.credential import credential
+from appliance.cli.database import load_settings
 from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
 from appliance.cli.explain import explain
@@ -46,11 +48,19 @@ class _Program(click.Group):
                 raise
             from appliance.cli.failures import unexpected
 
-            raise click.ClickException(unexpected(error)) from None
+            raise click.ClickException(unexpected(error, _data_dir())) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in leaves(self)])
+
+
+def _data_dir() -> Path | None:
+    """The data directory, if the settings can be read."""
+    try:
+        return load_settings().server.data_dir
+    except Exception:  # a bug is being told, which may be just there
+        return None
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -1,22 +1,26 @@
-"""The database during one command: opens it, does one thing, and turns every refusal into one line."""
+"""The database during one command: opens it, does one thing, and turns every refusal into one line.
+
+A command for one account need not be told which where there is only one: that is looked up here.
+"""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from appliance.cli.options import named_config
+from appliance.cli.options import PRINTABLE, common, named_config
 from appliance.cli.output import system_text
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.model.mail import Account
     from appliance.store import Store
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @contextmanager
@@ -94,25 +98,13 @@ def run(
         return trio.run(opened)
 
 
-def run_for(name: str | None, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
-    """The same for the account of that name, or the only one, whose id `work` gets."""
+def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
+    """The same for the account of that name, whose id `work` gets."""
 
     async def of_account(store: "Store") -> T:
-        return await work(store, (await account_of(store, name)).id)
+        return await work(store, (await store.accounts.named(name)).id)
 
     return run(of_account, settings=settings)
-
-
-async def account_of(store: "Store", name: str | None) -> "Account":
-    """The account of that name; without one the only account."""
-    if name is not None:
-        return await store.accounts.named(name)
-    found = await store.accounts.page("", 2)
-    if not found:
-        raise click.ClickException("there is no account yet: `appliance account create` makes one")
-    if len(found) > 1:
-        raise click.ClickException("there are several accounts: name one of `appliance account list`")
-    return found[0]
 
 
 async def installation_key(store: "Store", settings: "Config") -> bytes:
@@ -131,6 +123,45 @@ async def server_runs(store: "Store", settings: "Config") -> bool:
     if settings.store.url:
         return bool(await store.engine.hosts())
     return is_running(settings.server.data_dir)
+
+
+def of_only_account(command: F) -> F:
+    """Add the argument [NAME], which the only account need not give, --config and --json."""
+
+    @wraps(command)
+    def called(name: str | None, **rest: Any) -> Any:
+        return command(name=_only(name), **rest)
+
+    return cast(F, click.argument("name", type=PRINTABLE, required=False)(common(called)))
+
+
+def of_only_account_and(what: str) -> Callable[[F], F]:
+    """The same with one more argument, which the command gets by its name in lower case."""
+
+    def decorated(command: F) -> F:
+        @wraps(command)
+        def called(words: tuple[str, ...], **rest: Any) -> Any:
+            if len(words) > 2:
+                raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
+            *name, last = words
+            return command(name=_only(*name), **{what.lower(): last}, **rest)
+
+        argument = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
+        return cast(F, argument(common(called)))
+
+    return decorated
+
+
+def _only(name: str | None = None) -> str:
+    """The name that was given, or that of the only account."""
+    if name is not None:
+        return name
+    found = run(lambda store: store.accounts.page("", 2))
+    if not found:
+        raise click.ClickException("there is no account yet: `appliance account create` makes one")
+    if len(found) > 1:
+        raise click.ClickException("there are several accounts: name one of `appliance account list`")
+    return found[0].name
 
 
 def prepare(settings: "Config", *, make: bool = False) -> None:

@@ -10,10 +10,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
-
 from appliance.backup.unfinished import RestoreInterrupted
-from appliance.cli.database import load_settings
 from appliance.cli.output import printable
 from appliance.config.settings import Config, ConfigError
 from appliance.errors import error_text
@@ -40,31 +37,30 @@ def explain(error: BaseException, config: Config) -> str | None:
     return lines[0] if lines and None not in lines else None
 
 
-def unexpected(error: BaseException) -> str:
+def unexpected(error: BaseException, data_dir: Path | None) -> str:
     """The line for a bug, whose details go into a file that the line names."""
     reference = secrets.token_hex(4)
     details = "".join(traceback.format_exception(error))
     first = next(leaves(error), error)
     text = " ".join(f"{type(first).__name__}: {first}".split())[:SHOWN]
     try:
-        file = str(_write_details(f"---- {rfc3339(Outside().now())} {reference} {sys.argv[1:3]}\n{details}"))
+        file = str(_write_details(data_dir, f"---- {rfc3339(Outside().now())} {reference} {sys.argv[1:3]}\n{details}"))
     except OSError as cause:
         file = f"nowhere ({error_text(cause)})"
     return f"an unexpected failure, which is a bug: {printable(text)}; details in {file}, reference {reference}"
 
 
-def _write_details(entry: str) -> Path:
+def _write_details(data_dir: Path | None, entry: str) -> Path:
     """Into the data directory, if that is this user's, else into a new temporary file."""
     try:
-        data_dir = load_settings().server.data_dir
-        if data_dir.stat().st_uid == os.geteuid():
+        if data_dir is not None and data_dir.stat().st_uid == os.geteuid():
             file = data_dir / FAILURES_FILE
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
             is_long = file.exists() and file.stat().st_size > FAILURES_KEPT
             with open(os.open(file, flags | (os.O_TRUNC if is_long else 0), 0o600), "w", errors="replace") as opened:
                 opened.write(entry)
             return file
-    except (OSError, click.ClickException):
+    except OSError:
         pass  # elsewhere, then
     descriptor, name = tempfile.mkstemp(prefix="appliance-failure-", suffix=".log")
     with open(descriptor, "w", errors="replace") as opened:

@@ -4,9 +4,8 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -44,28 +43,6 @@ def common(command: F) -> F:
 def of_account(command: F) -> F:
     """Add the argument NAME, --config and --json."""
     return click.argument("name", type=PRINTABLE)(common(command))
-
-
-def of_only_account(command: F) -> F:
-    """The same, but NAME may be left out where there is one account."""
-    return click.argument("name", type=PRINTABLE, required=False)(common(command))
-
-
-def of_only_account_and(what: str) -> Callable[[F], F]:
-    """Add the arguments [NAME] and one more, which the command gets by its name in lower case; and the same options."""
-
-    def decorated(command: F) -> F:
-        @wraps(command)
-        def called(words: tuple[str, ...], **rest: Any) -> Any:
-            if len(words) > 2:
-                raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
-            *name, last = words
-            return command(name=name[0] if name else None, **{what.lower(): last}, **rest)
-
-        argument = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
-        return cast(F, argument(common(called)))
-
-    return decorated
 
 
 def named_config() -> Path | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, of_only_account
+from appliance.cli.options import PRINTABLE
 from appliance.cli.output import printable, show
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ ASK_EVERY = 0.25  # seconds between two looks at the message
 
 
 @click.command("send-test")
-@of_only_account
+@database.of_only_account
 @click.option("--to", required=True, type=PRINTABLE, metavar="ADDRESS", help="Who gets it.")
 @click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS", help="Else test@ the account's first domain.")
 @click.option("--wait", is_flag=True, help="Wait until it is delivered, refused or deferred, and tell what was said.")
@@ -31,7 +31,7 @@ ASK_EVERY = 0.25  # seconds between two looks at the message
     metavar="SECONDS",
     help="How long to wait at most.",
 )
-def send_test(name: str | None, to: str, sender: str | None, wait: bool, timeout: int, as_json: bool) -> None:
+def send_test(name: str, to: str, sender: str | None, wait: bool, timeout: int, as_json: bool) -> None:
     """Send a short test message of the account NAME, free of charge and really delivered.
 
     A running server sends it within a second or two; without one it waits in the queue. With --wait the exit code is 0
@@ -47,7 +47,7 @@ def send_test(name: str | None, to: str, sender: str | None, wait: bool, timeout
     settings = database.load_settings()
 
     async def work(store: "Store") -> dict[str, Any]:
-        account = await database.account_of(store, name)
+        account = await store.accounts.named(name)
         message_id = await _queue(store, settings, account, to, sender)
         runs = await database.server_runs(store, settings)
         until = Outside().now() + timeout * 1_000_000 if wait and runs else 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, of_only_account, of_only_account_and
+from appliance.cli.options import config_option
 from appliance.cli.output import printable, record, show, show_list, system_text
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def template() -> None:
 
 
 @template.command("list")
-@of_only_account
-def list_all(name: str | None, as_json: bool) -> None:
+@database.of_only_account
+def list_all(name: str, as_json: bool) -> None:
     """List the templates of the account NAME.
 
     \b
@@ -62,8 +62,8 @@ def list_all(name: str | None, as_json: bool) -> None:
 
 
 @template.command("show")
-@of_only_account_and("ALIAS")
-def show_one(name: str | None, alias: str, as_json: bool) -> None:
+@database.of_only_account_and("ALIAS")
+def show_one(name: str, alias: str, as_json: bool) -> None:
     """Show the current version of the template ALIAS of the account NAME.
 
     \b
@@ -88,8 +88,8 @@ def show_one(name: str | None, alias: str, as_json: bool) -> None:
 
 
 @template.command()
-@of_only_account_and("ALIAS")
-def remove(name: str | None, alias: str, as_json: bool) -> None:
+@database.of_only_account_and("ALIAS")
+def remove(name: str, alias: str, as_json: bool) -> None:
     """Delete the template ALIAS of the account NAME with all its versions.
 
     \b
@@ -101,8 +101,8 @@ def remove(name: str | None, alias: str, as_json: bool) -> None:
 
 
 @template.command()
-@of_only_account_and("DIR")
-def pull(name: str | None, dir: str, as_json: bool) -> None:
+@database.of_only_account_and("DIR")
+def pull(name: str, dir: str, as_json: bool) -> None:
     """Write the templates of the account NAME into the folder DIR, a directory for each alias.
 
     What of these is there already is overwritten; everything else in DIR stays, and directories that are no template of
@@ -127,9 +127,9 @@ def pull(name: str | None, dir: str, as_json: bool) -> None:
 
 
 @template.command()
-@of_only_account_and("DIR")
+@database.of_only_account_and("DIR")
 @click.option("--dry-run", is_flag=True, help="Tell what would be stored; store nothing.")
-def push(name: str | None, dir: str, dry_run: bool, as_json: bool) -> None:
+def push(name: str, dir: str, dry_run: bool, as_json: bool) -> None:
     """Store the folder DIR as templates of the account NAME: a new version of each that differs, and no other.
 
     DIR has a directory for each alias: subject.txt (one line), text.txt and html.html, at least one of these two, and
@@ -144,6 +144,7 @@ def push(name: str | None, dir: str, dry_run: bool, as_json: bool) -> None:
     from appliance.feedback.unsubscribe import UnsubscribeLinks
 
     settings, folder = database.load_settings(), Path(dir)
+    database.check_usable(settings.server.data_dir, make=False)
     try:
         wanted, unknown = _read_folder(folder)
     except OSError as error:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, of_only_account, of_only_account_and
+from appliance.cli.options import config_option
 from appliance.cli.output import printable, record, show, show_record
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def webhook() -> None:
 
 
 @webhook.command("show")
-@of_only_account
-def show_one(name: str | None, as_json: bool) -> None:
+@database.of_only_account
+def show_one(name: str, as_json: bool) -> None:
     """Show the webhook of the account NAME. Its secret is not shown again.
 
     \b
@@ -37,7 +37,7 @@ def show_one(name: str | None, as_json: bool) -> None:
     """
 
     async def work(store: "Store") -> "tuple[Account, Webhook | None]":
-        account = await database.account_of(store, name)
+        account = await store.accounts.named(name)
         return account, await store.webhooks.of(account.id)
 
     account, found = database.run(work)
@@ -51,7 +51,7 @@ def show_one(name: str | None, as_json: bool) -> None:
 
 
 @webhook.command("set")
-@of_only_account_and("URL")
+@database.of_only_account_and("URL")
 @click.option(
     "--event",
     "events",
@@ -60,7 +60,7 @@ def show_one(name: str | None, as_json: bool) -> None:
     help="Post this; give it once for each. Else those it has, and at first delivered, bounced and failed.",
 )
 @click.option("--enable/--disable", "enabled", default=None, help="Whether anything is posted. Else as it is.")
-def set_url(name: str | None, url: str, events: tuple[str, ...], enabled: bool | None, as_json: bool) -> None:
+def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, as_json: bool) -> None:
     """Post the events of the account NAME to URL. The secret that signs them is shown only when it is made.
 
     \b
@@ -76,7 +76,7 @@ def set_url(name: str | None, url: str, events: tuple[str, ...], enabled: bool |
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, Webhook, str | None]":
-        account = await database.account_of(store, name)
+        account = await store.accounts.named(name)
         await _check_url(url, store, settings)
         known, outside = await store.webhooks.of(account.id), Outside()
         wanted = {f"email.{each}" for each in events} or set(RESULT_EVENTS if known is None else known.events)
@@ -98,8 +98,8 @@ def set_url(name: str | None, url: str, events: tuple[str, ...], enabled: bool |
 
 
 @webhook.command()
-@of_only_account
-def remove(name: str | None, as_json: bool) -> None:
+@database.of_only_account
+def remove(name: str, as_json: bool) -> None:
     """Delete the webhook of the account NAME, what waits for it, and its history.
 
     \b
@@ -108,7 +108,7 @@ def remove(name: str | None, as_json: bool) -> None:
     """
 
     async def work(store: "Store") -> "Account":
-        account = await database.account_of(store, name)
+        account = await store.accounts.named(name)
         await _existing(store, account)
         await store.webhooks.delete(account.id)
         return account
@@ -118,9 +118,9 @@ def remove(name: str | None, as_json: bool) -> None:
 
 
 @webhook.command()
-@of_only_account
+@database.of_only_account
 @click.option("--wait", is_flag=True, help="Wait for the first answer, and tell it.")
-def test(name: str | None, wait: bool, as_json: bool) -> None:
+def test(name: str, wait: bool, as_json: bool) -> None:
     """Have a test event posted to the webhook of the account NAME, at most every 15 seconds.
 
     A running server posts it within a few seconds. With --wait the exit code is 0 if the answer was a 2xx, else 1.
@@ -133,7 +133,7 @@ def test(name: str | None, wait: bool, as_json: bool) -> None:
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, WebhookDelivery, bool]":
-        account = await database.account_of(store, name)
+        account = await store.accounts.named(name)
         await _existing(store, account)
         posted, runs = await store.webhook_history.ping(account.id), await database.server_runs(store, settings)
         return account, await _attempted(store, account, posted) if wait and runs else posted, runs
