@@ -94,11 +94,13 @@ async def _result(store: "Store", settings: "Config", message_id: str, until: in
         (tried,), now = found.recipients, Outside().now()
         pools = await store.pools.views({tried.domain}, settings.warmup, found.account_id)
         explanation, status = standing(tried, pools[tried.domain], now, attempts), tried.recipient.status
-        if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or now >= until:
+        if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or not until:
             break
         if explanation != told and sys.stderr.isatty():
             click.echo(printable(f"{clock(now, now)} {explanation}"), err=True)
         told = explanation
+        if now >= until:
+            break
         await trio.sleep(ASK_EVERY)
     answer = {"id": message_id, "account": found.account_name, "from": found.message.sender}
     return answer | {"to": tried.recipient.email, "status": status.value, "explanation": explanation}

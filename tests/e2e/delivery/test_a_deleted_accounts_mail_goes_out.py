@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
 from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import NO_TLS, PASSWORD, Running, command
+
+pytestmark = pytest.mark.both_engines
 
 LATER = b"451 4.7.1 Greylisted\r\n"
 

@@ -2,16 +2,20 @@
 
 import json
 import os
+import pty
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import pytest
 import trio
 
 from tests.e2e.delivery.world import delays, world
 from tests.fakes.mx import FakeMx
 from tests.fork_client import fork
-from tests.running_appliance import Running, appliance
+from tests.running_appliance import Running, appliance, command
+
+pytestmark = pytest.mark.both_engines
 
 LATER = b"451 4.7.1 Greylisted\r\n"
 
@@ -58,3 +62,30 @@ def test_a_running_sandbox_takes_it(tmp_path: Path) -> None:
         assert (code, answer["status"]) == (0, "delivered")
         code, answer = sent(running, "bounce@example.net")
         assert (code, answer["status"]) == (1, "bounced")
+
+
+def test_a_terminal_gets_a_line_for_each_step(tmp_path: Path) -> None:
+    """What it waits for is told while it waits, and when the time is over."""
+    with appliance(tmp_path) as running:
+        command(running.config_file, "pause")
+        words = (
+            "send-test",
+            "--to",
+            "ada@example.net",
+            "--wait",
+            "--timeout",
+            "1",
+            "--config",
+            str(running.config_file),
+        )
+        ours, theirs = pty.openpty()
+        with (
+            TemporaryFile() as stdout,
+            os.fdopen(theirs, "wb", buffering=0) as terminal,
+            os.fdopen(ours, "rb") as shown,
+        ):
+            ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=terminal)
+            assert ran.wait(150) == 1
+            assert b" waiting: all mail is paused" in shown.readline()
+            stdout.seek(0)
+            assert b"waiting: all mail is paused" in stdout.read()

@@ -4,10 +4,14 @@ import os
 from pathlib import Path
 from tempfile import TemporaryFile
 
+import pytest
+
 from tests.e2e.webhooks.customer import Customer
 from tests.e2e.webhooks.test_deliveries import check_signature
 from tests.fork_client import fork
 from tests.running_appliance import command
+
+pytestmark = pytest.mark.both_engines
 
 
 def test_an_event_of_the_shell_arrives(customer: Customer) -> None:
