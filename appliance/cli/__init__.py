@@ -5,34 +5,62 @@ load the web server.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 
 from appliance import __version__
 from appliance.cli.account import account
 from appliance.cli.backup import backup, restore, verify
+from appliance.cli.completion import completion
 from appliance.cli.config import config
 from appliance.cli.credential import credential
+from appliance.cli.database import load_settings
 from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
 from appliance.cli.explain import explain
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
+from appliance.cli.messages import messages
 from appliance.cli.nodes import nodes
 from appliance.cli.options import config_option
 from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
+from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
+from appliance.cli.template import template
+from appliance.cli.webhook import webhook
 
 
-class _FlatGroup(click.Group):
-    """A group whose help lists the commands of its subgroups, too."""
+class _Program(click.Group):
+    """The group of all commands: its help lists those of its subgroups, too, and a bug is one line, not a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.invoked_subcommand == "serve":  # whose own log tells of it
+                raise
+            from appliance.cli.failures import unexpected
+
+            raise click.ClickException(unexpected(error, _data_dir())) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.get_short_help_str(90)) for name, command in leaves(self)])
+
+
+def _data_dir() -> Path | None:
+    """The data directory, if the settings can be read."""
+    try:
+        return load_settings().server.data_dir
+    except Exception:  # a bug is being told, which may be just there
+        return None
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -44,7 +72,7 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
-@click.group(cls=_FlatGroup)
+@click.group(cls=_Program)
 @click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
 @config_option
 def main() -> None:
@@ -66,8 +94,10 @@ def main() -> None:
 
     \b
     To see what becomes of mail, and what keeps it from arriving:
+      appliance send-test --to you@example.net --wait
       appliance queue
-      appliance explain MESSAGE
+      appliance messages --to ADDRESS
+      appliance explain MESSAGE|ADDRESS
       appliance doctor
 
     Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
@@ -75,7 +105,8 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, queue, explain)
-_COMMANDS += (pause, resume, nodes, backup, verify, restore, store, config, doctor, install, uninstall)
+_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, webhook, template)
+_COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
+_COMMANDS += (config, doctor, install, uninstall, completion)
 for _command in _COMMANDS:
     main.add_command(_command)

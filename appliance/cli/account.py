@@ -1,4 +1,4 @@
-"""`appliance account …`: creates, lists, limits and suspends accounts."""
+"""`appliance account …`: creates, lists, limits, suspends and deletes accounts."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -202,6 +202,32 @@ def change_role(name: str, role: str, as_json: bool) -> None:
 
     row = _changed(name, lambda store, found: store.accounts.set_role(found.id, Role(role)))
     show(as_json, {"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
+
+
+@account.command()
+@of_account
+@click.option("--yes", "confirmed", type=PRINTABLE, metavar="NAME", help="The name once more, instead of being asked.")
+def delete(name: str, confirmed: str | None, as_json: bool) -> None:
+    """Delete the account NAME for good: its user, API keys, SMTP credentials, domains and webhook stop at once.
+
+    What it has queued still goes out, and its ledger is kept; its messages go with their time, as all do. Name and
+    address may be used for a new account. To stop an account for a while: appliance account suspend
+
+    \b
+    Examples:
+      appliance account delete acme
+      appliance account delete acme --yes acme
+    """
+    row = _changed(name)
+    if confirmed is None:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise click.UsageError(f"Missing option '--yes': give the name once more, as --yes {name}")
+        confirmed = click.prompt(f"This cannot be undone. Type the name to delete account {name}", err=True)
+    if confirmed != name:
+        raise click.ClickException(f"{confirmed!r} is not the name {name!r}: nothing was deleted")
+    database.run_for(name, lambda store, account_id: store.accounts.delete(account_id))
+    answer = {"id": row["id"], "name": name, "email": row["email"], "deleted": True}
+    show(as_json, answer, f"Deleted account {name}. What it has queued still goes out.")
 
 
 @account.command("password")

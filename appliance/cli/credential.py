@@ -3,7 +3,7 @@
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, config_option, of_account
+from appliance.cli.options import config_option
 from appliance.cli.output import record, show, show_list, show_record
 
 CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
@@ -16,7 +16,7 @@ def credential() -> None:
 
 
 @credential.command()
-@of_account
+@database.of_only_account
 def create(name: str, as_json: bool) -> None:
     """Create an SMTP credential for the account NAME. Its password is shown only now.
 
@@ -31,7 +31,7 @@ def create(name: str, as_json: bool) -> None:
 
 
 @credential.command("list")
-@of_account
+@database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
     """List the SMTP credentials of the account NAME, revoked ones too.
 
@@ -46,8 +46,7 @@ def list_all(name: str, as_json: bool) -> None:
 
 
 @credential.command()
-@of_account
-@click.argument("username", type=PRINTABLE)
+@database.of_only_account_and("USERNAME")
 def revoke(name: str, username: str, as_json: bool) -> None:
     """Stop the SMTP credential USERNAME of the account NAME from working, for good.
 

@@ -1,14 +1,18 @@
-"""The database during one command: opens it, does one thing, and turns every refusal into one line."""
+"""The database during one command: opens it, does one thing, and turns every refusal into one line.
+
+A command for one account need not be told which where there is only one: that is looked up here.
+"""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from appliance.cli.options import named_config
+from appliance.cli.options import PRINTABLE, common, named_config
 from appliance.cli.output import system_text
 
 if TYPE_CHECKING:
@@ -16,6 +20,11 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+# In ctx.meta, which a command shares with its groups.
+_SETTINGS = "appliance.settings"
+_STAYS_ROOT = "appliance.stays_root"
 
 
 @contextmanager
@@ -46,13 +55,19 @@ def explained(settings: "Config") -> Iterator[None]:
 
 
 def load_settings() -> "Config":
+    """The settings, which one command reads once: as root, if that runs it, and with one note."""
     from appliance.config.load import load
-    from appliance.config.settings import ConfigError
+    from appliance.config.settings import Config, ConfigError
 
+    meta = click.get_current_context().meta
+    if isinstance(known := meta.get(_SETTINGS), Config):
+        return known
     try:
-        return load(named_config(), os.environ, Path.cwd(), lambda text: click.echo(f"Note: {text}.", err=True))
+        found = load(named_config(), os.environ, Path.cwd(), lambda text: click.echo(f"Note: {text}.", err=True))
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
+    meta[_SETTINGS] = found
+    return found
 
 
 def run(
@@ -103,25 +118,87 @@ def _not_installed(settings: "Config") -> str:
     )
 
 
-def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]") -> T:
+def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
     """The same for the account of that name, whose id `work` gets."""
 
     async def of_account(store: "Store") -> T:
         return await work(store, (await store.accounts.named(name)).id)
 
-    return run(of_account)
+    return run(of_account, settings=settings)
 
 
-def prepare(settings: "Config", *, make: bool = False, stay_root: bool = False) -> None:
+async def installation_key(store: "Store", settings: "Config") -> bytes:
+    """The key that seals the installation's secrets, made if there is none yet."""
+    from appliance.keys.installation_key import shared_key
+    from appliance.keys.keyfile import load_or_create
+
+    data_dir = settings.server.data_dir
+    return await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
+
+
+async def server_runs(store: "Store", settings: "Config") -> bool:
+    """Whether a server works on this database now, or a node of several."""
+    from appliance.system.instance_lock import is_running
+
+    if settings.store.url:
+        return bool(await store.engine.hosts())
+    return is_running(settings.server.data_dir)
+
+
+def of_only_account(command: F) -> F:
+    """Add the argument [NAME], which the only account need not give, --config and --json."""
+
+    @wraps(command)
+    def called(name: str | None, **rest: Any) -> Any:
+        return command(name=_only(name), **rest)
+
+    return cast(F, click.argument("name", type=PRINTABLE, required=False)(common(called)))
+
+
+def of_only_account_and(what: str) -> Callable[[F], F]:
+    """The same with one more argument, which the command gets by its name in lower case."""
+
+    def decorated(command: F) -> F:
+        @wraps(command)
+        def called(words: tuple[str, ...], **rest: Any) -> Any:
+            if len(words) > 2:
+                raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
+            *name, last = words
+            return command(name=_only(*name), **{what.lower(): last}, **rest)
+
+        argument = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
+        return cast(F, argument(common(called)))
+
+    return decorated
+
+
+def _only(name: str | None = None) -> str:
+    """The name that was given, or that of the only account."""
+    if name is not None:
+        return name
+    found = run(lambda store: store.accounts.page("", 2))
+    if not found:
+        raise click.ClickException("there is no account yet: `appliance account create` makes one")
+    if len(found) > 1:
+        raise click.ClickException("there are several accounts: name one of `appliance account list`")
+    return found[0].name
+
+
+def stay_root() -> None:
+    """Have this command stay root if it is: it works on files that may lie where only root may go."""
+    click.get_current_context().meta[_STAYS_ROOT] = True
+
+
+def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: check that this user may, and complete an interrupted restore.
 
-    Root becomes the directory's owner, unless `stay_root`.
+    Root becomes the owner of the directory.
     """
     from appliance.backup.unfinished import settle
     from appliance.system.ownership import become_owner
 
     data_dir = settings.server.data_dir
-    if not stay_root and data_dir.is_dir():
+    if data_dir.is_dir() and not click.get_current_context().meta.get(_STAYS_ROOT):
         become_owner(data_dir)
     check_usable(data_dir, make=make)
     with explained(settings):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, config_option, of_account
+from appliance.cli.options import PRINTABLE, config_option
 from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ RECORD_FIELDS = ("name", "type", "value", "purpose")
 DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
 DOMAIN_FIELDS = (*DOMAIN_COLUMNS, "return_path", "return_path_at")
 
-domain_argument = click.argument("domain", type=PRINTABLE)
-
 
 @click.group()
 @config_option
@@ -39,8 +37,7 @@ def domain() -> None:
     metavar="NAME",
     help="Where bounces are to come back to, a name below DOMAIN; at first bounces.DOMAIN.",
 )
-@of_account
-@domain_argument
+@database.of_only_account_and("DOMAIN")
 def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
     """Let the account NAME send from DOMAIN, at once, and make the keys that sign its mail.
 
@@ -72,7 +69,7 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 
 
 @domain.command("list")
-@of_account
+@database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
     """List the domains of the account NAME.
 
@@ -86,8 +83,7 @@ def list_all(name: str, as_json: bool) -> None:
 
 
 @domain.command()
-@of_account
-@domain_argument
+@database.of_only_account_and("DOMAIN")
 def remove(name: str, domain: str, as_json: bool) -> None:
     """Let the account NAME send from DOMAIN no more. What is queued already still goes out, signed.
 
@@ -108,8 +104,7 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 
 
 @domain.command("records")
-@of_account
-@domain_argument
+@database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str, as_json: bool) -> None:
     """Show the records to publish in DNS for DOMAIN of the account NAME.
 
@@ -124,8 +119,7 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
 
 @domain.command()
 @click.option("--now", is_flag=True, help="Let the new keys sign at once, before DNS shows them: the old ones leaked.")
-@of_account
-@domain_argument
+@database.of_only_account_and("DOMAIN")
 def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
     """Make new keys for the mail of DOMAIN of the account NAME, which sign once DNS shows them.
 
@@ -145,8 +139,7 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
 
 
 @domain.command()
-@of_account
-@domain_argument
+@database.of_only_account_and("DOMAIN")
 def verify(name: str, domain: str, as_json: bool) -> None:
     """Ask DNS whether the records of DOMAIN of the account NAME are published as they should be.
 
@@ -203,13 +196,9 @@ async def _registered(store: "Store", account: str, account_id: str, domain: str
 
 async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
     from appliance.keys.dkim_keys import SigningKeys
-    from appliance.keys.installation_key import shared_key
-    from appliance.keys.keyfile import load_or_create
     from appliance.outside import Outside
 
-    data_dir = settings.server.data_dir
-    key = await shared_key(data_dir, store) if settings.store.url else load_or_create(data_dir)
-    return SigningKeys(store, Outside(), key)
+    return SigningKeys(store, Outside(), await database.installation_key(store, settings))
 
 
 async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":

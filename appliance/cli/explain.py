@@ -1,10 +1,12 @@
-"""`appliance explain`: the state of each recipient of a message, and why."""
+"""`appliance explain`: the state of each recipient of a message, or of the mail to an address, and why."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
+from appliance.cli.messages import SEARCH_SECONDS
 from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import printable, record, show
 from appliance.times import rfc3339
@@ -12,35 +14,98 @@ from appliance.times import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.model.mail import Attempt, MessageRecord, TriedRecipient
+    from appliance.config.settings import Config
+    from appliance.model.mail import Attempt, MessageRecord, Suppression, TriedRecipient
     from appliance.model.queue import PoolView
     from appliance.store import Store
 
+    _Explained = tuple[MessageRecord, dict[str, PoolView]]
+
+
+MESSAGES_EXPLAINED = 10  # of an address
+
 
 @click.command()
-@click.argument("message", type=PRINTABLE)
+@click.argument("what", type=PRINTABLE, metavar="MESSAGE|ADDRESS")
 @click.option("--dialogue", is_flag=True, help="Show every line that was said to a mail server and by it.")
 @common
-def explain(message: str, dialogue: bool, as_json: bool) -> None:
+def explain(what: str, dialogue: bool, as_json: bool) -> None:
     """Tell where each recipient of MESSAGE stands, why, and when it is tried next. Times are UTC.
+
+    Of an ADDRESS: whether it is suppressed, and what to do; and where the ten newest messages to it stand, of all
+    accounts. It searches for about ten seconds at most, and says how far back it came.
 
     \b
     Examples:
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --dialogue
+      appliance explain ada@example.net
     """
     settings = database.load_settings()
+    allowed = len(settings.delivery.retry_delays) + 1
+    if "@" in what:
+        _explain_address(what, settings, allowed, dialogue=dialogue, as_json=as_json)
+        return
 
-    async def work(store: "Store") -> "tuple[MessageRecord, dict[str, PoolView]]":
-        found = await store.records.of(message)
-        if found is None:
-            raise click.ClickException(f"there is no message {message!r}")
-        domains = {tried.domain for tried in found.recipients}
-        return found, await store.pools.views(domains, settings.warmup, found.account_id)
+    async def work(store: "Store") -> "_Explained":
+        if (found := await _explained(store, settings, what)) is None:
+            raise click.ClickException(f"there is no message {what!r}")
+        return found
 
     found, pools = database.run(work, settings=settings)
-    answer = _answer(found, pools, len(settings.delivery.retry_delays) + 1, dialogue=dialogue)
+    answer = _answer(found, pools, allowed, dialogue=dialogue)
     show(as_json, answer, "\n".join(map(printable, _lines(found, answer, dialogue=dialogue))))
+
+
+async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":
+    if (found := await store.records.of(message_id)) is None:
+        return None
+    domains = {tried.domain for tried in found.recipients}
+    return found, await store.pools.views(domains, settings.warmup, found.account_id)
+
+
+def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool, as_json: bool) -> None:
+    from appliance.intake.account_rules import searched_recipient
+    from appliance.message.addresses import parse
+    from appliance.model.dashboard import MailFilter
+    from appliance.outside import Outside
+    from appliance.report import explain as words
+
+    with database.refusals():
+        address = parse(text, "address")
+    wanted = MailFilter(recipient=searched_recipient(address.wire))
+
+    async def work(store: "Store") -> "tuple[list[tuple[str, Suppression]], list[_Explained], int | None]":
+        accounts = [each.id for each in await store.accounts.all()]
+        found = await store.mail_log.newest(accounts, wanted, MESSAGES_EXPLAINED, SEARCH_SECONDS)
+        explained = [await _explained(store, settings, message.id) for _, message in found.messages]
+        listed = await store.suppressions.of_address(address.key)
+        return listed, [each for each in explained if each is not None], found.searched_to
+
+    listed, explained, searched_to = database.run(work, settings=settings)
+    now, messages, lines = Outside().now(), list[dict[str, Any]](), list[str]()
+    for account, entry in listed:
+        lines += [f"{entry.address} is {words.suppressed(entry, account, now)}"]
+        lines += [f"  {words.suppression_advice(entry, account)}"]
+    if not listed:
+        lines.append(f"{address.key} is not suppressed")
+    for found, pools in explained:
+        own = tuple(each for each in found.recipients if searched_recipient(each.recipient.email) == wanted.recipient)
+        found = replace(found, recipients=own)
+        messages.append(_answer(found, pools, allowed, dialogue=dialogue))
+        lines += ["", *_lines(found, messages[-1], dialogue=dialogue)]
+    if not explained:
+        lines.append("no message to it is known")
+    if searched_to is not None:
+        lines += ["", f"searched back to {rfc3339(searched_to)} only"]
+    suppressions = [
+        {"account": account, **record(entry, "reason", "origin", "created_at")}
+        | {"list": entry.mail_list or None, "advice": words.suppression_advice(entry, account)}
+        for account, entry in listed
+    ]
+    answer: dict[str, Any] = {"address": address.key, "suppressions": suppressions, "messages": messages}
+    answer["searched_to"] = None if searched_to is None else rfc3339(searched_to)
+    show(as_json, answer, "\n".join(map(printable, lines)))
 
 
 def _answer(found: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:

@@ -1,18 +1,26 @@
-"""One line for every failure to start or go on that an operator can repair; None for a bug."""
+"""One line for every failure to start or go on: what an operator can repair, or where the details of a bug are."""
 
 import errno
+import os
+import secrets
 import shutil
+import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from appliance.backup.unfinished import RestoreInterrupted
+from appliance.cli.output import printable
 from appliance.config.settings import Config, ConfigError
 from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.local_addresses import bind_error, binds
+from appliance.outside import Outside
 from appliance.store import FILE_NAME, CopyWaits, DatabaseRefused, NewerDatabase, UnfinishedCopy, UpgradeRefused
 from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning
+from appliance.times import rfc3339
 
 # What the operating system says about an address that cannot be had, without saying which one.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
@@ -22,13 +30,47 @@ _ADVICE = {
     errno.EACCES: "ports below 1024 need the right to use them, which the systemd service has; else change {key}",
 }
 
+FAILURES_FILE = "failures.log"  # in the data directory
+FAILURES_KEPT = 1024 * 1024  # bytes, after which it begins anew
+SHOWN = 300  # characters of a bug's own words
 LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 
 
 def explain(error: BaseException, config: Config) -> str | None:
-    """The line for this failure; None when it is a bug, which deserves its traceback."""
+    """The line for this failure; None when it is a bug."""
     lines = [_line(leaf, config) for leaf in leaves(error)]
     return lines[0] if lines and None not in lines else None
+
+
+def unexpected(error: BaseException, data_dir: Path | None) -> str:
+    """The line for a bug, whose details go into a file that the line names."""
+    reference = secrets.token_hex(4)
+    details = "".join(traceback.format_exception(error))
+    first = next(leaves(error), error)
+    text = " ".join(f"{type(first).__name__}: {first}".split())[:SHOWN]
+    try:
+        file = str(_write_details(data_dir, f"---- {rfc3339(Outside().now())} {reference} {sys.argv[1:3]}\n{details}"))
+    except OSError as cause:
+        file = f"nowhere ({error_text(cause)})"
+    return f"an unexpected failure, which is a bug: {printable(text)}; details in {file}, reference {reference}"
+
+
+def _write_details(data_dir: Path | None, entry: str) -> Path:
+    """Into the data directory, if that is this user's, else into a new temporary file."""
+    try:
+        if data_dir is not None and data_dir.stat().st_uid == os.geteuid():
+            file = data_dir / FAILURES_FILE
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            is_long = file.exists() and file.stat().st_size > FAILURES_KEPT
+            with open(os.open(file, flags | (os.O_TRUNC if is_long else 0), 0o600), "w", errors="replace") as opened:
+                opened.write(entry)
+            return file
+    except OSError:
+        pass  # elsewhere, then
+    descriptor, name = tempfile.mkstemp(prefix="appliance-failure-", suffix=".log")
+    with open(descriptor, "w", errors="replace") as opened:
+        opened.write(entry)
+    return Path(name)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:

@@ -22,7 +22,7 @@ def key() -> None:
 
 
 @key.command()
-@click.argument("name", type=PRINTABLE)
+@database.of_only_account
 @click.option("--test", is_flag=True, help="Its messages cost nothing and never leave the machine.")
 @click.option(
     "--scope",
@@ -31,7 +31,6 @@ def key() -> None:
     show_default=True,
     help="Only send, or also read what became of messages.",
 )
-@common
 def create(name: str, test: bool, scope: str, as_json: bool) -> None:
     """Create an API key for the account NAME. The key itself is shown only now.
 

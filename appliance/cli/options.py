@@ -1,15 +1,20 @@
 """Options and argument types that all commands share."""
 
 import re
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
+
+from appliance.times import DAY, HOUR, MINUTE, SECOND
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONFIG = "appliance.config"  # in ctx.meta, which a command shares with its groups
+LATEST = 2**53  # microseconds, in the year 2255: what an id has bits for
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
 
 
@@ -73,9 +78,32 @@ class NumberOr(click.ParamType[str | int]):
         return int(value)
 
 
+class TimeAgo(click.ParamType[int]):
+    """A span until now, a date, or a time of UTC; as microseconds since 1970."""
+
+    name = "time"
+    span = re.compile(r"([0-9]{1,6})([mhdw])")
+    units: ClassVar = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The time; the clock is read here."""
+        if isinstance(value, int):
+            return value
+        now = time.time_ns() // 1000
+        if found := self.span.fullmatch(value):
+            return max(0, now - int(found[1]) * self.units[found[2]])
+        try:
+            moment = datetime.fromisoformat(value)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither a span such as 30m, 12h or 2d, nor a date such as 2026-11-15", param, ctx)
+        return min(max(0, round(seconds * SECOND)), LATEST)
+
+
 def number(value: str | int) -> int | None:
     """The number of a NumberOr; None for its word."""
     return value if isinstance(value, int) else None
 
 
 PRINTABLE = Text()
+TIME_AGO = TimeAgo()

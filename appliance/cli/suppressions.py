@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option, of_account
+from appliance.cli.options import PRINTABLE, config_option
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ SUPPRESSION_COLUMNS = {"address": "ADDRESS", "origin": "ORIGIN", "reason": "REAS
 ROWS_AT_A_TIME = 1_000
 LINE_BYTES = 1_000  # of an imported line: an address and a reason
 
-address_argument = click.argument("address", type=PRINTABLE)
-
 
 @click.group()
 @config_option
@@ -29,7 +27,7 @@ def suppressions() -> None:
 
 
 @suppressions.command("list")
-@of_account
+@database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
     """List the suppressed addresses of the account NAME.
 
@@ -44,8 +42,7 @@ def list_all(name: str, as_json: bool) -> None:
 
 
 @suppressions.command()
-@of_account
-@address_argument
+@database.of_only_account_and("ADDRESS")
 @click.option("--reason", type=PRINTABLE, default="added by hand", show_default=True, help="Shown beside the address.")
 def add(name: str, address: str, reason: str, as_json: bool) -> None:
     """Let the account NAME send to ADDRESS no more; an address that is listed already keeps its reason.
@@ -61,8 +58,7 @@ def add(name: str, address: str, reason: str, as_json: bool) -> None:
 
 
 @suppressions.command()
-@of_account
-@address_argument
+@database.of_only_account_and("ADDRESS")
 def remove(name: str, address: str, as_json: bool) -> None:
     """Let the account NAME send to ADDRESS again.
 
@@ -76,10 +72,8 @@ def remove(name: str, address: str, as_json: bool) -> None:
 
 
 @suppressions.command("import")
-@click.argument("name", type=PRINTABLE)
-@click.argument("file", type=click.File("rb"))
-@common
-def import_file(name: str, file: IO[bytes], as_json: bool) -> None:
+@database.of_only_account_and("FILE")
+def import_file(name: str, file: str, as_json: bool) -> None:
     """Suppress every address of FILE (`-`: standard input) for the account NAME.
 
     FILE has an address a line, or is CSV whose first column is the address and whose second, if any, the reason; a
@@ -92,7 +86,8 @@ def import_file(name: str, file: IO[bytes], as_json: bool) -> None:
     """
     from appliance.model.mail import SuppressionOrigin
 
-    wanted = dict(_read(file))
+    opened: IO[bytes] = click.File("rb")(file, ctx=click.get_current_context())
+    wanted = dict(_read(opened))
 
     async def work(store: "Store", account_id: str) -> int:
         entries, added = list(wanted.items()), 0
@@ -109,7 +104,7 @@ def import_file(name: str, file: IO[bytes], as_json: bool) -> None:
 
 
 @suppressions.command()
-@of_account
+@database.of_only_account
 def export(name: str, as_json: bool) -> None:
     """Write the suppressed addresses of the account NAME as CSV: address, reason, origin, since.
 

@@ -245,6 +245,7 @@ class Scheduler:
                 newer = await self.store.queue_control.version()
                 if version not in (None, newer):
                     self.new_mail.request_poll()
+                    self.store.new_simulated_mail.set()
                 version = newer
                 await self.limiters.publish(self._pending, self._in_flight.told())
             await trio.sleep(self.intervals.publish)

@@ -113,6 +113,10 @@ T = TypeVar("T")
 
 # ---- accepting
 
+# Of a test message, unless its sender says otherwise.
+TEST_SUBJECT = "A test message"
+TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
+
 ONE_AT_A_TIME = 1024 * 1024  # bytes: memory is to hold one message as large as this
 
 _ENCODER = msgspec.json.Encoder()
@@ -425,6 +429,13 @@ def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: St
         return None
     linked = lists_of([tag for tag in content.tags if tag in caller.unsubscribe_tags], alias)
     return linked[0] if linked else None
+
+
+def test_sender(caller: Caller) -> str:
+    """From whom a test message is, unless its sender says so."""
+    if not caller.domains:
+        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
+    return f"test@{min(caller.domains)}"
 
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:

@@ -38,6 +38,21 @@ def domain_name(text: str) -> str:
     return address.domain
 
 
+def searched_sender(text: str) -> str:
+    """A sender as a search compares it: lower case of ASCII letters only, as the store has it."""
+    return text.encode("utf-8", "replace").lower().decode()
+
+
+def searched_recipient(text: str) -> str:
+    """A recipient, or a recipients' domain, as a search compares it: its domain in A-labels."""
+    local, at, domain = text.rpartition("@")
+    try:
+        domain = domain_name(domain)
+    except Refused:
+        domain = searched_sender(domain)
+    return searched_sender(local) + at + domain
+
+
 def return_path(text: str, domain: str) -> str:
     """The name that what comes back of a domain's mail is sent to.
 

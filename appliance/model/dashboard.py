@@ -60,6 +60,17 @@ class MailPage:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundMail:
+    """The newest messages of several accounts, each with its account's id; `searched_to` tells of an unfinished search.
+
+    Nothing that was accepted after that time is missing; what is older was not looked at.
+    """
+
+    messages: tuple[tuple[str, ListedMessage], ...]
+    searched_to: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MessageFacts:
     """What the page of a message shows beside the message's own record."""
 

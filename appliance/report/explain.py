@@ -6,7 +6,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from appliance.model.mail import Attempt, OutgoingSession, RecipientStatus, TriedRecipient
+from appliance.model.mail import (
+    Attempt,
+    OutgoingSession,
+    RecipientStatus,
+    Suppression,
+    SuppressionOrigin,
+    TriedRecipient,
+)
 from appliance.model.queue import PoolHold, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
@@ -174,6 +181,33 @@ def _said(attempt: Attempt) -> str:
 
 def _count(attempts: int) -> str:
     return "1 attempt" if attempts == 1 else f"{attempts} attempts"
+
+
+# ---- a suppressed address
+
+_WHY_LISTED = {
+    SuppressionOrigin.BOUNCE: "its server said for good that it takes no mail for it: correct the address",
+    SuppressionOrigin.LATE_BOUNCE: "it bounced by mail after its server had taken the message: correct the address",
+    SuppressionOrigin.COMPLAINT: "the recipient reported a message as spam: send to it only if they ask for it",
+    SuppressionOrigin.UNSUBSCRIBE: "the recipient unsubscribed, and gets only other messages",
+    SuppressionOrigin.MANUAL: "it was listed by hand",
+    SuppressionOrigin.IMPORT: "it came with an imported list",
+}
+
+
+def suppressed(entry: Suppression, account: str, now: int) -> str:
+    """That an address is suppressed for an account, since when, and what put it on the list."""
+    what = f" ({entry.reason})" if entry.mail_list else f": {entry.reason}"
+    origin = entry.origin.value.replace("_", " ")
+    return f"suppressed for {account} since {clock(entry.created_at, now)} by {origin}{what}"
+
+
+def suppression_advice(entry: Suppression, account: str) -> str:
+    """What to do about a suppressed address."""
+    if entry.mail_list:
+        return _WHY_LISTED[entry.origin]
+    again = f"`appliance suppressions remove {account} {entry.address}` lets mail go to it again"
+    return f"{_WHY_LISTED[entry.origin]}; {again}"
 
 
 # ---- an attempt

@@ -1,6 +1,7 @@
 """Accounts with their balance and ledger, suspension and daily cap, the users who log in, and the first account of all.
 
-Invariant: the lines of a ledger, in the order of their ids, add up to the balance.
+Invariant: the lines of a ledger, in the order of their ids, add up to the balance. A deleted account has no user, so
+nothing here finds it; its row stays, for its ledger and its mail.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, 
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
+from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
 MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added later
@@ -48,6 +50,17 @@ _USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash,
 _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
     WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
+# What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
+_DELETE_STEPS = (
+    "DELETE FROM sessions WHERE user_id IN (SELECT id FROM users WHERE account_id = :account_id)",
+    "DELETE FROM users WHERE account_id = :account_id",
+    "UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
+    "UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
+    """UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL
+        WHERE account_id = :account_id AND removed_at IS NULL""",
+    DELETE_WEBHOOK,
+    "UPDATE accounts SET suspended = 1, name = name || ' (deleted, ' || id || ')' WHERE id = :account_id",
+)
 _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.expires_at > :now"
 
 
@@ -168,6 +181,16 @@ class Accounts(StorePart):
     async def set_suspended(self, account_id: str, suspended: bool) -> None:
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
+    async def delete(self, account_id: str) -> None:
+        """End an account for good: nothing of it may log in, send or be posted to. What is queued still goes out."""
+        row = {"account_id": account_id, "now": self.outside.now()}
+
+        def work(tx: Tx) -> None:
+            for step in _DELETE_STEPS:
+                run(tx, step, row)
+
+        await self.engine.write(work)
+
     async def set_role(self, account_id: str, role: Role) -> None:
         """Give the account's user another role; tokens that were given with the former one end."""
         await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
@@ -243,7 +266,8 @@ def _account(
 
 # ---- the first account of an installation
 
-_ANY_ACCOUNT = "SELECT name FROM accounts ORDER BY created_at LIMIT 1"
+_ANY_ACCOUNT = """SELECT a.name FROM accounts a JOIN users u ON u.account_id = a.id
+    ORDER BY a.created_at LIMIT 1"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Finds messages of an account, newest first, for the dashboard's list and a message's page.
+"""Finds messages, newest first, for the dashboard's list, a message's page and the command line.
 
 Without a filter a page is a look-up by index. Failed and test messages have an index of their own. Everything else is
 searched block by block, for a bounded time: a page then may hold few messages or none, and says where to go on. An
@@ -6,7 +6,7 @@ index by recipient would make that faster, and every message dearer: its rows wo
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from appliance.model.dashboard import ListedMessage, MailFilter, MailPage, MessageFacts
+from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, Source
+from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
 from appliance.store.messages import read_mime
 
@@ -90,6 +91,38 @@ class MailLog(StorePart):
             return await self.engine.snapshot(lambda tx: search.run(tx, inf, self.clock))
         seconds = inf if wanted == MailFilter() else SEARCH_TIME
         return await self.engine.scan(lambda tx: search.run(tx, self.clock() + seconds, self.clock), account_id)
+
+    async def newest(
+        self,
+        account_ids: Iterable[str],
+        wanted: MailFilter,
+        most: int,
+        seconds: float,
+        *,
+        since: int = 0,
+        until: int | None = None,
+    ) -> FoundMail:
+        """The newest messages of these accounts that match, accepted from `since` on and before `until`.
+
+        Reads page after page of the account that is least far back, until no newer message can be missing, or about so
+        many seconds are over.
+        """
+        end, first_id = self.clock() + seconds, identifier_from("msg", since)
+        start = identifier_from("msg", self.outside.now() + 1 if until is None else until)
+        reached, found, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
+        while reached:
+            account_id = max(reached, key=reached.__getitem__)
+            if len(found) == most and found[-1][1].id >= reached[account_id]:
+                break
+            if reading and self.clock() >= end:
+                return FoundMail(tuple(found), identifier_time(reached[account_id]))
+            reading = True
+            page = await self.page(account_id, wanted, reached.pop(account_id), most, off_loop=True)
+            found += [(account_id, each) for each in page.messages if each.id >= first_id]
+            found = sorted(found, key=lambda each: each[1].id, reverse=True)[:most]
+            if page.next is not None and page.next > first_id:
+                reached[account_id] = page.next
+        return FoundMail(tuple(found), None)
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""

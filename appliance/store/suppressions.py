@@ -24,6 +24,15 @@ _LIST = """SELECT address, reason, created_at, origin, list FROM (
         WHERE account_id = :account_id AND (address, list) > (:after, :after_list)
         ORDER BY address, list LIMIT :most) AS of_lists
     ORDER BY address, list LIMIT :most"""
+# From each account with a user (a deleted one has none) to its entry, as SQLite has to be told: no index is by address
+# alone.
+_OF_ADDRESS = """SELECT a.name, s.address, s.reason, s.created_at, s.origin, '' AS list
+    FROM users u JOIN accounts a ON a.id = u.account_id
+    CROSS JOIN suppressions s ON s.account_id = u.account_id AND s.address = :address
+    UNION ALL SELECT a.name, s.address, 'unsubscribed' AS reason, s.created_at, 'unsubscribe' AS origin, s.list
+    FROM users u JOIN accounts a ON a.id = u.account_id
+    CROSS JOIN unsubscriptions s ON s.account_id = u.account_id AND s.address = :address
+    ORDER BY 1, 6"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
@@ -80,6 +89,11 @@ class Suppressions(StorePart):
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
         wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
         return await self.engine.all(_entry, _LIST, wanted)
+
+    async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
+        """What is listed of an address, each with the name of the account."""
+        found = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
+        return [(name, _entry(*entry)) for name, *entry in found]
 
     async def remove(self, account_id: str, address: str) -> None:
         def work(tx: Tx) -> bool:

@@ -40,7 +40,7 @@ _UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabl
 _INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
     VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608
 # Its log may be long: the row stays for retention to find that by, without its secret.
-_DELETE = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
+DELETE_WEBHOOK = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
 _SIGN_WITH = """UPDATE webhooks SET secret = :secret, secret_hint = :secret_hint, updated_at = :now
     WHERE account_id = :account_id AND id = :id RETURNING id"""
@@ -78,7 +78,7 @@ class WebhookStore(StorePart):
 
     async def delete(self, account_id: str) -> None:
         """Forget the account's webhook, all that waits for it, and its log."""
-        if not await self.engine.change(_DELETE, {"account_id": account_id}):
+        if not await self.engine.change(DELETE_WEBHOOK, {"account_id": account_id}):
             raise _none()
 
 

@@ -1,7 +1,7 @@
 """Commands that root runs leave no file in the data directory that its owner, the service's user, could not open.
 
-Most commands become that user. `backup` and `restore` stay root, since they read and write a file that may lie where
-only root may go; what they create in the data directory gets its owner.
+Most commands become that user. `backup`, `restore` and `template` stay root, since they read and write files that may
+lie where only root may go; what they create in the data directory gets its owner, which SQLite sees to for its files.
 """
 
 import os

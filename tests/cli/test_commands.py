@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
-ELSEWHERE |= {"config path", "config check", "config show"}
+ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook test"}
+ELSEWHERE |= {f"template {verb}" for verb in ("list", "show", "pull", "push", "remove")}
+ELSEWHERE |= {"account delete", "completion", "messages", "send-test", "config path", "config check", "config show"}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 
@@ -589,7 +591,7 @@ def test_the_version_is_told() -> None:
 
 def test_unknown_words_are_wrong_usage() -> None:
     """A command or option that is not there exits 2."""
-    for words in (["acount"], ["account", "delete"], ["account", "list", "--jsn"], ["serve", "now"]):
+    for words in (["acount"], ["account", "erase"], ["account", "list", "--jsn"], ["serve", "now"]):
         assert CliRunner().invoke(main, words).exit_code == 2
 
 

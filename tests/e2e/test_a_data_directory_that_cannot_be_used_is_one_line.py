@@ -46,6 +46,7 @@ COMMANDS = {
     "account credit": ("demo", "5"),
     "account cap": ("demo", "5"),
     "account role": ("demo", "admin"),
+    "account delete": ("demo", "--yes", "demo"),
     "domain add": ("demo", "example.org"),
     "domain list": ("demo",),
     "domain remove": ("demo", "example.com"),
@@ -63,12 +64,23 @@ COMMANDS = {
     "suppressions remove": ("demo", "ada@example.net"),
     "suppressions import": ("demo", "/dev/null"),
     "suppressions export": ("demo",),
+    "webhook show": ("demo",),
+    "webhook set": ("demo", "https://1.1.1.1/"),
+    "webhook remove": ("demo",),
+    "webhook test": ("demo",),
+    "template list": ("demo",),
+    "template show": ("demo", "welcome"),
+    "template pull": ("demo", "."),
+    "template push": ("demo", "/dev"),
+    "template remove": ("demo", "welcome"),
     "queue show": (),
     "queue retry": ("--pool", "google"),
     "queue cancel": ("msg_1",),
     "queue pause": ("google",),
     "queue resume": ("google",),
+    "messages": (),
     "explain": ("msg_1",),
+    "send-test": ("demo", "--to", "ada@example.net"),
     "pause": (),
     "resume": (),
     "backup": ("saved.tar",),
@@ -87,6 +99,7 @@ ELSEWHERE = {
     "config path",
     "config check",
     "config show",
+    "completion",
 }
 SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
 
@@ -259,6 +272,8 @@ def test_a_command_of_root_acts_as_the_owner() -> None:
             ("account", "list"),
             ("restore", str(saved), "--force"),
             ("key", "create", "demo"),
+            ("template", "pull", str(safe / "templates")),
+            ("template", "push", str(safe)),
         ):
             assert ran(directory, 0, *words) == (0, "")
             owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}

@@ -5,7 +5,8 @@ from itertools import accumulate
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, LedgerKind, Role
+from appliance.model.mail import Account, LedgerKind, Role, Scope
+from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.store import Store
 from appliance.store.accounts import MAX_CREDITS
 from tests.store.samples import CREDITS, HASH, Clock, Messages
@@ -196,3 +197,31 @@ async def test_the_first_account_is_made_once(store: Store) -> None:
     again = await store.first_start.create(name="b", email="b@example.org", password_hash=HASH, domain="x.example")
     assert again is None
     assert [account.name for account in await store.accounts.all()] == ["first"]
+
+
+async def test_a_deleted_account_can_do_nothing_and_keeps_its_books(store: Store, account: Account) -> None:
+    """Login, key, credential, domain and webhook end together; the ledger stays; name and address are free again."""
+    secret = SealedSecret(b"sealed", "hint")
+    await store.webhooks.save(account.id, WebhookOptions("https://x.example/", tuple(EventType), True), "whk_1", secret)
+    await store.access.add_domain(account.id, "example.com", usable=True)
+    username, _ = await store.access.create_credential(account.id)
+    _, key = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
+    await store.suppressions.add(account.id, "a@x.example", "by hand")
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    before = await store.accounts.ledger(account.id)
+    await store.accounts.delete(account.id)
+    assert [each.name for each in await store.accounts.all()] == ["other"]
+    assert await store.accounts.user_by_email(account.email) is None
+    assert await store.access.caller_by_credential(username) is None
+    assert await store.access.caller_by_key(key) is None
+    assert await store.access.domains(account.id) == []
+    assert await store.webhooks.of(account.id) is None
+    assert await store.suppressions.of_address("a@x.example") == []
+    assert await store.accounts.ledger(account.id) == before
+    caller = await store.access.caller_by_account(account.id)
+    assert caller is not None
+    assert caller.suspended
+    again = await store.accounts.create(account.name, account.email, HASH)
+    await store.accounts.delete(again.id)
+    await store.accounts.delete(other.id)
+    assert await store.first_start.any_account() is None

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 import pytest
+from msgspec import structs
 
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Account, MessageStatus, RecipientStatus
+from appliance.outside import identifier_time
 from appliance.store import Store
-from tests.store.samples import Clock, Messages, record
+from tests.store.samples import HASH, Clock, Messages, record
 
 
 def small_blocks(store: Store) -> Store:
@@ -98,3 +101,46 @@ async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, 
     assert facts is not None
     assert (facts.tags, facts.size, facts.body_kept) == (("one", "two"), 100, True)
     assert await store.mail_log.facts("acc_other", message_id) is None
+
+
+async def test_the_newest_of_several_accounts_are_found_in_order(
+    store: Store, messages: Messages, account: Account
+) -> None:
+    """Whatever falls on the edge of a page, of an account or of a time is found once; what is older is left out."""
+    store = small_blocks(store)
+    store.mail_log = replace(store.mail_log, clock=lambda: 0.0)
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    ids: list[str] = []
+    for number in range(12):
+        new = structs.replace(messages.new("b@example.net"), account_id=(account, other)[number % 3 == 0].id)
+        await store.messages.accept(new)
+        ids.insert(0, new.id)
+    both, newest = (account.id, other.id), store.mail_log.newest
+    for most in (1, 2, 5, 12, 20):
+        found = await newest(both, MailFilter(recipient="b@example.net"), most, 1.0)
+        assert ([each.id for _, each in found.messages], found.searched_to) == (ids[:most], None)
+    assert {(await newest([each], MailFilter(), 20, 1.0)).messages[0][0] for each in both} == set(both)
+    since, until = identifier_time(ids[8]), identifier_time(ids[2])
+    found = await newest(both, MailFilter(), 20, 1.0, since=since, until=until)
+    assert [each.id for _, each in found.messages] == ids[3:9]
+
+
+async def test_a_search_for_the_newest_ends_with_its_time(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """It tells how far back it came, and what was accepted before that is found from there on."""
+    store = small_blocks(store)
+    times = count()
+    store.mail_log = replace(store.mail_log, clock=lambda: float(next(times)))
+    needle = await accept(store, messages, 1, "needle@example.net")
+    clock.now += 1000
+    others = await accept(store, messages, 5)
+    wanted, until = MailFilter(recipient="needle@example.net"), None
+    for _ in range(20):
+        found = await store.mail_log.newest([account.id], wanted, 10, 0.0, until=until)
+        if found.messages:
+            break
+        assert found.searched_to is not None
+        assert found.searched_to <= identifier_time(others[0]) or until is None
+        until = found.searched_to
+    assert [each.id for _, each in found.messages] == needle

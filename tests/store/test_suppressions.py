@@ -76,3 +76,17 @@ async def test_who_has_unsubscribed_is_listed_too(store: Store, account: Account
     entry = (await store.suppressions.page(account.id, "a@x.example", 1, "tag:A"))[0]
     assert (entry.tag, entry.template, entry.origin) == ("news", None, SuppressionOrigin.UNSUBSCRIBE)
     assert entry.reason == "unsubscribed from the tag news"
+
+
+async def test_all_that_is_listed_of_an_address_is_found(store: Store, account: Account) -> None:
+    """Of every account, with its name; and what the address has unsubscribed from."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    await store.suppressions.add(other.id, "a@x.example", "by hand")
+    await store.suppressions.add(account.id, "b@x.example", "of another address")
+    await store.unsubscriptions.add(account.id, "tag:news", "a@x.example")
+    found = await store.suppressions.of_address("a@x.example")
+    assert [(name, each.reason) for name, each in found] == [
+        ("demo", "unsubscribed from the tag news"),
+        ("other", "by hand"),
+    ]
+    assert await store.suppressions.of_address("c@x.example") == []

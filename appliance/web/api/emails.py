@@ -12,7 +12,7 @@ from quart import Response, request
 
 from appliance.concurrency.workers import ON_LOOP
 from appliance.errors import Code, Refused, invalid
-from appliance.intake.account_rules import domain_name
+from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
 from appliance.model.dashboard import MailFilter, MailPage
 from appliance.model.mail import MessageStatus, RecipientStatus, Source, User
@@ -94,8 +94,8 @@ class EmailRoutes(Routes):
         wanted = MailFilter(
             status=_choice("status", MessageStatus),
             source=_choice("source", Source),
-            recipient=_text("recipient", MAILBOX_LENGTH, _in_a_labels),
-            sender=_text("from", MAILBOX_LENGTH, _in_lower_case),
+            recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
+            sender=_text("from", MAILBOX_LENGTH, searched_sender),
             tag=_text("tag", TAG_LENGTH, str),
         )
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
@@ -165,21 +165,6 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
 
 def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "There is no message with this id.")
-
-
-def _in_lower_case(text: str) -> str:
-    """Lower case of ASCII letters only, as the store compares."""
-    return text.encode().lower().decode()
-
-
-def _in_a_labels(text: str) -> str:
-    """A recipient as the store has it: its domain in A-labels."""
-    local, at, domain = text.rpartition("@")
-    try:
-        domain = domain_name(domain)
-    except Refused:
-        domain = _in_lower_case(domain)
-    return _in_lower_case(local) + at + domain
 
 
 def _choice(name: str, choices: type[Choice]) -> Choice | None:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from appliance.errors import Code, Refused
+from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable
@@ -18,8 +19,6 @@ from appliance.web.operations import for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
 TRACKED_ACCOUNTS = 10_000  # with the time of their last test
-TEST_SUBJECT = "A test message"
-TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
 _ALIAS = {"pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"}
 _Alias = Annotated[
@@ -100,11 +99,9 @@ class SendTestRoutes(Routes):
 
 def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
     """The message to send, with defaults for what was left out."""
-    if body.sender is UNSET and not caller.domains:
-        raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
     empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
     return SendRequest(
-        sender=f"test@{min(caller.domains)}" if body.sender is UNSET else body.sender,
+        sender=test_sender(caller) if body.sender is UNSET else body.sender,
         to=body.to,
         subject=TEST_SUBJECT if body.subject is UNSET and body.template is UNSET else body.subject,
         text=TEST_TEXT if empty else body.text,

@@ -7,13 +7,11 @@ from msgspec import UNSET, Meta, UnsetType
 
 from appliance.errors import Code, invalid
 from appliance.model.mail import User
-from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookOptions
+from appliance.model.webhooks import RESULT_EVENTS, WEBHOOK_URL_LENGTH, EventType, WebhookOptions
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
 from appliance.web.app import Routes, request_id
 from appliance.web.operations import for_customers
-
-WEBHOOK_URL_LENGTH = 2048  # characters
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,0 +1,106 @@
+"""`appliance send-test`: queues a test message as the dashboard does, and tells what becomes of it."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.options import PRINTABLE
+from appliance.cli.output import printable, show
+
+if TYPE_CHECKING:
+    from appliance.config.settings import Config
+    from appliance.model.mail import Account
+    from appliance.store import Store
+
+WAIT_SECONDS = 120  # by default
+ASK_EVERY = 0.25  # seconds between two looks at the message
+
+
+@click.command("send-test")
+@database.of_only_account
+@click.option("--to", required=True, type=PRINTABLE, metavar="ADDRESS", help="Who gets it.")
+@click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS", help="Else test@ the account's first domain.")
+@click.option("--wait", is_flag=True, help="Wait until it is delivered, refused or deferred, and tell what was said.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 86_400),
+    default=WAIT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait at most.",
+)
+def send_test(name: str, to: str, sender: str | None, wait: bool, timeout: int, as_json: bool) -> None:
+    """Send a short test message of the account NAME, free of charge and really delivered.
+
+    A running server sends it within a second or two; without one it waits in the queue. With --wait the exit code is 0
+    once it is delivered, and 1 when it was refused or deferred, still waits, or no server runs.
+
+    \b
+    Examples:
+      appliance send-test --to you@example.net --wait
+      appliance send-test acme --to you@example.net --from hello@acme.example
+    """
+    from appliance.outside import Outside
+
+    settings = database.load_settings()
+
+    async def work(store: "Store") -> dict[str, Any]:
+        account = await store.accounts.named(name)
+        message_id = await _queue(store, settings, account, to, sender)
+        runs = await database.server_runs(store, settings)
+        until = Outside().now() + timeout * 1_000_000 if wait and runs else 0
+        return await _result(store, settings, message_id, until) | {"server_running": runs}
+
+    answer = database.run(work, settings=settings)
+    text = f"{answer['id']} from {answer['from']} to {answer['to']}\n{answer['explanation']}"
+    if not answer["server_running"]:
+        text += "\nNo server runs here: it is sent once one does. Start it: appliance serve"
+    elif not wait:
+        text += f"\nWhat becomes of it: appliance explain {answer['id']}"
+    show(as_json, answer, "\n".join(map(printable, text.split("\n"))))
+    click.get_current_context().exit(1 if wait and answer["status"] != "delivered" else 0)
+
+
+async def _queue(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
+    """The id of the message, which is on disk."""
+    from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, build_services, test_sender
+    from appliance.message.schema import SendRequest
+    from appliance.outside import Outside
+
+    key, outside = await database.installation_key(store, settings), Outside()
+    intake = build_services(settings, outside, store, key).intake
+    caller = await store.access.caller_by_account(account.id)
+    assert caller is not None  # noqa: S101 - the account was found a moment ago
+    intake.check_open(caller)
+    request = SendRequest(sender=sender or test_sender(caller), to=to, subject=TEST_SUBJECT, text=TEST_TEXT)
+    return (await intake.send_test(caller, request, outside.identifier("req"))).id
+
+
+async def _result(store: "Store", settings: "Config", message_id: str, until: int) -> dict[str, Any]:
+    """Where the message stands, once that is final or deferred, or at `until`; on a terminal each step is a line."""
+    import trio
+
+    from appliance.model.mail import RecipientStatus
+    from appliance.outside import Outside
+    from appliance.report.explain import clock, standing
+
+    told, attempts = "", len(settings.delivery.retry_delays) + 1
+    while True:
+        found = await store.records.of(message_id)
+        if found is None:
+            raise click.ClickException(f"message {message_id} is gone")
+        (tried,), now = found.recipients, Outside().now()
+        pools = await store.pools.views({tried.domain}, settings.warmup, found.account_id)
+        explanation, status = standing(tried, pools[tried.domain], now, attempts), tried.recipient.status
+        if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or not until:
+            break
+        if explanation != told and sys.stderr.isatty():
+            click.echo(printable(f"{clock(now, now)} {explanation}"), err=True)
+        told = explanation
+        if now >= until:
+            break
+        await trio.sleep(ASK_EVERY)
+    answer = {"id": message_id, "account": found.account_name, "from": found.message.sender}
+    return answer | {"to": tried.recipient.email, "status": status.value, "explanation": explanation}

@@ -1,0 +1,46 @@
+"""`appliance account delete`: asks for the name, and then the account is gone while its books stay."""
+
+import os
+import pty
+import subprocess
+import sys
+
+from tests.cli.test_commands import ROOT, Shell, acme, fields, shell
+from tests.docs.test_cli import documented
+
+__all__ = ["acme", "shell"]  # fixtures
+
+
+def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
+    """Nothing lists it afterwards, and name and address are free."""
+    answer = acme.json("account", "delete", "acme", "--yes", "acme")
+    assert fields(answer) == fields(documented("account delete"))
+    assert acme.json("account", "list")["accounts"] == []
+    assert "no account named" in acme.refused("account", "show", "acme")
+    assert "no account named" in acme.refused("account", "delete", "acme", "--yes", "acme")
+    ledger = acme.stored(lambda store: store.accounts.ledger(answer["id"]))
+    assert [line.amount for line in ledger] == [100]
+    assert acme.create("acme")["id"] != answer["id"]
+
+
+def test_another_name_deletes_nothing(acme: Shell) -> None:
+    """Nor does a script that gives none."""
+    assert "nothing was deleted" in acme.refused("account", "delete", "acme", "--yes", "zoo")
+    assert "--yes acme" in acme.misused("account", "delete", "acme")
+    assert [each["name"] for each in acme.json("account", "list")["accounts"]] == ["acme"]
+
+
+def test_a_terminal_is_asked(acme: Shell) -> None:
+    """For the name, which has to be typed."""
+    words = [sys.executable, "-m", "appliance", "account", "delete", "acme", "--config", str(acme.config)]
+    for typed, code in (("yes", 1), ("acme", 0)):
+        ours, theirs = pty.openpty()
+        os.write(ours, f"{typed}\n".encode())
+        ran = subprocess.run(
+            words, stdin=theirs, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
+        )
+        os.close(ours)
+        os.close(theirs)
+        assert ran.returncode == code, ran.stderr
+        assert b"Type the name to delete account acme" in ran.stderr
+    assert acme.json("account", "list")["accounts"] == []

@@ -1,0 +1,65 @@
+"""`appliance completion`: the script makes a real shell complete the installed program."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import ROOT, Shell, fields, shell
+from tests.docs.test_cli import documented
+
+__all__ = ["shell"]  # a fixture
+
+# What bash does for the Tab key, without a terminal: the words and where the cursor is, then the function.
+PRESS_TAB = """
+source <(appliance completion bash)
+COMP_WORDS=({words}) COMP_CWORD={last} COMP_TYPE=9
+$(complete -p appliance | sed 's/.*-F \\([^ ]*\\) .*/\\1/') appliance
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of a shell that finds this program under its name."""
+    program = tmp_path / "bin" / "appliance"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom appliance.cli import main\nmain()\n")
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["appliance", "suppr"], {"suppressions"}),
+        (["appliance", "webhook", ""], {"show", "set", "remove", "test"}),
+        (["appliance", "messages", "--st"], {"--status"}),
+        (["appliance", "messages", "--status", "q"], {"queued"}),
+        (["appliance", "completion", ""], {"bash", "zsh", "fish"}),
+    ],
+)
+def test_bash_completes(installed: dict[str, str], words: list[str], expected: set[str]) -> None:
+    """Commands, options and their values."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = PRESS_TAB.format(words=quoted, last=len(words) - 1)
+    ran = subprocess.run(["bash", "-c", script], env=installed, capture_output=True, text=True, timeout=120, check=True)
+    assert (set(ran.stdout.split()), ran.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(shell: Shell, name: str) -> None:
+    """It calls the program by the name it is installed under, and the JSON is as documented."""
+    script = shell.text("completion", name)
+    assert f"_APPLIANCE_COMPLETE={name}_complete" in script
+    assert "appliance" in script
+    answer = shell.json("completion", name)
+    assert fields(answer) == fields(documented("completion"))
+    assert answer["script"] == script.removesuffix("\n")
+
+
+def test_another_shell_is_wrong_usage(shell: Shell) -> None:
+    """Those that there are are named."""
+    assert "'bash', 'zsh', 'fish'" in shell.misused("completion", "csh")

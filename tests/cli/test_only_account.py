@@ -1,0 +1,53 @@
+"""A command for one account need not name it where there is only one."""
+
+import pytest
+
+from tests.cli.test_commands import Shell, acme, shell
+
+__all__ = ["acme", "shell"]  # fixtures
+
+COMMANDS = (
+    ("domain", "add", "acme.example"),
+    ("domain", "list"),
+    ("domain", "records", "acme.example"),
+    ("domain", "rotate", "acme.example"),
+    ("domain", "remove", "acme.example"),
+    ("credential", "create"),
+    ("credential", "list"),
+    ("key", "create", "--scope", "full"),
+    ("suppressions", "add", "ada@example.net"),
+    ("suppressions", "list"),
+    ("suppressions", "export"),
+    ("suppressions", "import", "-"),
+    ("suppressions", "remove", "ada@example.net"),
+)
+
+
+def test_the_only_account_is_meant(acme: Shell) -> None:
+    """By every command that takes the name of one; the text tells which it was."""
+    for words in COMMANDS:
+        acme.json(*words)
+    assert "Account acme no longer sends" in acme.text("suppressions", "add", "bob@example.net")
+    username = acme.json("credential", "create")["username"]
+    acme.json("credential", "revoke", username)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_one_of_several_has_to_be_named(acme: Shell, words: tuple[str, ...]) -> None:
+    """And without any account there is none to name."""
+    acme.create("zoo")
+    assert "there are several accounts" in acme.refused(*words)
+
+
+def test_without_an_account_the_first_step_is_told(acme: Shell, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whether there is a database or not."""
+    acme.json("account", "delete", "acme", "--yes", "acme")
+    assert "appliance account create" in acme.refused("domain", "list")
+    assert "appliance account create" in Shell(tmp_path_factory.mktemp("empty")).refused("domain", "list")
+
+
+def test_too_many_words_are_wrong_usage(acme: Shell) -> None:
+    """So are too few."""
+    acme.misused("domain", "add")
+    acme.misused("domain", "add", "acme", "a.example", "b.example")
+    acme.misused("suppressions", "import", "acme", "no such file")
