@@ -55,6 +55,9 @@ _TIMES: Final = 1 << _TIME_BITS
 
 _TOKEN_CHARACTERS: Final = 24
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
+# Two characters at a time: base64.b32encode, which is written in Python, takes half of the time of a token.
+_PAIRS: Final = tuple(first + second for first in _BASE32 for second in _BASE32)
+_SHIFTS: Final = tuple(range(5 * (_TOKEN_CHARACTERS - 2), -1, -10))
 
 _ADDRESS: Final = re.compile(
     r"(?:b\+([a-z2-7]{24})|u\+([a-z2-7]{25})|(fbl|dmarc|tlsrpt))@([a-z0-9._-]{1,253})", re.ASCII | re.IGNORECASE
@@ -112,7 +115,8 @@ class ReturnPaths:
     """The tokens of one installation, by its key."""
 
     def __init__(self, installation_key: bytes) -> None:
-        self._key = derive(installation_key, RETURN_PATH_PURPOSE)
+        # With the key in it already; each MAC is made of a copy, in less than half the time of hmac.digest.
+        self._keyed = hmac.new(derive(installation_key, RETURN_PATH_PURPOSE), digestmod="sha256")
 
     def address(self, recipient_id: str, name: str) -> str:
         """The return path of a recipient at this name, which is ASCII."""
@@ -125,8 +129,8 @@ class ReturnPaths:
     def _token(self, recipient_id: str, name: str, list_character: str = "") -> str:
         prefix = int(recipient_id.rpartition("_")[2], 16) >> _REST
         head = _VERSION << _TIME_BITS + _ID_BITS | prefix % (_TIMES << _ID_BITS)
-        token = head.to_bytes(9, "big") + self._mac(prefix, name, list_character)
-        return list_character + base64.b32encode(token).decode("ascii").lower()
+        token = head << 8 * _MAC_BYTES | int.from_bytes(self._mac(prefix, name, list_character), "big")
+        return list_character + "".join([_PAIRS[token >> shift & 1023] for shift in _SHIFTS])
 
     def check(self, token: str, name: str, now: int) -> RecipientIds | TokenFault:
         """The recipient that a token of `read_address` at this name leads to, or why it leads to none."""
@@ -149,4 +153,6 @@ class ReturnPaths:
         data = b"%d %d %b" % (_VERSION, prefix, name.lower().encode("ascii", "replace"))
         if list_character:
             data += b" unsubscribe %b" % list_character.encode("ascii")
-        return hmac.digest(self._key, data, "sha256")[:_MAC_BYTES]
+        mac = self._keyed.copy()
+        mac.update(data)
+        return mac.digest()[:_MAC_BYTES]
