@@ -290,14 +290,17 @@ class JsonFormatter(logging.Formatter):
 _PRIORITIES = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>", "critical": "<2>"}
 
 
+_EMPTY: tuple[object, ...] = (None, "", [], {})
+
+
 class TextFormatter(logging.Formatter):
-    """`HH:MM:SS LEVEL event key=value …`, in local time; a traceback follows, indented."""
+    """`HH:MM:SS LEVEL event key=value …`, in local time, without empty fields; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         words = [at, f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
         fields = _cleaned(getattr(record, "fields", {}))
-        words += [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items()]
+        words += [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items() if value not in _EMPTY]
         if not record.name.startswith(ROOT_LOGGER):
             words.append(f"logger={_shown(record.name)}")
         # The bar tells a traceback's lines from events, even if an exception's own text looks like one.

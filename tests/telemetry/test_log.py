@@ -97,7 +97,7 @@ def test_text_is_readable() -> None:
     )
     (line,) = lines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING .*", line)
-    assert line[9:] == ('WARNING slow client url=http://[::1]:80 n=3 reply="250 2.0.0 ok" none="" name=Zoë on=true')
+    assert line[9:] == ('WARNING slow client url=http://[::1]:80 n=3 reply="250 2.0.0 ok" name=Zoë on=true')
 
 
 @pytest.mark.parametrize("as_json", [True, False])
