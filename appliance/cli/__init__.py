@@ -29,6 +29,7 @@ from appliance.cli.pause import pause, resume
 from appliance.cli.queue import queue
 from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
+from appliance.cli.setup import setup
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
 from appliance.cli.template import template
@@ -83,7 +84,11 @@ def main() -> None:
       appliance serve
 
     \b
-    To set up a sender (the server may be running or not):
+    To set everything up, from the settings to a first message that arrives:
+      sudo appliance setup
+
+    \b
+    To set up a further sender (the server may be running or not):
       echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
       appliance domain add acme acme.example
       appliance key create acme --scope full
@@ -105,7 +110,7 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (serve, account, domain, credential, key, suppressions, webhook, template)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, account, domain, credential, key, suppressions, webhook, template)
 _COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
 _COMMANDS += (config, doctor, install, uninstall, completion)
 for _command in _COMMANDS:

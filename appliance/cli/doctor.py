@@ -6,10 +6,10 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import common
-from appliance.cli.output import printable, record, show
+from appliance.cli.output import printable, record, show, zone_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from appliance.doctor import Finding
 
@@ -52,11 +52,11 @@ def doctor(blocklists: bool, as_json: bool) -> None:
     ]
     answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": rows}
     total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "Everything is as it should be."
-    show(as_json, answer, "\n".join([*_lines(found), "", total]))
+    show(as_json, answer, "\n".join([*lines(found), "", total]))
     click.get_current_context().exit(1 if faults else 0)
 
 
-def _lines(found: "list[Finding]") -> "Iterator[str]":
+def lines(found: "Sequence[Finding]") -> "Iterator[str]":
     """A table, and below each finding that is not ok what to do, with the records as a zone file has them."""
     checks = max(len(each.check) for each in found)
     for each in found:
@@ -66,10 +66,4 @@ def _lines(found: "list[Finding]") -> "Iterator[str]":
         if each.advice:
             yield f"{before}{printable(each.advice)}"
         for wanted in each.records:
-            yield f"{before}  {wanted.name}. {wanted.type} {_value(wanted.type, wanted.value)}"
-
-
-def _value(kind: str, value: str) -> str:
-    """As a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
-    quoted = (f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
-    return " ".join(quoted) if kind == "TXT" else value
+            yield f"{before}  {zone_line(wanted.name, wanted.type, wanted.value)}"

@@ -51,16 +51,13 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
     """
     from appliance.intake import account_rules
 
-    settings, wanted = database.load_settings(), _domain_name(domain)
+    settings, wanted = database.load_settings(), domain_name(domain)
     with database.refusals():
         path = None if return_path is None else account_rules.return_path(return_path, wanted)
 
     async def work(store: "Store") -> "Domain":
         account_id = (await store.accounts.named(name)).id
-        # Usable last: a message before the keys are there would make the server create some as well.
-        await store.access.add_domain(account_id, wanted, usable=False, return_path=path)
-        await _keys(store, settings, account_id, wanted)
-        await store.access.add_domain(account_id, wanted, usable=True)
+        await register(store, settings, account_id, wanted, path)
         return await _registered(store, name, account_id, wanted)
 
     added = database.run(work, settings=settings)
@@ -93,7 +90,7 @@ def remove(name: str, domain: str, as_json: bool) -> None:
     Example:
       appliance domain remove acme acme.example
     """
-    wanted = _domain_name(domain)
+    wanted = domain_name(domain)
 
     async def work(store: "Store", account_id: str) -> None:
         await _registered(store, name, account_id, wanted)
@@ -113,7 +110,7 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
       appliance domain records acme acme.example
       appliance domain records acme acme.example --json
     """
-    wanted = _records(name, domain)
+    wanted = records_of(name, domain)
     show(as_json, _answer(wanted), _to_publish(wanted))
 
 
@@ -132,7 +129,7 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
       appliance domain rotate acme acme.example
       appliance domain rotate acme acme.example --now
     """
-    wanted = _records(name, domain, keys=partial(_rotated, at_once=now))
+    wanted = records_of(name, domain, keys=partial(_rotated, at_once=now))
     when = " once DNS shows them" if any(each.pending for each in wanted) else ""
     text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(wanted)}"
     show(as_json, _answer(wanted), text)
@@ -161,11 +158,11 @@ def verify(name: str, domain: str, as_json: bool) -> None:
 
     def look() -> "list[CheckedRecord]":
         resolver, host = DnsResolver(settings.dns.resolvers), records.sending_host(settings)
-        wanted = _records(name, domain, settings)
+        wanted = records_of(name, domain, settings)
         return trio.run(partial(check.check, resolver, host, wanted, for_operator=True))
 
     async def switch(store: "Store") -> bool:
-        account_id, wanted = (await store.accounts.named(name)).id, _domain_name(domain)
+        account_id, wanted = (await store.accounts.named(name)).id, domain_name(domain)
         await use_if_shown(store, account_id, await store.domains.find(account_id, wanted), checked)
         return await (await _signing_keys(store, settings)).switch(account_id, wanted, checked)
 
@@ -175,16 +172,26 @@ def verify(name: str, domain: str, as_json: bool) -> None:
         checked = look()
     right = not any(each.is_wrong for each in checked)
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
-    answer = {"domain": _domain_name(domain), "ok": right, "records": rows}
+    answer = {"domain": domain_name(domain), "ok": right, "records": rows}
     show(as_json, answer, "\n".join(map(_checked_line, checked)))
     click.get_current_context().exit(0 if right else 1)
 
 
-def _domain_name(text: str) -> str:
+def domain_name(text: str) -> str:
     from appliance.intake import account_rules
 
     with database.refusals():
         return account_rules.domain_name(text)
+
+
+async def register(
+    store: "Store", settings: "Config", account_id: str, domain: str, return_path: str | None = None
+) -> None:
+    """Let an account send from a domain, with the keys that sign its mail."""
+    # Usable last: a message before the keys are there would make the server create some as well.
+    await store.access.add_domain(account_id, domain, usable=False, return_path=return_path)
+    await _keys(store, settings, account_id, domain)
+    await store.access.add_domain(account_id, domain, usable=True)
 
 
 async def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":
@@ -212,7 +219,7 @@ async def _rotated(
     return await (await _signing_keys(store, settings)).begin_rotation(account_id, domain, at_once=at_once)
 
 
-def _records(
+def records_of(
     account: str,
     domain: str,
     settings: "Config | None" = None,
@@ -222,7 +229,7 @@ def _records(
     from appliance.dns import records
     from appliance.outside import Outside
 
-    settings, wanted = settings or database.load_settings(), _domain_name(domain)
+    settings, wanted = settings or database.load_settings(), domain_name(domain)
 
     async def work(store: "Store") -> "list[DnsRecord]":
         account_id = (await store.accounts.named(account)).id

@@ -62,8 +62,8 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
         click.echo("done; the service starts when that system boots")
         return
     state = "runs; systemctl status appliance shows it" if target.start else "is ready: systemctl start appliance"
-    click.echo(f"\nThe service {state}. Its settings: {target.config_file}\nTo create an account:\n")
-    click.echo("  sudo appliance account create NAME --email ADDRESS --password-stdin")
+    click.echo(f"\nThe service {state}. Its settings: {target.config_file}\nNext, account, domain and DNS:\n")
+    click.echo("  sudo appliance setup")
 
 
 @click.command()

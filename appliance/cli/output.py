@@ -66,6 +66,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def zone_line(name: str, kind: str, value: str) -> str:
+    """A record as a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
+    quoted = (f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
+    return f"{name}. {kind} {' '.join(quoted) if kind == 'TXT' else value}"
+
+
 def _cell(value: object, *, short: bool = False) -> str:
     """A value for people; `short` is for a time, without seconds."""
     if isinstance(value, bool):

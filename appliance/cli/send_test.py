@@ -48,10 +48,10 @@ def send_test(name: str, to: str, sender: str | None, wait: bool, timeout: int, 
 
     async def work(store: "Store") -> dict[str, Any]:
         account = await store.accounts.named(name)
-        message_id = await _queue(store, settings, account, to, sender)
+        message_id = await queue_test(store, settings, account, to, sender)
         runs = await database.server_runs(store, settings)
         until = Outside().now() + timeout * 1_000_000 if wait and runs else 0
-        return await _result(store, settings, message_id, until) | {"server_running": runs}
+        return await result_of(store, settings, message_id, until) | {"server_running": runs}
 
     answer = database.run(work, settings=settings)
     text = f"{answer['id']} from {answer['from']} to {answer['to']}\n{answer['explanation']}"
@@ -63,7 +63,7 @@ def send_test(name: str, to: str, sender: str | None, wait: bool, timeout: int, 
     click.get_current_context().exit(1 if wait and answer["status"] != "delivered" else 0)
 
 
-async def _queue(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
+async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
     """The id of the message, which is on disk."""
     from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, build_services, test_sender
     from appliance.message.schema import SendRequest
@@ -78,7 +78,7 @@ async def _queue(store: "Store", settings: "Config", account: "Account", to: str
     return (await intake.send_test(caller, request, outside.identifier("req"))).id
 
 
-async def _result(store: "Store", settings: "Config", message_id: str, until: int) -> dict[str, Any]:
+async def result_of(store: "Store", settings: "Config", message_id: str, until: int) -> dict[str, Any]:
     """Where the message stands, once that is final or deferred, or at `until`; on a terminal each step is a line."""
     import trio
 

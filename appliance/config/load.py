@@ -132,6 +132,12 @@ def _complete(config: Config) -> Config:
     )
 
 
+def named_host(text: str, file: Path) -> str:
+    """The host name that a settings file says; "" if it says none. Raises ConfigError if it cannot be used."""
+    parse(text, file)
+    return str(tomllib.loads(text).get("server", {}).get("hostname", ""))
+
+
 def machine_name() -> str:
     """The machine's own name, without a DNS lookup (getfqdn makes one, and may hang)."""
     name = socket.gethostname().lower()

@@ -30,6 +30,8 @@ def become_owner(directory: Path) -> None:
 
 def give_to_owner(path: Path, directory: Path | None = None) -> None:
     """Give a file that root has created the owner of `directory`, which is its own unless named."""
-    if os.geteuid() == ROOT_UID:
-        facts = (directory or path.parent).stat()
-        os.chown(path, facts.st_uid, facts.st_gid, follow_symlinks=False)
+    if os.geteuid() != ROOT_UID:
+        return
+    wanted, present = (directory or path.parent).stat(), path.lstat()
+    if wanted.st_uid != present.st_uid:  # else not even tried: the service may not change owners
+        os.chown(path, wanted.st_uid, wanted.st_gid, follow_symlinks=False)

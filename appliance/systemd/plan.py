@@ -28,7 +28,7 @@ HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  
 _PROGRAM_LINE = "ExecStart=/usr/bin/appliance serve --config /etc/appliance/config.toml"
 _NOTIFY_LINE, _NOTIFY_FROM_CHILD = "NotifyAccess=main", "NotifyAccess=all"
 _WORKING_LINE = "WorkingDirectory=/var/lib/appliance"
-_HOSTNAME_LINE = 'hostname = ""'
+HOSTNAME_LINE = 'hostname = ""'
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     yield write(target.at(DIRECTORIES_FILE), file("tmpfiles.conf") + own)
     yield write(target.at(UNIT_FILE), unit(program, target))
     config_file = target.at(target.config_file)
-    first_config = file("config.toml").replace(_HOSTNAME_LINE, f'hostname = "{target.hostname}"')
+    first_config = file("config.toml").replace(HOSTNAME_LINE, f'hostname = "{target.hostname}"')
     yield keep(config_file) if config_file.exists() else write(config_file, first_config, 0o640)
     yield run("systemd-sysusers", *below, USERS_FILE.name)
     yield run("systemd-tmpfiles", *below, "--create", DIRECTORIES_FILE.name)

@@ -29,7 +29,16 @@ ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "re
 ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
 ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook test"}
 ELSEWHERE |= {f"template {verb}" for verb in ("list", "show", "pull", "push", "remove")}
-ELSEWHERE |= {"account delete", "completion", "messages", "send-test", "config path", "config check", "config show"}
+ELSEWHERE |= {
+    "setup",
+    "account delete",
+    "completion",
+    "messages",
+    "send-test",
+    "config path",
+    "config check",
+    "config show",
+}
 ACCOUNT_FIELDS = {"id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes"}
 
 

@@ -27,6 +27,7 @@ pytestmark = [
 OTHER_UID = pwd.getpwnam("nobody").pw_uid
 SETTINGS = """
 [server]
+hostname = "mail.example.com"
 data_dir = "{data_dir}"
 [http]
 bind = ["127.0.0.1:0"]
@@ -80,6 +81,7 @@ COMMANDS = {
     "queue resume": ("google",),
     "messages": (),
     "explain": ("msg_1",),
+    "setup": ("--hostname", "mail.example.com", "--domain", "example.com"),
     "send-test": ("demo", "--to", "ada@example.net"),
     "pause": (),
     "resume": (),

@@ -1,0 +1,349 @@
+"""`appliance setup`: takes a new installation to accepted mail, by asking for what it needs or by options.
+
+Each step first looks whether it is done, so the command can be run again at any time: it adds what is missing and
+changes nothing that is there.
+"""
+
+import errno
+import json
+import os
+import re
+import secrets
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli import database
+from appliance.cli.doctor import lines
+from appliance.cli.domain import domain_name, records_of, register
+from appliance.cli.options import PRINTABLE, common, named_config
+from appliance.cli.output import printable, record, show, system_text, zone_line
+from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from appliance.config.settings import Config
+    from appliance.dns.check import CheckedRecord
+    from appliance.dns.records import DnsRecord
+    from appliance.doctor import Finding
+    from appliance.model.mail import Account
+    from appliance.store import Store
+
+ASK_DNS_EVERY = 5.0  # seconds between two looks at DNS
+ACCOUNT_NAME = "main"
+MACHINE_CHECKS = ("clock", "disk", "hostname", "ptr", "port", "relay", "blocklist")  # of doctor, in its order
+ADDRESS_TYPES = ("A", "AAAA", "PTR")
+UNKNOWN_ADDRESS = "ADDRESS"  # what doctor says for one that it cannot know
+NEW_PASSWORD_BYTES = 12  # random ones, in 16 characters that can be typed
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """The account that is set up; its secrets only if they were made now."""
+
+    account: str
+    login: str
+    password: str | None
+    key: str | None
+
+
+@click.command()
+@click.option("--hostname", type=PRINTABLE, metavar="NAME", help="This machine's full name, as in mail.example.com.")
+@click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="What stands behind the @ of your senders.")
+@click.option("--email", type=PRINTABLE, metavar="ADDRESS", help="Who logs in, as an administrator.")
+@click.option("--account", "name", type=PRINTABLE, metavar="NAME", help=f"The account. A new one is {ACCOUNT_NAME!r}.")
+@click.option("--to", type=PRINTABLE, metavar="ADDRESS", help="Send a test message there, and tell what becomes of it.")
+@click.option("--wait/--no-wait", default=None, help="Wait until DNS shows every record; on a terminal it does.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 86_400),
+    default=3600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for DNS at most.",
+)
+@common
+def setup(
+    hostname: str | None,
+    domain: str | None,
+    email: str | None,
+    name: str | None,
+    to: str | None,
+    wait: bool | None,
+    timeout: int,
+    as_json: bool,
+) -> None:
+    """Set everything up, from the settings to a first message that arrives.
+
+    Asks for what no option tells: the name of this machine, your domain, your address. Writes the settings, creates an
+    account with an administrator and an API key, looks at the machine (port 25, PTR, blocklists), prints one zone file
+    with all records, waits until DNS shows them, and sends a test message. Run it again at any time: what is right
+    stays as it is, and secrets are shown only when they are made.
+
+    \b
+    Examples:
+      sudo appliance setup
+      sudo appliance setup --hostname mail.example.com --domain example.com --email you@example.com --no-wait
+      sudo appliance setup --to you@example.net
+    """
+    import trio
+
+    asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    settings, written = _settings(hostname, asks)
+    known, domains = database.run(partial(_known, name), settings=settings, create=True)
+    parent = settings.server.hostname.partition(".")[2]
+    default = domains[0] if domains else parent if "." in parent else ""
+    domain = domain_name(domain or (domains[0] if domains else _asked("Your domain", "--domain", default, asks)))
+    if known is None:
+        email = email or _asked("Your address, to log in with", "--email", f"postmaster@{domain}", asks)
+    sender = database.run(partial(_made, known, name or ACCOUNT_NAME, email or "", domain, settings), settings=settings)
+    if asks:
+        click.echo("Looking at this machine ...", err=True)
+    findings = trio.run(_looked_at, settings)
+    wanted = records_of(sender.account, domain, settings)
+    zone = "\n".join(_zone(wanted, findings))
+    answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
+    answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
+    answer["findings"] = [record(each, "level", "check", "subject", "text") for each in findings]
+    if not as_json:
+        click.echo("\n".join(_summary(settings, written, sender, domain, findings, zone)))
+    waits = asks if wait is None else wait
+    checked = trio.run(_checked, settings, wanted, timeout if waits else 0, not as_json)
+    answer["records"] = [record(each.record, "name", "type", "value") | record(each, "status") for each in checked]
+    answer["dns_ok"] = not any(each.is_wrong for each in checked)
+    if to is None and asks:
+        to = click.prompt("\nSend a test message to (empty: to none)", default="", show_default=False) or None
+    answer["test"] = None
+    if to is not None:
+        answer["test"] = database.run(partial(_tested, sender.account, domain, to, settings), settings=settings)
+    show(as_json, answer, "\n".join(_end(answer)))
+    failed = (waits and not answer["dns_ok"]) or (to is not None and answer["test"]["status"] != "delivered")
+    click.get_current_context().exit(1 if failed else 0)
+
+
+def _asked(question: str, option: str, default: str, asks: bool) -> str:
+    if asks:
+        return str(click.prompt(question, default=default or None))
+    if not default:
+        raise click.UsageError(f"Missing option '{option}'.")
+    return default
+
+
+# ---- the settings
+
+
+def _settings(hostname: str | None, asks: bool) -> tuple["Config", bool]:
+    """The settings, with the name of this machine in them; whether they were written now."""
+    from appliance.config import load
+    from appliance.config.settings import ConfigError
+    from appliance.config.values import is_host_name
+    from appliance.systemd import plan
+    from appliance.systemd.steps import StepFailed, run
+
+    named, text = named_config(), None
+    try:
+        if named is None and (found := load.find(None, os.environ, Path.cwd())) is not None:
+            named, text = found
+        file = Path(os.path.abspath(named or (load.SYSTEM_FILE if os.geteuid() == 0 else load.LOCAL_FILE)))
+        if text is None:
+            text = file.read_text("utf-8") if file.exists() else None
+        set_already = "" if text is None else load.named_host(text, file)
+    except (ConfigError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    if set_already:
+        if hostname and hostname != set_already:
+            raise click.ClickException(f"{file}: server.hostname is {set_already} already: change it there")
+        return load.parse(text or "", file), False
+    machine = load.machine_name()
+    default = machine if "." in machine else ""
+    hostname = hostname or _asked("Full name of this machine, as in mail.example.com", "--hostname", default, asks)
+    if not is_host_name(hostname) or "." not in hostname:
+        raise click.ClickException(f"{hostname!r} is not a full host name such as mail.example.com")
+    if text is None:
+        text = plan.file("config.toml")
+        if file != load.SYSTEM_FILE:
+            text = text.replace(plan.HOSTNAME_LINE, f'{plan.HOSTNAME_LINE}\ndata_dir = "appliance-data"')
+    try:
+        _write(file, _with_hostname(text, hostname))
+        settings = load.load(file, {}, Path.cwd())
+    except (ConfigError, OSError) as error:
+        reason = f"{error.filename}: {system_text(error)}" if isinstance(error, OSError) else str(error)
+        raise click.ClickException(reason) from None
+    if file == load.SYSTEM_FILE and os.geteuid() == 0 and Path("/run/systemd/system").is_dir():
+        with suppress(StepFailed):  # its log says why; what follows looks whether a server runs
+            run("systemctl", "try-restart", plan.UNIT).do()
+    return settings, True
+
+
+def _with_hostname(text: str, hostname: str) -> str:
+    """The text of a settings file with this name in place of none; the rest, comments too, is as it was."""
+    line = f"hostname = {json.dumps(hostname)}"
+    changed, count = re.subn(r"^hostname[ \t]*=[ \t]*\"\"", line, text, count=1, flags=re.MULTILINE)
+    if count:
+        return changed
+    changed, count = re.subn(r"^\[server\][^\n]*\n", lambda found: f"{found[0]}{line}\n", text, count=1, flags=re.M)
+    return changed if count else f"[server]\n{line}\n\n{text}"
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace the file at once, with its owner and mode; a new one is for root and the service's group."""
+    import shutil
+
+    from appliance.systemd.plan import USER
+
+    if file.exists() and not os.access(file, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "w", encoding="utf-8") as new:
+        new.write(text)
+        new.flush()
+        os.fsync(new.fileno())
+    if file.exists():
+        facts = file.stat()
+        if os.geteuid() == 0:
+            os.chown(unfinished, facts.st_uid, facts.st_gid)
+        unfinished.chmod(facts.st_mode & 0o7777)
+    elif os.geteuid() == 0:
+        with suppress(LookupError):  # there is no such group yet
+            shutil.chown(unfinished, group=USER)
+    os.replace(unfinished, file)
+
+
+# ---- account, key and domain
+
+
+async def _known(name: str | None, store: "Store") -> "tuple[Account | None, list[str]]":
+    """The account to set up, if it is there, and its domains."""
+    found = [each for each in await store.accounts.all() if name in (None, each.name)]
+    if len(found) > 1:
+        raise click.ClickException("there are several accounts: name one with --account")
+    if not found:
+        return None, []
+    return found[0], [each.name for each in await store.access.domains(found[0].id)]
+
+
+async def _made(
+    known: "Account | None", name: str, email: str, domain: str, settings: "Config", store: "Store"
+) -> _Sender:
+    from appliance.intake import account_rules
+    from appliance.keys.passwords import hash_password
+    from appliance.model.mail import Role, Scope
+
+    password = key = None
+    if known is None:
+        password = secrets.token_urlsafe(NEW_PASSWORD_BYTES)
+        hashed = hash_password(password)
+        wanted = account_rules.account_name(name), account_rules.login_email(email)
+        known = await store.accounts.create(*wanted, hashed, Role.ADMIN, None)
+    if not await store.access.keys(known.id):
+        _, key = await store.access.create_key(known.id, scope=Scope.FULL, test=False)
+    if domain not in [each.name for each in await store.access.domains(known.id) if each.usable]:
+        await register(store, settings, known.id, domain)
+    return _Sender(known.name, known.email, password, key)
+
+
+# ---- the machine and DNS
+
+
+async def _looked_at(settings: "Config") -> "list[Finding]":
+    from appliance.dns.resolver import DnsResolver
+    from appliance.doctor.examination import Examination
+    from appliance.outside import Outside
+
+    resolver = DnsResolver(settings.dns.resolvers)
+    found = await Examination(settings, Outside(), resolver, settings.dns.blocklists).run()
+    return [each for each in found if each.check in MACHINE_CHECKS]
+
+
+def _zone(wanted: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list[str]":
+    """All records: those of the machine that are missing or wrong, and all of the domain."""
+    text = []
+    found = dict.fromkeys(one for each in findings for one in each.records if one.type in ADDRESS_TYPES)
+    for each in found:
+        line = zone_line(each.name, each.type, each.value)
+        if each.type == "PTR":
+            line = f"; PTR, to be ordered from the provider of this machine: {line}"
+        elif each.value == UNKNOWN_ADDRESS:
+            line = f"; the public address of this machine: {line}"
+        text.append(line)
+    for record_ in wanted:
+        value = f"{record_.value}." if record_.type == "MX" and not record_.value.endswith(".") else record_.value
+        text += [f"; {record_.purpose}", zone_line(record_.name, record_.type, value)]
+    return text
+
+
+async def _checked(
+    settings: "Config", wanted: "Sequence[DnsRecord]", patience: float, talks: bool
+) -> "list[CheckedRecord]":
+    """Each record as DNS shows it, once all are right or the time is over; each that comes is told once."""
+    import trio
+
+    from appliance.dns.check import check
+    from appliance.dns.records import sending_host
+    from appliance.dns.resolver import DnsResolver
+
+    deadline, right = trio.current_time() + patience, set()
+    if talks and patience:
+        click.echo("\nLooking in DNS until all is there (Ctrl-C ends it; run this again at any time):")
+    while True:
+        # A resolver that remembers nothing: what was missing may be there now.
+        resolver = DnsResolver(settings.dns.resolvers)
+        checked = await check(resolver, sending_host(settings), wanted, for_operator=True)
+        for each in checked:
+            if talks and each.status == "ok" and each.record not in right:
+                click.echo(f"  {click.style('ok', fg='green')}  {each.record.name}  {each.record.type}")
+            if each.status == "ok":
+                right.add(each.record)
+        if not any(each.is_wrong for each in checked) or trio.current_time() >= deadline:
+            return checked
+        await trio.sleep(min(ASK_DNS_EVERY, max(0.1, deadline - trio.current_time())))
+
+
+# ---- the test message, and what is told
+
+
+async def _tested(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
+    from appliance.outside import Outside
+
+    message_id = await queue_test(store, settings, await store.accounts.named(account), to, f"test@{domain}")
+    runs = await database.server_runs(store, settings)
+    until = Outside().now() + WAIT_SECONDS * 1_000_000 if runs else 0
+    return await result_of(store, settings, message_id, until) | {"server_running": runs}
+
+
+def _summary(
+    settings: "Config", written: bool, sender: _Sender, domain: str, findings: "Sequence[Finding]", zone: str
+) -> list[str]:
+    rows = {"Settings": f"{settings.source}{' (written)' if written else ''}", "Host name": settings.server.hostname}
+    rows |= {"Account": sender.account, "Login": sender.login}
+    if sender.password is not None:
+        rows["Password"] = f"{sender.password}   (shown only now)"
+    if sender.key is not None:
+        rows["API key"] = f"{sender.key}   (shown only now)"
+    rows["Domain"] = domain
+    text = [f"{title:<10} {value}" for title, value in rows.items()]
+    text += ["", "This machine:", "", *lines(findings), "", f"To publish in DNS, for {domain}:", "", zone]
+    return text
+
+
+def _end(answer: dict[str, Any]) -> list[str]:
+    """What is left to do."""
+    wrong = [each for each in answer["records"] if each["status"] != "ok"]
+    text = [""]
+    if answer["dns_ok"]:
+        text.append("DNS shows all that mail needs.")
+    else:
+        text += ["Not yet in DNS:", *(f"  {each['name']}  {each['type']}  {each['status']}" for each in wrong)]
+    if (test := answer["test"]) is not None:
+        text.append(f"{test['id']} to {printable(test['to'])}: {printable(test['explanation'])}")
+        if not test["server_running"]:
+            text.append("No server runs here: it is sent once one does.")
+    text.append("Run `appliance setup` again when something has changed; `appliance doctor` looks at everything.")
+    return text

@@ -1,0 +1,118 @@
+"""`appliance setup`: writes what is missing, changes nothing that is there, and can be run again."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from appliance.cli import main
+from appliance.cli.setup import _with_hostname
+from appliance.config import load
+from tests.cli.test_domain import dns_server
+
+HOST = "mail.example.com"
+
+
+@pytest.fixture
+def resolvers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The setting of a DNS server that knows little; the machine has no settings of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("APPLIANCE_CONFIG", raising=False)
+    monkeypatch.setattr(load, "SYSTEM_FILE", tmp_path / "etc" / "config.toml")
+    with dns_server() as dns:
+        yield f'[dns]\nresolvers = ["{dns.endpoint}"]\n'
+
+
+def ran(*words: str) -> Result:
+    return CliRunner().invoke(main, ["setup", *words])
+
+
+def answer(*words: str) -> Any:
+    result = ran(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_what_is_missing_is_made_once(tmp_path: Path, resolvers: str) -> None:
+    """The name goes into the file, whose comments stay; an administrator, a key and the domain; then nothing more."""
+    file = tmp_path / "config.toml"
+    file.write_text(f'# Mine.\n[server]\nhostname = ""  # soon\ndata_dir = "data"\n{resolvers}')
+    file.chmod(0o600)
+    made = answer("--hostname", HOST, "--email", "ada@example.org")
+    assert file.read_text() == f'# Mine.\n[server]\nhostname = "{HOST}"  # soon\ndata_dir = "data"\n{resolvers}'
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (made["account"], made["login"], made["domain"]) == ("main", "ada@example.org", "example.com")
+    assert made["key"].startswith("ma_live_")
+    assert len(made["password"]) == 16
+    assert made["dns_ok"] is False
+    assert {"hostname", "port"} <= {each["check"] for each in made["findings"]}
+    before = file.read_bytes()
+    again = answer()
+    assert file.read_bytes() == before
+    assert (again["password"], again["key"], again["zone"]) == (None, None, made["zone"])
+    listed = json.loads(CliRunner().invoke(main, ["account", "list", "--json"]).stdout)["accounts"]
+    assert [each["name"] for each in listed] == ["main"]
+    assert len(json.loads(CliRunner().invoke(main, ["key", "list", "--json"]).stdout)["keys"]) == 1
+
+
+def test_the_zone_file_has_every_record(tmp_path: Path, resolvers: str) -> None:
+    """Names end in a dot, text is quoted in strings of up to 255 characters, and what is no record is a comment."""
+    inbound = '[inbound]\nbind = ["127.0.0.1:0"]\n'
+    (tmp_path / "config.toml").write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}{inbound}')
+    lines = [line for line in answer()["zone"].splitlines() if not line.startswith(";")]
+    kinds = {tuple(line.split(" ", 2)[:2]) for line in lines}
+    assert {("example.com.", "TXT"), ("_dmarc.example.com.", "TXT"), ("bounces.example.com.", "MX")} <= kinds
+    (mx,) = [line for line in lines if " MX " in line]
+    assert mx.endswith(f" {HOST}.")
+    (rsa,) = [line for line in lines if "k=rsa" in line]
+    strings = rsa.partition(' TXT "')[2].rstrip('"').split('" "')
+    assert [len(each) <= 255 for each in strings] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('[server]\nhostname=""\n', '[server]\nhostname = "a.b"\n'),
+        ('[server] # x\ndata_dir = "d"\n', '[server] # x\nhostname = "a.b"\ndata_dir = "d"\n'),
+        ('[http]\nbind = ["127.0.0.1:1"]\n', '[server]\nhostname = "a.b"\n\n[http]\nbind = ["127.0.0.1:1"]\n'),
+    ],
+)
+def test_the_name_finds_its_place(text: str, wanted: str) -> None:
+    assert _with_hostname(text, "a.b") == wanted
+
+
+def test_without_any_file_one_is_written(tmp_path: Path, resolvers: str) -> None:
+    """Where the service looks for it if root asks, and only the service's group may read it."""
+    load.SYSTEM_FILE.parent.mkdir()
+    chosen = ["--config", "mine.toml"]
+    result = ran("--hostname", "mail", *chosen)
+    assert result.exit_code == 1
+    assert "'mail' is not a full host name" in result.stderr
+    assert not (tmp_path / "mine.toml").exists()
+    result = ran("--hostname", HOST, "--domain", "a..b", *chosen)
+    assert result.exit_code == 1
+    assert (tmp_path / "mine.toml").stat().st_mode & 0o777 == 0o640
+    made = load.load(tmp_path / "mine.toml", {}, tmp_path)
+    assert (made.server.hostname, made.server.data_dir) == (HOST, tmp_path / "appliance-data")
+    assert made.delivery.mode == "direct"
+
+
+def test_refusals(tmp_path: Path, resolvers: str) -> None:
+    """Each is one line, and nothing is changed."""
+    file = tmp_path / "config.toml"
+    file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
+    result = ran("--hostname", "mx.example.com")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {file}: server.hostname is {HOST} already: change it there\n"
+    for name in ("a", "b"):
+        words = ["account", "create", name, "--email", f"{name}@example.org", "--password-stdin"]
+        assert CliRunner().invoke(main, words, input="a long password").exit_code == 0
+    assert ran().stderr == "Error: there are several accounts: name one with --account\n"
+    file.write_text("[server]\nhostnam = 1\n")
+    assert "unknown key" in ran().stderr
+    os.unlink(file)
+    assert ran("--config", str(file), "--domain", "example.com", "--hostname", "-").exit_code == 1
