@@ -17,15 +17,21 @@ def become_owner(directory: Path) -> None:
     facts = directory.stat()
     if os.geteuid() != ROOT_UID or facts.st_uid == ROOT_UID:
         return
-    if unpacked := getattr(sys, "_MEIPASS", None):  # where the single binary has put its libraries, for root alone
-        for path in (Path(unpacked), *Path(unpacked).rglob("*")):
-            path.chmod(0o755)
+    _share_unpacked()
     try:
         os.initgroups(pwd.getpwuid(facts.st_uid).pw_name, facts.st_gid)
     except KeyError:  # a number without a name
         os.setgroups([])
     os.setgid(facts.st_gid)
     os.setuid(facts.st_uid)
+
+
+def _share_unpacked() -> None:
+    """Let others read what the single binary has unpacked for root alone; what the package brought is for all already."""
+    unpacked = Path(getattr(sys, "_MEIPASS", "/"))
+    if not unpacked.stat().st_mode & 0o001:
+        for path in (unpacked, *unpacked.rglob("*")):
+            path.chmod(0o755)
 
 
 def give_to_owner(path: Path, directory: Path | None = None) -> None:
