@@ -198,7 +198,7 @@ async def _run_all(
         workers.start_soon(store.engine.finish_upgrade)
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
-        workers.start_soon(FeedbackWorker(store, shared.intake.workers, ReturnPaths(key)).run)
+        workers.start_soon(FeedbackWorker(store, ReturnPaths(key)).run)
         workers.start_soon(_update_statistics, store, shared)
         rotating = SigningKeys(store, outside, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))

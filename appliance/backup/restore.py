@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from appliance.backup import archive
 from appliance.backup.make import NO_HARD_LINKS
@@ -24,7 +25,7 @@ from appliance.store.pools import EVERY
 from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
 from appliance.store.sqlite.file_care import RESCUED, sync
 from appliance.system.instance_lock import only_server
-from appliance.system.ownership import give_to_owner
+from appliance.system.ownership import become_owner
 
 VERIFYING = 0.7  # share of the work
 REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not -shm, which SQLite makes anew
@@ -45,7 +46,15 @@ class Restored:
 
 async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.FractionDone, *, force: bool) -> Restored:
     """Put a backup into a data directory; with `force` also where there is a database, which is moved aside."""
-    verified = verify(path, lambda done: on(VERIFYING * done))
+    with path.open("rb") as source:  # by root, if that restores it: the owner of the directory need not be able to
+        verified = verify(path, lambda done: on(VERIFYING * done))
+        become_owner(data_dir)
+        return await _restore(source, verified, data_dir, outside, on, force=force)
+
+
+async def _restore(
+    source: BinaryIO, verified: Verified, data_dir: Path, outside: Outside, on: archive.FractionDone, *, force: bool
+) -> Restored:
     with only_server(data_dir):
         complete(data_dir)
         there = _there(data_dir)
@@ -53,11 +62,9 @@ async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.Frac
             what = f"there is {there[0]} in {data_dir} already"
             raise NotRestored(f"{what}: use --force to put it aside, or name another data_dir")
         with _errors(data_dir), _staging(data_dir) as staging:
-            waiting = await _stage(path, verified, staging, outside, on)
+            waiting = await _stage(source, verified, staging, outside, on)
             if there:
                 _keep(data_dir, there, staging / BEFORE)
-            for made in (staging, *staging.rglob("*")):
-                give_to_owner(made, data_dir)
             # From here on any start of the program completes it.
             os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")
             sync(data_dir)
@@ -95,11 +102,11 @@ def _errors(data_dir: Path) -> Iterator[None]:
 
 
 async def _stage(
-    path: Path, verified: Verified, staging: Path, outside: Outside, on: archive.FractionDone
+    source: BinaryIO, verified: Verified, staging: Path, outside: Outside, on: archive.FractionDone
 ) -> AllWaiting:
     """Write the key and the database, migrated and paused, into the staging directory."""
     _write(staging / KEY_FILE, 0o400, verified.key)
-    _extract(path, verified.size, staging / DATABASE, on)
+    _extract(source, verified.size, staging / DATABASE, on)
     made = verified.manifest.created_at[:16].replace("T", " ")
     async with open_store(staging, outside, inline=True) as store:
         await store.pools.release(EVERY)  # an earlier pause has another reason and time
@@ -115,9 +122,9 @@ def _write(path: Path, mode: int, content: bytes) -> None:
         file.write(content)
 
 
-def _extract(path: Path, size: int, target: Path, on: archive.FractionDone) -> None:
+def _extract(source: BinaryIO, size: int, target: Path, on: archive.FractionDone) -> None:
     _write(target, 0o600, b"")
-    with path.open("rb") as source, target.open("wb") as copy:
+    with target.open("wb") as copy:
         source.seek(archive.BEGIN)
         left = size
         while left and (chunk := source.read(min(archive.CHUNK, left))):

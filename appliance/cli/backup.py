@@ -56,7 +56,6 @@ def backup(file: Path, as_json: bool) -> None:
     if settings.store.url:
         how = "back it up with pg_dump, or by base backups and archived WAL (PITR)"
         raise click.ClickException(f"store.url names a PostgreSQL: {how}, and keep {data_dir / KEY_FILE} with that")
-    database.stay_root()
     database.prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")

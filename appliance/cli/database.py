@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-# In ctx.meta, which a command shares with its groups.
-_SETTINGS = "appliance.settings"
-_STAYS_ROOT = "appliance.stays_root"
+_SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its groups
 
 
 @contextmanager
@@ -150,13 +148,16 @@ def of_only_account(command: F) -> F:
 
     @wraps(command)
     def called(name: str | None, **rest: Any) -> Any:
-        return command(name=_only(name), **rest)
+        return command(name=only_account(name), **rest)
 
     return cast(F, click.argument("name", type=PRINTABLE, required=False)(common(called)))
 
 
-def of_only_account_and(what: str) -> Callable[[F], F]:
-    """The same with one more argument, which the command gets by its name in lower case."""
+def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable[[F], F]:
+    """The same with one more argument, which the command gets by its name in lower case.
+
+    `read` turns it into what the command gets: a file, say, which root can still read then.
+    """
 
     def decorated(command: F) -> F:
         @wraps(command)
@@ -164,7 +165,8 @@ def of_only_account_and(what: str) -> Callable[[F], F]:
             if len(words) > 2:
                 raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
             *name, last = words
-            return command(name=_only(*name), **{what.lower(): last}, **rest)
+            given = read(last)
+            return command(name=only_account(*name), **{what.lower(): given}, **rest)
 
         argument = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
         return cast(F, argument(common(called)))
@@ -172,7 +174,7 @@ def of_only_account_and(what: str) -> Callable[[F], F]:
     return decorated
 
 
-def _only(name: str | None = None) -> str:
+def only_account(name: str | None = None) -> str:
     """The name that was given, or that of the only account."""
     if name is not None:
         return name
@@ -184,11 +186,6 @@ def _only(name: str | None = None) -> str:
     return found[0].name
 
 
-def stay_root() -> None:
-    """Have this command stay root if it is: it works on files that may lie where only root may go."""
-    click.get_current_context().meta[_STAYS_ROOT] = True
-
-
 def prepare(settings: "Config", *, make: bool = False) -> None:
     """Before a command opens the database: check that this user may, and complete an interrupted restore.
 
@@ -198,8 +195,7 @@ def prepare(settings: "Config", *, make: bool = False) -> None:
     from appliance.system.ownership import become_owner
 
     data_dir = settings.server.data_dir
-    if data_dir.is_dir() and not click.get_current_context().meta.get(_STAYS_ROOT):
-        become_owner(data_dir)
+    become_owner(data_dir)
     check_usable(data_dir, make=make)
     with explained(settings):
         settle(data_dir)

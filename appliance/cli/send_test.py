@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE
+from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import printable, show
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ ASK_EVERY = 0.25  # seconds between two looks at the message
 
 
 @click.command("send-test")
-@database.of_only_account
-@click.option("--to", required=True, type=PRINTABLE, metavar="ADDRESS", help="Who gets it.")
+@click.argument("words", nargs=-1, type=PRINTABLE, metavar="[ACCOUNT] ADDRESS")
+@click.option("--to", type=PRINTABLE, metavar="ADDRESS", help="Who gets it, in place of the argument.")
 @click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS", help="Else test@ the account's first domain.")
 @click.option("--wait", is_flag=True, help="Wait until it is delivered, refused or deferred, and tell what was said.")
 @click.option(
@@ -31,24 +31,33 @@ ASK_EVERY = 0.25  # seconds between two looks at the message
     metavar="SECONDS",
     help="How long to wait at most.",
 )
-def send_test(name: str, to: str, sender: str | None, wait: bool, timeout: int, as_json: bool) -> None:
-    """Send a short test message of the account NAME, free of charge and really delivered.
+@common
+def send_test(
+    words: tuple[str, ...], to: str | None, sender: str | None, wait: bool, timeout: int, as_json: bool
+) -> None:
+    """Send a short test message of ACCOUNT to ADDRESS, free of charge and really delivered.
 
     A running server sends it within a second or two; without one it waits in the queue. With --wait the exit code is 0
     once it is delivered, and 1 when it was refused or deferred, still waits, or no server runs.
 
     \b
     Examples:
-      appliance send-test --to you@example.net --wait
-      appliance send-test acme --to you@example.net --from hello@acme.example
+      appliance send-test you@example.net --wait
+      appliance send-test acme you@example.net --from hello@acme.example
     """
     from appliance.outside import Outside
 
     settings = database.load_settings()
+    if not words and to is None:
+        raise click.UsageError("Missing argument 'ADDRESS'.")
+    *accounts, address = words if to is None else (*words, to)
+    if len(accounts) > 1:
+        raise click.UsageError(f"Got unexpected extra argument ({accounts[1]})")
+    name = database.only_account(*accounts)
 
     async def work(store: "Store") -> dict[str, Any]:
         account = await store.accounts.named(name)
-        message_id = await queue_test(store, settings, account, to, sender)
+        message_id = await queue_test(store, settings, account, address, sender)
         runs = await database.server_runs(store, settings)
         until = Outside().now() + timeout * 1_000_000 if wait and runs else 0
         return await result_of(store, settings, message_id, until) | {"server_running": runs}

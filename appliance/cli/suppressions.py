@@ -72,8 +72,8 @@ def remove(name: str, address: str, as_json: bool) -> None:
 
 
 @suppressions.command("import")
-@database.of_only_account_and("FILE")
-def import_file(name: str, file: str, as_json: bool) -> None:
+@database.of_only_account_and("FILE", lambda file: dict(_read(click.File("rb")(file, ctx=click.get_current_context()))))
+def import_file(name: str, file: dict[str, str], as_json: bool) -> None:
     """Suppress every address of FILE (`-`: standard input) for the account NAME.
 
     FILE has an address a line, or is CSV whose first column is the address and whose second, if any, the reason; a
@@ -86,11 +86,8 @@ def import_file(name: str, file: str, as_json: bool) -> None:
     """
     from appliance.model.mail import SuppressionOrigin
 
-    opened: IO[bytes] = click.File("rb")(file, ctx=click.get_current_context())
-    wanted = dict(_read(opened))
-
     async def work(store: "Store", account_id: str) -> int:
-        entries, added = list(wanted.items()), 0
+        entries, added = list(file.items()), 0
         with progress_bar("importing") as done:
             for at in range(0, len(entries), ROWS_AT_A_TIME):
                 part = entries[at : at + ROWS_AT_A_TIME]
@@ -99,8 +96,12 @@ def import_file(name: str, file: str, as_json: bool) -> None:
         return added
 
     added = database.run_for(name, work)
-    answer = {"imported": added, "listed_already": len(wanted) - added}
-    show(as_json, answer, f"Imported {added} addresses; {len(wanted) - added} were listed already.")
+    listed = len(file) - added
+    show(
+        as_json,
+        {"imported": added, "listed_already": listed},
+        f"Imported {added} addresses; {listed} were listed already.",
+    )
 
 
 @suppressions.command()

@@ -42,7 +42,6 @@ class _Content(NamedTuple):
 @config_option
 def template() -> None:
     """Templates: what messages are made of, also as files in a repository."""
-    database.stay_root()
 
 
 @template.command("list")
@@ -127,10 +126,25 @@ def pull(name: str, dir: str, as_json: bool) -> None:
     show(as_json, {"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
+class _Folder(NamedTuple):
+    """The templates of a folder by alias, each as it may be stored; and the files that are none of theirs."""
+
+    path: Path
+    wanted: dict[str, _Content]
+    unknown: list[str]
+
+
+def _folder(path: str) -> _Folder:
+    try:
+        return _Folder(Path(path), *_read_folder(Path(path)))
+    except OSError as error:
+        raise _cannot(error) from None
+
+
 @template.command()
-@database.of_only_account_and("DIR")
+@database.of_only_account_and("DIR", _folder)
 @click.option("--dry-run", is_flag=True, help="Tell what would be stored; store nothing.")
-def push(name: str, dir: str, dry_run: bool, as_json: bool) -> None:
+def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     """Store the folder DIR as templates of the account NAME: a new version of each that differs, and no other.
 
     DIR has a directory for each alias: subject.txt (one line), text.txt and html.html, at least one of these two, and
@@ -144,12 +158,7 @@ def push(name: str, dir: str, dry_run: bool, as_json: bool) -> None:
     """
     from appliance.feedback.unsubscribe import UnsubscribeLinks
 
-    settings, folder = database.load_settings(), Path(dir)
-    database.check_usable(settings.server.data_dir, make=False)
-    try:
-        wanted, unknown = _read_folder(folder)
-    except OSError as error:
-        raise _cannot(error) from None
+    settings, (folder, wanted, unknown) = database.load_settings(), dir
     if not UnsubscribeLinks(b"", settings.http.base_url).usable:
         for alias in [alias for alias, content in wanted.items() if content.unsubscribe]:
             reason = "links to unsubscribe need a server that is reached over https: set http.base_url"
@@ -227,7 +236,6 @@ def _same_options(there: bytes | None, content: _Content) -> bool:
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, _Content], list[str]]:
-    """The templates of a folder by alias, each as it may be stored; and the files that are none of theirs."""
     from appliance.errors import Refused
     from appliance.message.template import check_template
 

@@ -9,6 +9,8 @@ from appliance.cli.options import config_option
 from appliance.cli.output import printable, record, show, show_record
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from appliance.config.settings import Config
     from appliance.model.mail import Account
     from appliance.model.webhooks import Webhook, WebhookDelivery
@@ -117,40 +119,69 @@ def remove(name: str, as_json: bool) -> None:
     show(as_json, {"account": account.name, "removed": True}, f"Account {account.name} has no webhook any more.")
 
 
+wait_option = click.option("--wait", is_flag=True, help="Wait for the first answer, and tell it.")
+
+
 @webhook.command()
 @database.of_only_account
-@click.option("--wait", is_flag=True, help="Wait for the first answer, and tell it.")
-def test(name: str, wait: bool, as_json: bool) -> None:
+@wait_option
+def ping(name: str, wait: bool, as_json: bool) -> None:
     """Have a test event posted to the webhook of the account NAME, at most every 15 seconds.
 
     A running server posts it within a few seconds. With --wait the exit code is 0 if the answer was a 2xx, else 1.
 
     \b
     Examples:
-      appliance webhook test --wait
-      appliance webhook test acme --json
+      appliance webhook ping --wait
+      appliance webhook ping acme --json
     """
+    _post("A test event", name, lambda store, account_id: store.webhook_history.ping(account_id), wait, as_json)
+
+
+@webhook.command()
+@database.of_only_account_and("DELIVERY")
+@wait_option
+def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
+    """Post the event of DELIVERY again, as it is in the history: GET /v1/webhook/deliveries, or the dashboard.
+
+    It is signed anew, and has the id of the first post, so that a receiver can tell it. With --wait the exit code is 0
+    if the answer was a 2xx, else 1.
+
+    \b
+    Examples:
+      appliance webhook replay whd_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --wait
+      appliance webhook replay acme whd_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --json
+    """
+    _post(
+        "The event", name, lambda store, account_id: store.webhook_history.replay(account_id, delivery), wait, as_json
+    )
+
+
+def _post(
+    what: str, name: str, begin: "Callable[[Store, str], Awaitable[WebhookDelivery]]", wait: bool, as_json: bool
+) -> None:
+    """Begin a post by hand, and tell what became of it."""
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, WebhookDelivery, bool]":
         account = await store.accounts.named(name)
         await _existing(store, account)
-        posted, runs = await store.webhook_history.ping(account.id), await database.server_runs(store, settings)
+        posted, runs = await begin(store, account.id), await database.server_runs(store, settings)
         return account, await _attempted(store, account, posted) if wait and runs else posted, runs
 
     account, posted, runs = database.run(work, settings=settings)
     answer: dict[str, Any] = {"account": account.name, "server_running": runs}
     answer |= record(posted, "id", "event_id", "url", "response_status", "error", "duration_ms", "created_at")
     ok = posted.response_status is not None and 200 <= posted.response_status < 300
-    show(as_json, answer, _told(posted, runs=runs, ok=ok))
+    show(as_json, answer, _told(what, posted, runs=runs, ok=ok))
     click.get_current_context().exit(1 if wait and not ok else 0)
 
 
-def _told(posted: "WebhookDelivery", *, runs: bool, ok: bool) -> str:
+def _told(what: str, posted: "WebhookDelivery", *, runs: bool, ok: bool) -> str:
     if not runs:
-        return f"A test event for {posted.url} waits. No server runs here: it is posted once one does."
+        return f"{what} for {posted.url} waits. No server runs here: it is posted once one does."
     if posted.attempted_at is None:
-        return f"A test event is on its way to {posted.url}"
+        return f"{what} is on its way to {posted.url}"
     if posted.response_status is None:
         return f"{posted.url} was not reached: {printable(posted.error or 'no reason is known')}"
     return f"{posted.url} answered {posted.response_status} after {posted.duration_ms} ms" + (

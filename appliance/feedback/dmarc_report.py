@@ -23,11 +23,11 @@ from appliance.message.reader import ContentPart
 from appliance.model.reports import OTHER_SOURCES, DmarcCounts, DmarcSource
 from appliance.times import SECOND
 
-DMARC_ROWS: Final = 10_000
+DMARC_ROWS: Final = 2_500
 SOURCES_PER_REPORT: Final = 200  # that are recorded apart
 MESSAGES_PER_ROW: Final = 10**9  # so that no sum of reports is too large for a database
 _DEPTH: Final = 16  # a report needs six
-_ELEMENTS: Final = 400_000  # that many rows of forty elements
+_ELEMENTS: Final = 100_000  # that many rows of forty elements
 _ATTRIBUTES: Final = 100_000  # expat keeps each name that it has seen; a report has hardly any
 _TEXT: Final = 255  # characters kept of one element
 

@@ -1,9 +1,9 @@
 """Reads the mail that the listener took: what it says of a recipient or of a domain is recorded, the mail deleted.
 
 Every mail comes to an end: it is recorded, understood as nothing, or given up after `TRIES`. A bounce may come before
-our own record of the delivery: it is tried again, some seconds in all, until its recipient has a result. Parsing takes
-a worker thread in turn with what clients send, and is bounded by the readers of `feedback/`. On several nodes one at a
-time reads.
+our own record of the delivery: it is tried again, some seconds in all, until its recipient has a result. Parsing has a
+thread of its own, so that no client waits for it, and is bounded by the readers of `feedback/`; reports, which anyone
+can send, take a fifth of that thread's time at most. On several nodes one at a time reads.
 
 | sent to | read as | leads to |
 |---|---|---|
@@ -12,20 +12,18 @@ time reads.
 | `fbl@` | complaint | the recipient of a token in it, else that of its Message-ID |
 | `dmarc@`, `tlsrpt@` | report | the domains of that return path |
 
-A complaint counts only for a recipient that is proven by a token, or by the id of a message, which only those know who
-have the message; not for an address that anyone could name.
+A complaint counts only for a recipient that is proven by a token, or by the id of a message that has no other, which
+only those know who have the message; not for an address that anyone could name.
 """
 
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from typing import Any, Final, TypeVar
 
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK, Workers
 from appliance.errors import Refused
 from appliance.feedback.arf import Complaint, read_complaint
 from appliance.feedback.bounce_class import BounceClass
@@ -34,7 +32,6 @@ from appliance.feedback.dsn import Notice, NoticeKind, read_notice
 from appliance.feedback.report_file import UnreadableReport
 from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
 from appliance.feedback.tls_report import tls_counts
-from appliance.message.addresses import parse
 from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, NewComplaint
 from appliance.model.mail import LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
@@ -48,6 +45,7 @@ from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 TRIES: Final = 5  # at reading one mail; each is one that ended with an error, or with the process
 FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
 FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
+REPORT_REST: Final = 4.0  # times as long as a report took nothing else is read on that thread
 FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused, or what has no result yet, is tried again
 
 TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
@@ -73,8 +71,8 @@ class _Read:
 @dataclass(slots=True)
 class FeedbackWorker:
     store: Store
-    workers: Workers
     return_paths: ReturnPaths
+    _thread: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _pending: dict[str, float] = field(default_factory=dict)  # mails that wait for a result, and until when
 
     async def run(self) -> None:
@@ -104,7 +102,8 @@ class FeedbackWorker:
         try:
             found = [_Read(TOKEN, _nothing(FeedbackResult.GIVEN_UP))]
             if mail.tries <= TRIES:
-                found = [await self._read(mail, address) for address in mail.addresses]
+                reports: dict[ReportAddress, DmarcCounts | TlsCounts | None] = {}
+                found = [await self._read(mail, address, reports) for address in mail.addresses]
             else:
                 log.error("feedback given up: it could not be read", mail_id=mail.id, bytes=len(mail.mime))
             results = await _patiently(partial(self.store.feedback.finish, mail.id, [each.step for each in found]))
@@ -126,7 +125,10 @@ class FeedbackWorker:
         log.info("feedback read", mail_id=mail.id, results=results or [])
         return True
 
-    async def _read(self, mail: FeedbackMail, address: str) -> _Read:
+    async def _read(
+        self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
+    ) -> _Read:
+        """What one address leads to; `reports` are those that the mail was read as for others, None if it is none."""
         found = read_address(address)
         if found is None:
             return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
@@ -136,7 +138,12 @@ class FeedbackWorker:
             return await self._read_at_token(mail, found)
         if found.report is ReportAddress.COMPLAINTS:
             return await self._read_complaint(mail, found.domain)
-        return await self._read_report(mail, found)
+        assert found.report is not None  # noqa: S101
+        if found.report not in reports:
+            reports[found.report] = await self._report(mail, _READERS[found.report])
+        if (report := reports[found.report]) is None:
+            return _Read(found.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+        return _Read(found.report, partial(_record_report, mail.received_at, found.domain, report))
 
     async def _read_at_token(self, mail: FeedbackMail, address: FeedbackAddress) -> _Read:
         recipient = await self._recipient(address, mail.received_at)
@@ -181,13 +188,16 @@ class FeedbackWorker:
         step = self.store.feedback.complaint(recipient, NewComplaint(said.feedback_type, said.reporter))
         return _Read(kind, step, _note(recipient) | {"feedback_type": said.feedback_type, "reporter": said.reporter})
 
-    async def _read_report(self, mail: FeedbackMail, address: FeedbackAddress) -> _Read:
-        assert address.report is not None  # noqa: S101
+    async def _report(
+        self, mail: FeedbackMail, read: Callable[[bytes], DmarcCounts | TlsCounts]
+    ) -> DmarcCounts | TlsCounts | None:
+        began = trio.current_time()
         try:
-            report: DmarcCounts | TlsCounts = await self._on_thread(_READERS[address.report], mail.mime)
+            return await self._on_thread(read, mail.mime)
         except UnreadableReport:
-            return _Read(address.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
-        return _Read(address.report, partial(_record_report, mail.received_at, address.domain, report))
+            return None
+        finally:
+            await trio.sleep(REPORT_REST * (trio.current_time() - began))
 
     # ---- whose it is
 
@@ -207,13 +217,10 @@ class FeedbackWorker:
         if found is None:
             return None
         recipients = await _patiently(partial(self.store.feedback.recipients_of, f"msg_{found[1]}", name))
-        told = {each.lower() for each in complaint.recipients}
-        matching = [each for each in recipients if {each.address.lower(), parse(each.address, "to").key} & told]
-        chosen = matching or recipients
-        return chosen[0] if len(chosen) == 1 else None
+        return recipients[0] if len(recipients) == 1 else None  # of several, each could name another
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await _patiently(partial(self.workers.run, SERVER_WORK, inf, partial(work, *arguments)))
+        return await trio.to_thread.run_sync(partial(work, *arguments), limiter=self._thread)
 
 
 _READERS: Final[dict[ReportAddress, Callable[[bytes], DmarcCounts | TlsCounts]]] = {
@@ -241,7 +248,7 @@ def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
 
 
 async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it, again and again while the storage or the threads refuse: that is no fault of the mail."""
+    """Do it, again and again while the storage refuses: that is no fault of the mail."""
     while True:
         try:
             return await work()

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from appliance.system.ownership import give_to_owner
-
 KEY_FILE = "appliance.key"
 KEY_BYTES = 32
 _VERSION: Final = b"\x01"  # of the layout: version, nonce, ciphertext with its tag
@@ -52,7 +50,6 @@ def _create(path: Path) -> None:
         file.write(os.urandom(KEY_BYTES))
         file.flush()
         os.fsync(file.fileno())
-    give_to_owner(unfinished)
     with suppress(FileExistsError):  # another process was faster: its key counts
         os.link(unfinished, path)
     unfinished.unlink()

@@ -11,6 +11,7 @@ credit goes back to the account with a line in the ledger; the recipient shows `
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -39,14 +40,18 @@ from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import DAY
 
 WAITING_MOST = 10_000  # mails that may wait to be read; more are refused for now
+WAITING_BYTES = 512 * 1024 * 1024  # of all of them together
 LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
 _ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at) VALUES (:id, :addresses, :mime, :now)"""
-_COUNT = "SELECT count(*) FROM feedback_mail"
+_WAITING = "SELECT count(*), coalesce(sum(length(mime)), 0) FROM feedback_mail"
+_ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
+# What is about a recipient before reports, which anyone can send and which take longer to read.
 _NEXT = """UPDATE feedback_mail SET tries = tries + 1
-    WHERE id = (SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1)
+    WHERE id = (SELECT id FROM feedback_mail
+        ORDER BY tries, CASE WHEN substr(addresses, 2, 1) = '+' THEN 0 ELSE 1 END, id LIMIT 1)
     RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
 
@@ -54,6 +59,7 @@ _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
+_ENVELOPE_FROM = 5  # its place among them
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""  # noqa: S608
@@ -64,7 +70,7 @@ _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
     RETURNING charged, billing_status, dsn"""
-_STATE = "SELECT late_bounce, status FROM recipients WHERE message_id = :message_id AND id = :id"
+_STATE = "SELECT late_bounce, status, simulated FROM recipients WHERE message_id = :message_id AND id = :id"
 _COMPLAIN = """INSERT INTO complaints (account_id, recipient_id, message_id, domain, provider, kind, at)
     VALUES (:account_id, :id, :message_id, :sent_from,
         coalesce((SELECT d.pool FROM destinations d WHERE d.domain = :domain), :domain), :kind, :now)
@@ -96,13 +102,14 @@ class FeedbackStore(StorePart):
     posts: WebhookPosts
     arrived: Wake = field(default_factory=Wake)  # there may be mail to read
     waiting_most: int = WAITING_MOST
+    waiting_bytes: int = WAITING_BYTES
 
     # ---- mail
 
     async def add(self, addresses: Sequence[str], mime: bytes) -> str:
         """Store a mail until it is read; its id. Refused for now while too many wait."""
-        ((waiting,),) = await self.engine.rows(_COUNT, {})
-        if waiting >= self.waiting_most:
+        ((waiting, size),) = await self.engine.rows(_WAITING, {})
+        if waiting >= self.waiting_most or int(size) + len(mime) > self.waiting_bytes:
             text = "Too much feedback waits to be read. Try again later."
             raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=600)
         mail_id = self.outside.identifier("fbm")
@@ -113,7 +120,7 @@ class FeedbackStore(StorePart):
 
     async def next(self) -> FeedbackMail | None:
         """The mail to be read next, one more try at it counted; None when none waits."""
-        if await self.engine.rows(_COUNT, {}) == [(0,)]:
+        if not await self.engine.rows(_ANY, {}):
             return None  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
@@ -140,7 +147,10 @@ class FeedbackStore(StorePart):
     # ---- recipients
 
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
-        """The recipient with an id of this range, if there is one, of an account that has this return path."""
+        """The recipient with an id of this range, if there is one.
+
+        The token that told the range was made for this name; the domain may have another return path since.
+        """
         given_at = identifier_time(first_id)
         wanted = {
             "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
@@ -150,7 +160,11 @@ class FeedbackStore(StorePart):
             "name": name,
         }
         found = await self.engine.rows(_BY_IDS, wanted)
-        return _recipient(*found[0]) if len(found) == 1 else None
+        if len(found) != 1:
+            return None
+        row: list[Any] = list(found[0])
+        row[-1] = row[-1] or row[_ENVELOPE_FROM].rpartition("@")[2]
+        return _recipient(*row)
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
         """The recipients of a message, if its account has this return path."""
@@ -226,7 +240,7 @@ def _record_late_bounce(
     whose = {"message_id": recipient.message_id, "id": recipient.id}
     set_now = first(tx, _SET_LATE_BOUNCE, {**whose, "late_bounce": _encoder.encode(bounce).decode()})
     if set_now is None:
-        late_bounce, status = first(tx, _STATE, whose) or (None, "")
+        late_bounce, status, _ = first(tx, _STATE, whose) or (None, "", 0)
         if waits and status in ("queued", "deferred"):
             raise ResultPending
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
@@ -274,6 +288,9 @@ def _record_complaint(
 ) -> tuple[str, set[str]]:
     now = outside.now()
     row = {"account_id": recipient.account_id, "id": recipient.id, "message_id": recipient.message_id, "now": now}
+    _, status, simulated = first(tx, _STATE, {"message_id": recipient.message_id, "id": recipient.id}) or (None, "", 0)
+    if simulated or status in ("bounced", "failed"):
+        return FeedbackResult.NOT_DELIVERED, set()
     row |= {"domain": recipient.domain, "sent_from": recipient.sent_from, "kind": complaint.kind}
     if first(tx, _COMPLAIN, row) is None:
         return FeedbackResult.REPEATED, set()

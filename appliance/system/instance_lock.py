@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from appliance.system.ownership import give_to_owner
-
 LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not be taken for a server
@@ -33,8 +31,6 @@ def only_server(data_dir: Path) -> Iterator[None]:
         for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
             held.callback(os.close, descriptor)
-            if path != data_dir:
-                give_to_owner(path)
             for _ in range(LOCK_TRIES):
                 if _try(descriptor, fcntl.LOCK_EX):
                     break

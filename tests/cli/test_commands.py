@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
 ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
-ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook test"}
+ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook ping", "webhook replay"}
 ELSEWHERE |= {f"template {verb}" for verb in ("list", "show", "pull", "push", "remove")}
 ELSEWHERE |= {
     "setup",

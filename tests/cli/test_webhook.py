@@ -33,7 +33,7 @@ def test_a_webhook_is_set_shown_changed_and_removed(acme: Shell) -> None:
     assert made["secret"] not in acme.text("webhook", "show") + acme.text("webhook", "set", URL)
     assert fields(acme.json("webhook", "remove")) == fields(documented("webhook remove"))
     assert "has no webhook" in acme.refused("webhook", "remove")
-    assert "has no webhook" in acme.refused("webhook", "test")
+    assert "has no webhook" in acme.refused("webhook", "ping")
 
 
 def test_the_secret_is_shown_to_people_once(acme: Shell) -> None:
@@ -61,13 +61,23 @@ def test_a_url_that_the_interface_refuses_is_refused(acme: Shell, url: str) -> N
 def test_a_test_event_waits_for_a_server(acme: Shell) -> None:
     """It says so, with 1 for --wait; the second at once is refused, and so is one of a disabled webhook."""
     acme.json("webhook", "set", URL)
-    result = acme.run("webhook", "test", "--wait", "--json")
+    result = acme.run("webhook", "ping", "--wait", "--json")
     answer = json.loads(result.stdout)
-    assert (result.exit_code, fields(answer)) == (1, fields(documented("webhook test")))
+    assert (result.exit_code, fields(answer)) == (1, fields(documented("webhook ping")))
     assert (answer["server_running"], answer["response_status"]) == (False, None)
-    assert "Ping it again in" in acme.refused("webhook", "test")
+    assert "Ping it again in" in acme.refused("webhook", "ping")
     acme.json("webhook", "set", URL, "--disable")
-    assert "disabled" in acme.refused("webhook", "test")
+    assert "disabled" in acme.refused("webhook", "ping")
+
+
+def test_a_post_is_repeated(acme: Shell) -> None:
+    """The same event, as a delivery of its own; one that is not there is refused."""
+    acme.json("webhook", "set", URL)
+    first = acme.json("webhook", "ping")
+    again = acme.json("webhook", "replay", first["id"])
+    assert fields(again) == fields(documented("webhook replay"))
+    assert (again["event_id"], again["id"] == first["id"]) == (first["event_id"], False)
+    assert "Error: " in acme.refused("webhook", "replay", "acme", "whd_none")
 
 
 def test_several_accounts_have_to_be_named(acme: Shell) -> None:

@@ -68,7 +68,8 @@ COMMANDS = {
     "webhook show": ("demo",),
     "webhook set": ("demo", "https://1.1.1.1/"),
     "webhook remove": ("demo",),
-    "webhook test": ("demo",),
+    "webhook ping": ("demo",),
+    "webhook replay": ("demo", "whd_1"),
     "template list": ("demo",),
     "template show": ("demo", "welcome"),
     "template pull": ("demo", "."),
@@ -261,26 +262,30 @@ def test_for_root(spoil: Callable[[Path], None], expected: str) -> None:
 def test_a_command_of_root_acts_as_the_owner() -> None:
     """The server's user can open all that root's commands leave; only the server itself is not started as root.
 
-    A backup is written to, and restored from, a place where only root may go.
+    What they read may lie where only root may go; what they write is written as that user.
     """
     with installation(OTHER_UID) as directory:
         safe = directory / "safe"
         safe.mkdir(mode=0o700)
-        saved = safe / "saved.tar"
+        (safe / "addresses").write_text("ada@example.net\n")
         (directory / "data" / KEY_FILE).unlink()
+        assert ran(directory, 0, "backup", "saved.tar") == (0, "")
+        saved = directory / "saved.tar"
+        assert (saved.stat().st_uid, saved.stat().st_mode & 0o777) == (OTHER_UID, 0o600)
+        os.chown(saved, 0, 0)
+        saved = saved.rename(safe / "saved.tar")
         for words in (
-            ("backup", str(saved)),
             ("domain", "add", "demo", "example.org"),
             ("account", "list"),
             ("restore", str(saved), "--force"),
             ("key", "create", "demo"),
-            ("template", "pull", str(safe / "templates")),
+            ("template", "pull", "templates"),
             ("template", "push", str(safe)),
+            ("suppressions", "import", str(safe / "addresses")),
         ):
             assert ran(directory, 0, *words) == (0, "")
             owners = {path: path.stat().st_uid for path in (directory / "data").rglob("*")}
             assert set(owners.values()) == {OTHER_UID}, (words, owners)
-        assert (saved.stat().st_uid, saved.stat().st_mode & 0o777) == (0, 0o600)
         assert ran(directory, OTHER_UID, "domain", "list", "demo") == (0, "")
         told = "{data} belongs to nobody: start the server as that user, as `systemctl start appliance` does"
         check_refusals(directory, 0, told, ["serve"])

@@ -16,6 +16,7 @@ from appliance.feedback.return_path import (
     ReturnPaths,
     TokenFault,
     read_address,
+    without_tokens,
 )
 from appliance.outside import Outside, identifier_time
 from appliance.times import DAY, HOUR
@@ -190,3 +191,16 @@ def test_any_text_is_an_address_or_none(text: str) -> None:
         read = read_address(f"{kind}+{text}@x.y")
         if read is not None and read.token is not None:
             assert PATHS.check(read.token, read.domain, NOW) is TokenFault.FORGED
+
+
+@pytest.mark.parametrize("kind", ["address", "unsubscribe"])
+def test_customers_read_no_token(kind: str) -> None:
+    """Neither in our command nor in a server's words, in whatever case; anything else stays as it is."""
+    paths, id_ = ReturnPaths(bytes(32)), Outside().identifier("rcp")
+    name = "bounces.example.com"
+    address = paths.address(id_, name) if kind == "address" else paths.unsubscribe_address(id_, name, 3)
+    for text in (f"MAIL FROM:<{address}> SIZE=10", f"451 <{address.upper()}>: greylisted", f"550 {address}"):
+        shown = without_tokens(text)
+        assert shown.lower() == text.lower().replace(address[2:].partition("@")[0], "…")
+    for text in ("MAIL FROM:<news+tag@example.com>", "250 b+c@example.com", "1+1", ""):
+        assert without_tokens(text) == text

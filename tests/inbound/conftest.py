@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from appliance.concurrency.workers import Workers
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound.worker import FeedbackWorker
 from appliance.model.mail import Message, NewMessage, RecipientStatus
@@ -68,4 +67,4 @@ async def read(tmp_path: Path) -> AsyncIterator[Read]:
     async with open_store(tmp_path, outside, inline=True) as store:
         account_id = await stored_mail.account(store)
         await store.access.add_domain(account_id, "example.com", usable=True)
-        yield Read(store, outside, FeedbackWorker(store, Workers(), ReturnPaths(KEY)), account_id)
+        yield Read(store, outside, FeedbackWorker(store, ReturnPaths(KEY)), account_id)

@@ -9,7 +9,8 @@ to `receive`. Invariants:
   alone, a code with nothing or no space after it, bytes that are not ASCII. A fault, after which nothing more is read:
   anything that is not a code from 200 to 599, different codes in one reply, a line or a reply beyond the limits.
 - Every recipient gets a verdict: at which stage it was reached, and what the server said. What that means is decided in
-  `outcome.py`. The transcript is bounded and holds no secret.
+  `outcome.py`. Verdicts and the transcript are bounded and hold no secret, neither a password nor the token of a return
+  path: accounts read them.
 """
 
 import re
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
+
+from appliance.feedback.return_path import without_tokens
 
 # ---- replies
 
@@ -44,7 +47,7 @@ class Reply:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "family", self.code // 100)
-        object.__setattr__(self, "shown", f"{self.code} {' '.join(self.lines)}".rstrip())
+        object.__setattr__(self, "shown", without_tokens(f"{self.code} {' '.join(self.lines)}".rstrip()))
 
 
 class ReplyFault(Exception):
@@ -456,4 +459,4 @@ class SmtpExchange(ABC):
     def _say(self, lines: list[str], shown: str | None = None) -> None:
         """Write one or more commands at once; `shown` stands in the transcript for what holds a secret."""
         self._output.append(("\r\n".join(lines) + "\r\n").encode())
-        self.transcript.add(CLIENT, *(lines if shown is None else [shown]))
+        self.transcript.add(CLIENT, *(map(without_tokens, lines) if shown is None else [shown]))

@@ -112,7 +112,8 @@ async def test_mail_leaves_with_its_return_path(tmp_path: Path) -> None:
         (body, *_) = made.rows("SELECT body FROM events WHERE message_id = ?", sent)
         assert json.loads(bytes(body[0]))["data"]["from"] == "shop@example.com"
         said = [line for attempt in made.attempts(sent) for line in lines(attempt, "C") if line.startswith("MAIL")]
-        assert {line.partition("<")[2].partition(">")[0] for line in said} == {sender(each) for each in server.messages}
+        # The account reads the sessions: with a token it could tell its own mail as bounced.
+        assert {line.partition("<")[2].partition(">")[0] for line in said} == {f"b+…@{NAME}"}
         line = next(
             json.loads(each) for each in (await made.logged('"mail_from"')).splitlines() if '"mail_from"' in each
         )

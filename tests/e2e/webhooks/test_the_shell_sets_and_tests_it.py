@@ -18,7 +18,7 @@ def test_an_event_of_the_shell_arrives(customer: Customer) -> None:
     """Posted with the secret that `set` has shown."""
     running, name = customer.sender.running, customer.sender.account.name
     secret = command(running.config_file, "webhook", "set", name, customer.url)["secret"]
-    answer = command(running.config_file, "webhook", "test", name, "--wait")
+    answer = command(running.config_file, "webhook", "ping", name, "--wait")
     assert (answer["server_running"], answer["response_status"], answer["error"]) == (True, 200, None)
     (post,) = customer.posts(1)
     assert post.json()["type"] == "webhook.test"
@@ -30,7 +30,7 @@ def test_a_receiver_that_refuses_is_told(customer: Customer) -> None:
     running, name = customer.sender.running, customer.sender.account.name
     customer.receiver.answers[customer.path] = lambda _: (500, b"broken")
     command(running.config_file, "webhook", "set", name, customer.url)
-    words = ("webhook", "test", name, "--wait", "--config", str(running.config_file))
+    words = ("webhook", "ping", name, "--wait", "--config", str(running.config_file))
     with TemporaryFile() as stdout, TemporaryFile() as stderr:
         ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=stderr)
         assert ran.wait(60) == 1
