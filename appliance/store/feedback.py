@@ -59,6 +59,7 @@ _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
+_TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.name) = :name LIMIT 1"
 _ENVELOPE_FROM = 5  # its place among them
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
@@ -147,7 +148,7 @@ class FeedbackStore(StorePart):
     # ---- recipients
 
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
-        """The recipient with an id of this range, if there is one.
+        """The recipient with an id of this range, if there is one, unless the name is another account's.
 
         The token that told the range was made for this name; the domain may have another return path since.
         """
@@ -163,6 +164,8 @@ class FeedbackStore(StorePart):
         if len(found) != 1:
             return None
         row: list[Any] = list(found[0])
+        if row[-1] is None and await self.engine.rows(_TAKEN, wanted):
+            return None
         row[-1] = row[-1] or row[_ENVELOPE_FROM].rpartition("@")[2]
         return _recipient(*row)
 

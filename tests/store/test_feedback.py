@@ -137,10 +137,13 @@ async def test_two_nodes_finish_a_mail_once(
 async def test_a_recipient_is_found_by_its_ids_and_name(
     store: Store, account: Account, messages: Messages, delivered: Delivered
 ) -> None:
-    """None for no such id, or where two ids are in the range; the name may not be the domain's any more."""
+    """None for no such id, or where two ids are in the range; the name may be no one's any more, not another's."""
     first, second = await delivered("b@example.net", "c@example.net")
     assert (first.address, first.domain, first.sent_from) == ("b@example.net", "example.net", "example.com")
     assert await store.feedback.recipient(first.id, first.id, "rp.example.com") == first
+    other = await store.accounts.create("other", "other@example.org", "hash")
+    await store.access.add_domain(other.id, "example.org", usable=True)
+    assert await store.feedback.recipient(first.id, first.id, "bounces.example.org") is None
     assert await store.feedback.recipient(first.id, second.id, NAME) is None
     unknown = store.feedback.outside.identifier("rcp")
     assert await store.feedback.recipient(unknown, unknown, NAME) is None
