@@ -84,7 +84,8 @@ def list_all(name: str, as_json: bool) -> None:
 def remove(name: str, domain: str, as_json: bool) -> None:
     """Let the account NAME send from DOMAIN no more. What is queued already still goes out, signed.
 
-    Its DNS records may go seven days later, when no mail of it is on its way any more.
+    Its DNS records may go seven days later, when no mail of it is on its way any more; those of its return path a month
+    later, when no bounce can come back.
 
     \b
     Example:

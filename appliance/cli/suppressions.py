@@ -58,16 +58,30 @@ def add(name: str, address: str, reason: str, as_json: bool) -> None:
 
 
 @suppressions.command()
+@click.option("--tag", type=PRINTABLE, metavar="TAG", help="Only messages with this tag, which it unsubscribed from.")
+@click.option("--template", type=PRINTABLE, metavar="ALIAS", help="Only those of this template, likewise.")
 @database.of_only_account_and("ADDRESS")
-def remove(name: str, address: str, as_json: bool) -> None:
+def remove(name: str, address: str, tag: str | None, template: str | None, as_json: bool) -> None:
     """Let the account NAME send to ADDRESS again.
 
     \b
-    Example:
+    Examples:
       appliance suppressions remove acme ada@example.net
+      appliance suppressions remove acme ada@example.net --tag news
     """
-    key = _key(address)
-    database.run_for(name, lambda store, account_id: store.suppressions.remove(account_id, key))
+    if tag is not None and template is not None:
+        raise click.UsageError("Give --tag or --template, not both.")
+    from appliance.model.mail import lists_of
+
+    key, lists = _key(address), lists_of([] if tag is None else [tag], template)
+
+    async def work(store: "Store", account_id: str) -> None:
+        if lists:
+            await store.unsubscriptions.remove(account_id, lists[0], key)
+        else:
+            await store.suppressions.remove(account_id, key)
+
+    database.run_for(name, work)
     show(as_json, {"address": key, "removed": True}, f"Account {name} may send to {key} again.")
 
 

@@ -18,7 +18,7 @@ _ADVICE: Final = (
 
 
 def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
-    """A line for each provider that took enough mail and whose users complained; one if none did."""
+    """A line for each provider that took enough mail and whose users complained."""
     found = []
     for each in rates:
         if each.delivered < ENOUGH_DELIVERED or not each.complaints:

@@ -1,10 +1,12 @@
 """`appliance suppressions` and `domain remove`, `account role`: each change is in the database, and told."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from appliance.model.mail import Role
+from appliance.store import Store
 from tests.cli.test_commands import Shell, acme, shell, user_of
 
 __all__ = ["acme", "shell"]  # fixtures
@@ -88,3 +90,21 @@ def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
     assert user_of(acme, "acme").token_epoch == changed.token_epoch
     assert "is now customer" in acme.text("account", "role", "acme", "customer")
     acme.misused("account", "role", "acme", "king")
+
+
+async def unsubscribed(account: str, mail_list: str, store: Store) -> bool:
+    """Have an address unsubscribe."""
+    return await store.unsubscriptions.add(account, mail_list, "ada@example.net")
+
+
+def test_who_has_unsubscribed_is_let_in_again(acme: Shell) -> None:
+    """By the tag or template that it was; the list shows it until then."""
+    account = acme.json("account", "show", "acme")["id"]
+    for mail_list in ("tag:news", "template:weekly"):
+        acme.stored(partial(unsubscribed, account, mail_list))
+    assert "not on" in acme.refused("suppressions", "remove", "ada@example.net")
+    acme.json("suppressions", "remove", "ada@example.net", "--tag", "news")
+    assert "has not unsubscribed" in acme.refused("suppressions", "remove", "ada@example.net", "--tag", "news")
+    acme.json("suppressions", "remove", "acme", "ada@example.net", "--template", "weekly")
+    assert acme.json("suppressions", "list")["suppressions"] == []
+    acme.misused("suppressions", "remove", "ada@example.net", "--tag", "a", "--template", "b")

@@ -175,11 +175,11 @@ class DomainRoutes(Routes):
         checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
         if await self.services.signing_keys.switch(user.account_id, found.name, checked):
             checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
-        if await use_if_shown(self.store, user.account_id, found, checked):
-            found = await self.store.domains.find(user.account_id, found.name)
         if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
             found = await self.store.domains.prove(user.account_id, found.name)
             self.services.auth.forget()
+        if found.usable and await use_if_shown(self.store, user.account_id, found, checked):
+            found = await self.store.domains.find(user.account_id, found.name)
         return _answer(found, checked)
 
     @for_customers("DELETE /v1/domains/{domain}", (200, DeletedAnswer, "Removed."), Code.NOT_FOUND, parameters=(_NAME,))
