@@ -94,9 +94,6 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
     settings = read_settings()
     log.set_level(settings.server.log_level)
-    if settings.delivery.mode == "direct" and "." not in settings.server.hostname:
-        advice = "set it to the name in this machine's PTR record: many servers take no mail from any other"
-        serving.warning("server.hostname is not a full name", hostname=settings.server.hostname, advice=advice)
     if reason := why_not_served(settings.server.data_dir):
         raise click.ClickException(reason)
     check_usable(settings.server.data_dir, make=True)
@@ -151,8 +148,11 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
     from appliance.telemetry import log
     from appliance.telemetry.log import write_all
 
-    text = await first_start.greeting(settings, store, urls[0], _program())
     serving = log.get_logger("serve")
+    if settings.delivery.mode == "direct" and "." not in settings.server.hostname:
+        advice = "set it to the name in this machine's PTR record: many servers take no mail from any other"
+        serving.warning("server.hostname is not a full name", hostname=settings.server.hostname, advice=advice)
+    text = await first_start.greeting(settings, store, urls[0], _program())
     if text and not settings.embedded and not sys.stdout.isatty():
         # Under a service manager stdout and the log share one journal, whose lines are all JSON.
         serving.info("there is no account yet", hint=text.strip())

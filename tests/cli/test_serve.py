@@ -119,6 +119,23 @@ def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
         add_account(tmp_path / "data", f"demo{expected}")
 
 
+@pytest.mark.parametrize(("name", "warned"), [("mx", True), ("mx.example.com", False)])
+def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str, warned: bool) -> None:
+    """Where mail leaves directly, once it serves."""
+    config = settings(tmp_path, more=f'hostname = "{name}"\n')
+    config.write_text(config.read_text().replace("sandbox", "direct") + '[dns]\nresolvers = ["127.0.0.1:9"]\n')
+    process = start(config)
+    assert process.stderr is not None
+    lines = []
+    while not lines or lines[-1]["event"] != "there is no account yet":  # which it says last
+        lines.append(json.loads(process.stderr.readline()))
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    told = [line for line in lines if line["event"] == "server.hostname is not a full name"]
+    assert [line["hostname"] for line in told] == [name] * warned
+
+
 def test_on_a_terminal_both_are_text(tmp_path: Path) -> None:
     """An operator who starts it by hand reads the hint, and the reason why it does not start, as plain lines."""
     config = settings(tmp_path)
