@@ -126,7 +126,7 @@ def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str,
     config.write_text(config.read_text().replace("sandbox", "direct") + '[dns]\nresolvers = ["127.0.0.1:9"]\n')
     process = start(config)
     assert process.stderr is not None
-    lines = []
+    lines: list[dict[str, Any]] = []
     while not lines or lines[-1]["event"] != "there is no account yet":  # which it says last
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
