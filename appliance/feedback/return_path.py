@@ -64,14 +64,6 @@ _ADDRESS: Final = re.compile(
 )
 
 
-_TOKEN_IN_TEXT: Final = re.compile(r"(?<![a-z0-9])([bu])\+[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
-
-
-def without_tokens(text: str) -> str:
-    """The text of a session without the tokens in it, for customers: with one a delivery can be told as bounced."""
-    return _TOKEN_IN_TEXT.sub(r"\1+…", text) if "+" in text else text
-
-
 class ReportAddress(StrEnum):
     """The local parts that reports are sent to."""
 

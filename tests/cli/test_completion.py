@@ -35,7 +35,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     ("words", "expected"),
     [
         (["appliance", "suppr"], {"suppressions"}),
-        (["appliance", "webhook", ""], {"show", "set", "remove", "test"}),
+        (["appliance", "webhook", ""], {"show", "set", "remove", "ping", "replay"}),
         (["appliance", "messages", "--st"], {"--status"}),
         (["appliance", "messages", "--status", "q"], {"queued"}),
         (["appliance", "completion", ""], {"bash", "zsh", "fish"}),

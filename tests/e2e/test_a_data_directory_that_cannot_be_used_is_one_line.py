@@ -73,7 +73,7 @@ COMMANDS = {
     "template list": ("demo",),
     "template show": ("demo", "welcome"),
     "template pull": ("demo", "."),
-    "template push": ("demo", "/dev"),
+    "template push": ("demo", "mounted"),
     "template remove": ("demo", "welcome"),
     "queue show": (),
     "queue retry": ("--pool", "google"),

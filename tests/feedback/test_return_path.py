@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.deliver.smtp.protocol import without_tokens
 from appliance.feedback.return_path import (
     LIFETIME,
     FeedbackAddress,
@@ -16,7 +17,6 @@ from appliance.feedback.return_path import (
     ReturnPaths,
     TokenFault,
     read_address,
-    without_tokens,
 )
 from appliance.outside import Outside, identifier_time
 from appliance.times import DAY, HOUR

@@ -131,6 +131,7 @@ async def test_a_kill_loses_no_report(tmp_path: Path) -> None:
         await made.start()
         await made.until(lambda: made.unfinished() == [])
         assert made.rows(bounced) == made.rows(reports) == [(10,)]
+        await made.until(lambda: len(home.messages) >= 10)
         told = {fields(report)[1]["Final-Recipient"] for report in home.messages}
         assert told == {f"rfc822; gone{number}@far.test" for number in range(10)}
 
