@@ -1,9 +1,9 @@
 """Estimates of cost: what is called cheap is cheap, by the clock, and what is dear is called so."""
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -15,23 +15,23 @@ from appliance.message.compose import compose, draft
 from appliance.message.request import decode, fingerprint
 from appliance.message.submitted import read, write
 from appliance.model.mail import StoredTemplate
+from tests.cpu_time import cpu_seconds
 from tests.e2e.hostile_inputs import ARABIC, CYRILLIC
 from tests.message.samples import body
 
 ON_LOOP = 2_000  # microseconds
 LONGEST = 5_000  # microseconds that what is estimated so may really take
-TRIES = 5
 
 
 def seconds(work: Callable[[int], object]) -> float:
-    """The least CPU time of a few tries, each told its number so that nothing comes from a cache."""
-    took = []
-    for number in range(TRIES):
-        began = time.thread_time()
+    """The CPU time of it, each try told its number so that nothing comes from a cache."""
+    numbers = count()
+
+    def attempt() -> None:
         with suppress(Refused):
-            work(number)
-        took.append(time.thread_time() - began)
-    return min(took)
+            work(next(numbers))
+
+    return cpu_seconds(attempt)
 
 
 def whole(data: bytes, template: StoredTemplate | None = None) -> None:

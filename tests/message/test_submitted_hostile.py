@@ -1,7 +1,7 @@
 """Submitted messages made to do harm: checked in bounded time, and refused at worst."""
 
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -13,6 +13,7 @@ from appliance.message.characters import fault_in_line
 from appliance.message.dkim import Algorithm, SigningKey, sign
 from appliance.message.dkim_keys import generate
 from appliance.message.submitted import read, write
+from tests.cpu_time import cpu_seconds
 from tests.message.samples import HOSTILE, NOON
 from tests.message.submissions import HOST, ID, message
 
@@ -92,25 +93,20 @@ def hostile() -> Iterator[tuple[str, bytes]]:
     yield "references", message(b"References:" + b"\r\n <a@b>" * 4_000)
 
 
+def check(data: bytes) -> None:
+    """Read and write it; a refusal is as good an end as any."""
+    with suppress(Refused):
+        submission = read("shop@example.com", ["ada@example.net"], data)
+        write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
+
+
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile()])
 def test_no_message_takes_long(data: bytes) -> None:
     """Ten megabytes of anything are checked in the time it takes to read them a few times."""
-    started = time.process_time()
-    try:
-        submission = read("shop@example.com", ["ada@example.net"], data)
-        write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
-    except Refused:
-        pass
-    assert time.process_time() - started < 1.0
+    assert cpu_seconds(lambda: check(data), tries=1) < 1.0
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in hostile() if len(data) < 256 * 1024])
 def test_what_is_checked_on_the_event_loop_takes_milliseconds(data: bytes) -> None:
     """A message that is not large enough for a thread must not hold up other clients, whatever it holds."""
-    started = time.process_time()
-    try:
-        submission = read("shop@example.com", ["ada@example.net"], data)
-        write(submission, message_id=ID, now_seconds=NOON, hostname=HOST)
-    except Refused:
-        pass
-    assert time.process_time() - started < 0.05
+    assert cpu_seconds(lambda: check(data)) < 0.05

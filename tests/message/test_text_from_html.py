@@ -1,13 +1,12 @@
 """The text part of mail sent as HTML alone: what its reader would read, and never at a price."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.message.characters import fault_in_body
 from appliance.message.text_from_html import HTML_LENGTH, MARKS, marks, text_from_html
+from tests.cpu_time import cpu_seconds
 
 N = MARKS * 9 // 10
 
@@ -110,12 +109,7 @@ def test_making_it_takes_time_by_length_and_no_more(name: str) -> None:
     """A quarter of it takes about a quarter of the time, and all of it less than a second of CPU."""
 
     def seconds(markup: str) -> float:
-        best = float("inf")
-        for _ in range(3):
-            began = time.thread_time()
-            text_from_html(markup)
-            best = min(best, time.thread_time() - began)
-        return best
+        return cpu_seconds(lambda: text_from_html(markup), tries=3)
 
     whole = HOSTILE[name][:HTML_LENGTH]
     assert seconds(whole) < 8 * max(seconds(whole[: len(whole) // 4]), 0.01)

@@ -16,6 +16,7 @@ from appliance.web.http1 import (
     HeadReader,
     LengthBody,
 )
+from tests.cpu_time import cpu_seconds
 
 SEED = 20_261_115
 LINE = b"GET / HTTP/1.1\r\n"
@@ -197,7 +198,9 @@ def test_many_chunks_are_no_fault_if_they_are_not_tiny() -> None:
 def test_hostile_chunks_cost_little() -> None:
     """64 KiB of the smallest chunks are given up in well under 5 ms."""
     data = b"1\r\na\r\n" * 11_000
-    began = time.process_time()
-    with pytest.raises(Refused):
-        ChunkedBody().take(data)
-    assert time.process_time() - began < 0.005
+
+    def take() -> None:
+        with pytest.raises(Refused):
+            ChunkedBody().take(data)
+
+    assert cpu_seconds(take) < 0.005

@@ -28,8 +28,8 @@ final class WebhookTest extends TestCase
         self::assertSame(['evt_1', 'email.bounced'], [$event->id, $event->type]);
         self::assertSame('2026-11-16T12:00:00.500000Z', $event->createdAt->format('Y-m-d\TH:i:s.up'));
         self::assertSame(
-            ['msg_1', 'rcp_1', 'ü@example.net', null, null, 550, '550 no', null],
-            array_values(get_object_vars($event->data)),
+            ['emailId' => 'msg_1', 'recipientId' => 'rcp_1', 'to' => 'ü@example.net', 'smtpCode' => 550, 'smtpResponse' => '550 no'],
+            array_filter(get_object_vars($event->data), static fn ($value) => $value !== null),
         );
     }
 
