@@ -210,12 +210,9 @@ async def _existing(store: "Store", account: "Account") -> None:
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
     """Refuse what the API refuses: no https, an address of this machine or of a private network."""
     from appliance.dns.resolver import DnsResolver
-    from appliance.model.webhooks import WEBHOOK_URL_LENGTH
     from appliance.outside import Outside
     from appliance.webhook.build import build_poster
 
-    if len(url) > WEBHOOK_URL_LENGTH:
-        raise click.ClickException(f"url: must have at most {WEBHOOK_URL_LENGTH} characters")
     resolver, others = DnsResolver(settings.dns.resolvers), store.engine.others
     poster = build_poster(settings, resolver, Outside(), lambda: others().addresses)
     if (fault := await poster.check(url)) is not None:

@@ -5,16 +5,13 @@ Who complained is often taken out of a report. What leads to the recipient is wh
 path, in whatever field the provider kept it, and its Message-ID. Both are candidates: the caller checks the tokens.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
 from enum import StrEnum
 from typing import Final
 
 from appliance.feedback.mime import ReceivedMail, field_groups, first_value, open_mail
 from appliance.message.decoding import one_line
-from appliance.times import SECOND
 
 RETURN_PATHS: Final = 20  # candidates in one report
 _SHOWN: Final = 255  # characters of a field
@@ -43,11 +40,7 @@ class Complaint:
 
     feedback_type: FeedbackType
     reporter: str = ""  # the User-Agent, or who sent the report
-    mail_from: str = ""
     recipients: tuple[str, ...] = ()  # where the provider tells
-    reported_domain: str = ""
-    source_ip: str | None = None
-    arrived_at: int | None = None  # microseconds
     return_paths: tuple[str, ...] = ()  # addresses that look like ours, in lower case; not checked
     message_id: str = ""  # without its angle brackets
 
@@ -84,11 +77,7 @@ def _complaint(mail: ReceivedMail, fields: dict[str, str]) -> Complaint:
     return Complaint(
         feedback_type=_type(fields.get("feedback-type", "")),
         reporter=_shown(fields.get("user-agent", "") or mail.header("from")),
-        mail_from=_address(fields.get("original-mail-from", "") or first_value(inside, "return-path")),
         recipients=tuple(dict.fromkeys(address for value in told if (address := _address(value)))),
-        reported_domain=_shown(fields.get("reported-domain", "")).lower().strip("."),
-        source_ip=_ip(fields.get("source-ip", "") or first_value(inside, "x-originating-ip")),
-        arrived_at=_time(fields.get("arrival-date", "") or fields.get("received-date", "")),
         return_paths=tuple(dict.fromkeys(path.lower().rstrip(".") for path in paths))[:RETURN_PATHS],
         message_id=message_id[1] if message_id else "",
     )
@@ -107,20 +96,3 @@ def _address(value: str) -> str:
     """The bare address of a field: `<a@b.c>`, `a@b.c`, `rfc822; a@b.c`."""
     bare = value.rpartition(";")[2].rpartition("<")[2].partition(">")[0].strip()
     return _shown(bare) if 0 < bare.find("@") < len(bare) - 1 and " " not in bare else ""
-
-
-def _ip(value: str) -> str | None:
-    try:
-        return str(ipaddress.ip_address(value.strip(" []")[:50]))
-    except ValueError:
-        return None
-
-
-def _time(value: str) -> int | None:
-    """A date of RFC 5322 3.3 in microseconds."""
-    try:
-        parsed = parsedate_tz(value[:60])
-        seconds = mktime_tz(parsed) if parsed else -1
-    except (ValueError, OverflowError, IndexError, TypeError):
-        return None
-    return seconds * SECOND if 0 <= seconds < 2**33 else None

@@ -112,14 +112,6 @@ class TlsReport:
     policies: tuple[TlsPolicyResult, ...]
     left_out: int
 
-    def failures_by_mx(self) -> Counter[tuple[str, str]]:
-        """How many sessions failed, by server and kind of failure."""
-        counts: Counter[tuple[str, str]] = Counter()
-        for policy in self.policies:
-            for failure in policy.details:
-                counts[failure.mx, failure.result] += failure.count
-        return counts
-
 
 def read_tls_report(mime: bytes) -> TlsReport:
     """The report that a message carries. Raises UnreadableReport."""

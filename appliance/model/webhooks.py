@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from appliance.model.mail import RecipientStatus
 from appliance.times import rfc3339
 
-WEBHOOK_URL_LENGTH = 2048  # characters
+WEBHOOK_URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 EVENT_SUBJECT_CHARACTERS = 200  # of the subject in an event
 EVENT_RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
 PING_TYPE = "webhook.test"

@@ -25,6 +25,7 @@ import trio
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.values import is_host_name
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
+from appliance.model.webhooks import WEBHOOK_URL_LENGTH
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool
@@ -32,7 +33,6 @@ from appliance.net.socket_stream import FastSocketStream, faster
 
 # ---- URLs
 
-URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
 HTTPS_PORT = 443
 HTTP_PORT = 80
 
@@ -106,8 +106,8 @@ def read_url(
 
 
 def _check_characters(url: str) -> None:
-    if len(url) > URL_LENGTH:
-        raise UrlRefused(f"the URL is over {URL_LENGTH} characters long")
+    if len(url) > WEBHOOK_URL_LENGTH:
+        raise UrlRefused(f"the URL is over {WEBHOOK_URL_LENGTH} characters long")
     if not url.isascii():
         raise UrlRefused("the URL must be ASCII: write the host as xn--… and percent-encode the rest")
     if not url.isprintable() or " " in url:
