@@ -22,6 +22,7 @@ from appliance.cli.domain import domain
 from appliance.cli.explain import explain
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
+from appliance.cli.mcp import mcp
 from appliance.cli.messages import messages
 from appliance.cli.nodes import nodes
 from appliance.cli.options import config_option
@@ -112,6 +113,6 @@ def main() -> None:
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, account, domain, credential, key, suppressions, webhook, template)
 _COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
-_COMMANDS += (config, doctor, install, uninstall, completion)
+_COMMANDS += (config, doctor, install, uninstall, completion, mcp)
 for _command in _COMMANDS:
     main.add_command(_command)

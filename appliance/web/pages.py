@@ -1,4 +1,5 @@
-"""The dashboard in the browser: its one frame, the empty page that previews are put into, and its static files.
+"""What a browser gets: the dashboard's one frame, the empty page that previews are put into, its static files, and the
+documentation as Markdown.
 
 The frame is the same for every account: an account's data comes from /v1, requested by the frame's scripts. Files are
 read once, and their address changes with their content, so a browser may cache them for a year.
@@ -14,9 +15,11 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
 from appliance.web.answer import CONTENT_SECURITY_POLICY
+from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
 
 DASHBOARD_ROOT = "/dashboard"
 CACHE_A_YEAR = "public, max-age=31536000, immutable"
+_PLAIN, _MARKDOWN = "text/plain; charset=utf-8", "text/markdown; charset=utf-8"
 REVALIDATE = "no-cache"  # cached, and revalidated each time
 
 SiteFile = tuple[bytes, str, str]  # body, content type and ETag
@@ -136,10 +139,24 @@ def blueprint(read: Site) -> Blueprint:
     @routes.get("/static/<version>/<path:name>")
     async def file(version: str, name: str) -> Response:
         if name not in site:
-            return Response("There is no such file.", 404, content_type="text/plain; charset=utf-8")
+            return Response("There is no such file.", 404, content_type=_PLAIN)
         return _kept(*site[name], CACHE_A_YEAR if version == current else REVALIDATE)
 
+    @routes.get(LIST_PATH)
+    async def list_of_documents() -> Response:
+        return _text(document_list(), _PLAIN)
+
+    @routes.get(f"{DOCUMENTS_PATH}/<name>")
+    async def document(name: str) -> Response:
+        if (body := documents().get(name)) is None:
+            return Response(f"There is no such document: see {LIST_PATH}", 404, content_type=_PLAIN)
+        return _text(body, _MARKDOWN)
+
     return routes
+
+
+def _text(body: bytes, content_type: str) -> Response:
+    return _kept(body, content_type, etag_of(body), REVALIDATE)
 
 
 def _page(text: str, policy: str, status: int = 200) -> Response:

@@ -201,11 +201,12 @@ def send_over_http(running: Running, messages: int) -> float:
     return began_at(start_sending(running, messages))
 
 
-def start_sending(running: Running, messages: int) -> subprocess.Popen[bytes]:
-    """The process that sends to this server."""
+def start_sending(running: Running, messages: int, rate: float = 0) -> subprocess.Popen[bytes]:
+    """The process that sends to this server, so many a second or as fast as it is answered."""
     port = urlsplit(running.url).port
     command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
-    return subprocess.Popen([*command, str(messages)], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+    command += [str(messages), str(rate)]
+    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
 
 
 def began_at(sending: subprocess.Popen[bytes]) -> float:
@@ -215,12 +216,12 @@ def began_at(sending: subprocess.Popen[bytes]) -> float:
     return float(output)
 
 
-def load(port: int, key: str, messages: int) -> None:
+def load(port: int, key: str, messages: int, rate: float) -> None:
     """What that process does. Its clock is the machine's, as that of all processes."""
     requests = send_requests(f"Bearer {key}", f"{time.time_ns()}")
     share = messages // SESSIONS
     print(time.perf_counter())
-    seen = asyncio.run(drive("127.0.0.1", port, SESSIONS, WITHIN, lambda number: islice(requests(number), share)))
+    seen = asyncio.run(drive("127.0.0.1", port, SESSIONS, WITHIN, lambda number: islice(requests(number), share), rate))
     assert dict(seen.statuses) == {202: share * SESSIONS}, seen.statuses
 
 
@@ -374,7 +375,7 @@ def resident(running: Running) -> int:
 def main() -> None:
     """Measure and tell."""
     if sys.argv[1:2] == ["--load"]:
-        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)

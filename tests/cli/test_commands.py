@@ -33,6 +33,7 @@ ELSEWHERE |= {
     "setup",
     "account delete",
     "completion",
+    "mcp",
     "messages",
     "send-test",
     "config path",

@@ -90,6 +90,7 @@ COMMANDS = {
     "restore": ("saved.tar", "--force"),
     "store copy": ("--to-sqlite", "elsewhere"),
     "doctor": (),
+    "mcp": (),
 }
 ASK_FIRST = {"account create", "account password"}  # for a password, before they open anything
 # These open none.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("appliance", "packaging")
+SOURCES = ("appliance", "docs", "packaging")
 
 
 def newest_source() -> float:

@@ -106,6 +106,8 @@ def test_every_file_that_the_program_reads_is_in_it(deb: Path) -> None:
     assert len(read) > 20
     for path in read:
         assert f"/usr/lib/mail-appliance/_internal/{path.relative_to(ROOT).as_posix()}" in held
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f"/usr/lib/mail-appliance/_internal/appliance/docs/{path.name}" in held
 
 
 def test_it_says_what_it_is(deb: Path) -> None:

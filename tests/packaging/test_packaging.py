@@ -350,7 +350,8 @@ def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) ->
 @pytest.fixture
 def workshop(tree: Tree) -> Tree:
     """The project's tree with a program to pack, on a machine with the tools for that."""
-    (tree.root / "appliance").mkdir()
+    for name in ("appliance", "docs"):
+        (tree.root / name).mkdir()
     (tree.root / "appliance" / "cli.py").write_text("one\n")
     for name in ("find", "mv", "objdump", "sort", "touch", "wc"):
         (tree.tools / name).symlink_to(shutil.which(name) or "/bin/true")

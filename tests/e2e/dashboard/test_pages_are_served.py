@@ -77,6 +77,25 @@ def test_a_slash_at_the_end_leads_to_the_page(stage: Stage, path: str, led_to: s
     assert (answer.status_code, answer.headers["location"]) == (302, led_to)
 
 
+def test_the_documentation_is_served_as_markdown(stage: Stage) -> None:
+    """/llms.txt lists every document of docs/ by its title; each is there as it was written, and nothing else."""
+    listed = fetch(stage, "/llms.txt")
+    assert (listed.status_code, listed.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    links = dict(re.findall(r"^- \[(.+)\]\(/docs/([a-z-]+\.md)\): ", listed.text, re.MULTILINE))
+    assert set(links.values()) == {path.name for path in (ROOT / "docs").glob("*.md")}
+    for title, name in links.items():
+        answer = fetch(stage, f"/docs/{name}")
+        assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
+        assert answer.text == (ROOT / "docs" / name).read_text()
+        assert answer.text.startswith(f"# {title}\n")
+    assert (
+        fetch(stage, "/docs/dns.md", **{"If-None-Match": fetch(stage, "/docs/dns.md").headers["etag"]}).status_code
+        == 304
+    )
+    for path in ("/docs/none.md", "/docs/..%2fREADME.md", "/docs/images"):
+        assert fetch(stage, path).status_code == 404
+
+
 def test_an_address_that_was_mistyped_shows_a_page(stage: Stage, browser: Browser) -> None:
     """A slash too many leads to the page, and a malformed percent escape is told as a page that is not there."""
     browser.log_in(stage.account().email)

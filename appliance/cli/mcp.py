@@ -1,0 +1,292 @@
+"""`appliance mcp`: lets a program that speaks the Model Context Protocol ask about mail, over stdin and stdout.
+
+Each line is one message of JSON-RPC 2.0. A tool is a command of this program, run here with --json, so that both answer
+alike. All of them read, but for `send_email`, which needs an API key, and `--allow-send` if that key sends real mail.
+"""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from appliance import __version__
+from appliance.cli import database
+from appliance.cli.options import config_option, named_config
+
+if TYPE_CHECKING:
+    from appliance.store import Store
+
+Json = dict[str, Any]
+
+_PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
+_LINE_BYTES = 4 * 1024 * 1024
+_KEY_VARIABLE = "APPLIANCE_API_KEY"
+_DOCUMENT_URI = "appliance:///docs/"
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
+NOT_FOUND = -32002  # of a resource
+_INSTRUCTIONS = (
+    "A self-hosted mail server. `explain` tells why a message waits or bounced, or what is known of an address; "
+    "`search_messages` finds messages; `doctor` finds what keeps mail from arriving. Times are UTC."
+)
+
+
+class _Fault(Exception):
+    """A request that cannot be answered, with its code of JSON-RPC."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+class _Argument(NamedTuple):
+    """What a tool takes; as an option of the command, or, without one, as its argument."""
+
+    name: str
+    schema: Json
+    option: str = ""
+    required: bool = False
+
+
+class _Tool(NamedTuple):
+    name: str
+    command: tuple[str, ...]
+    description: str
+    arguments: tuple[_Argument, ...] = ()
+
+    def described(self) -> Json:
+        schema = _schema({each.name: each.schema for each in self.arguments})
+        schema["required"] = [each.name for each in self.arguments if each.required]
+        hints = {"readOnlyHint": True, "openWorldHint": False}
+        return {"name": self.name, "description": self.description, "inputSchema": schema, "annotations": hints}
+
+    def words(self, given: Json) -> list[str]:
+        """The command line. A value never stands where it could be read as an option."""
+        options, words = list[str](), list[str]()
+        for argument in self.arguments:
+            value = given.pop(argument.name, None)
+            if value is None:
+                if argument.required:
+                    raise _Fault(INVALID_PARAMS, f"{argument.name}: missing")
+                continue
+            if type(value) is not _KINDS[argument.schema["type"]]:
+                raise _Fault(INVALID_PARAMS, f"{argument.name}: must be of type {argument.schema['type']}")
+            if value is True:
+                options.append(argument.option)
+            elif argument.option and value is not False:
+                options.append(f"{argument.option}={value}")
+            elif not argument.option:
+                words.append(str(value))
+        if given:
+            raise _Fault(INVALID_PARAMS, f"{next(iter(given))}: {self.name} takes no such argument")
+        return [*self.command, *options, "--json", "--", *words]
+
+
+def _schema(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _text(description: str) -> Json:
+    return {"type": "string", "description": description}
+
+
+_KINDS: dict[str, type] = {"string": str, "boolean": bool, "integer": int}
+_ACCOUNT = _Argument("account", _text("Its name; not needed where there is only one account."))
+_DOMAIN = _Argument("domain", _text("A domain that the account sends from."), required=True)
+_MOMENT = "A span until now (30m, 12h, 2d), a date or a time of UTC."
+_TOOLS = (
+    _Tool(
+        "explain",
+        ("explain",),
+        "Where each recipient of a message stands and why, or what is known of an address and the newest mail to it.",
+        (
+            _Argument("what", _text("A message's id (msg_…) or an email address."), required=True),
+            _Argument("dialogue", {"type": "boolean", "description": "With every line said over SMTP."}, "--dialogue"),
+        ),
+    ),
+    _Tool(
+        "search_messages",
+        ("messages",),
+        "Find messages, the newest first; a message has to pass all arguments.",
+        (
+            _Argument("account", _text("Only messages of this account."), "--account"),
+            _Argument("to", _text("A recipient's address, or its domain."), "--to"),
+            _Argument("from", _text("The sender's address, or its domain."), "--from"),
+            _Argument("status", _text("queued, delivered, partial or failed."), "--status"),
+            _Argument("since", _text(_MOMENT), "--since"),
+            _Argument("until", _text(_MOMENT), "--until"),
+            _Argument("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "--limit"),
+        ),
+    ),
+    _Tool("queue", ("queue",), "What waits to be delivered, by destination, and why."),
+    _Tool("list_accounts", ("account", "list"), "The accounts, with their credits."),
+    _Tool("list_domains", ("domain", "list"), "The domains that an account sends from.", (_ACCOUNT,)),
+    _Tool("domain_records", ("domain", "records"), "The records to publish in DNS for a domain.", (_ACCOUNT, _DOMAIN)),
+    _Tool(
+        "doctor",
+        ("doctor",),
+        "Look at everything that mail depends on: port 25, DNS, certificates, clock, disk. Takes some seconds.",
+        (_Argument("blocklists", {"type": "boolean", "description": "Also ask blocklists."}, "--blocklists"),),
+    ),
+)
+_SEND: Json = {
+    "name": "send_email",
+    "description": "Send a message: the fields are those of POST /emails.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "from": _text("The sender, on a domain of the account."),
+            "to": {"type": "array", "items": {"type": "string"}, "description": "The recipients."},
+            "subject": _text("The subject."),
+            "text": _text("The text; this or html, or both."),
+            "html": _text("The same as HTML."),
+        },
+        "required": ["from", "to", "subject"],
+    },
+    "annotations": {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True},
+}
+
+
+@click.command()
+@click.option("--allow-send", is_flag=True, help="Let send_email send real mail, by a key that is no test key.")
+@config_option
+def mcp(allow_send: bool) -> None:
+    """Answer the Model Context Protocol over stdin and stdout, for assistants and editors.
+
+    They can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can send
+    only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with --allow-send any other.
+
+    \b
+    Examples:
+      appliance mcp
+      APPLIANCE_API_KEY=ma_test_… appliance mcp
+    """
+    database.prepare(database.load_settings())
+    server = _Server(os.environ.get(_KEY_VARIABLE) or None, allow_send=allow_send)
+    while line := sys.stdin.buffer.readline(_LINE_BYTES):
+        if len(line) == _LINE_BYTES:
+            raise click.ClickException(f"a message of more than {_LINE_BYTES} bytes came in: such a one cannot be read")
+        if line.strip() and (answer := server.answer(line)) is not None:
+            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.flush()
+
+
+class _Server:
+    """Answers one message after the other; it keeps nothing between two."""
+
+    def __init__(self, key: str | None, *, allow_send: bool) -> None:
+        self._key, self._allow_send = key, allow_send
+        self._methods: dict[str, Callable[[Json], Json]] = {
+            "initialize": self._initialize,
+            "ping": lambda _: {},
+            "tools/list": lambda _: {"tools": [each.described() for each in _TOOLS] + ([_SEND] if key else [])},
+            "tools/call": self._call,
+            "resources/list": _list_documents,
+            "resources/read": _read_document,
+        }
+
+    def answer(self, line: bytes) -> Json | None:
+        """What is answered to a message; None to a notification."""
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            return _failed(None, _Fault(PARSE_ERROR, "not valid JSON"))
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            return _failed(None, _Fault(INVALID_REQUEST, "not one request of JSON-RPC 2.0"))
+        identifier, given = message.get("id"), message.get("params") or {}
+        if identifier is None:
+            return None
+        try:
+            if (method := self._methods.get(message["method"])) is None:
+                raise _Fault(METHOD_NOT_FOUND, f"there is no method {message['method'][:100]!r}")
+            if not isinstance(given, dict):
+                raise _Fault(INVALID_PARAMS, "params: must be an object")
+            return {"jsonrpc": "2.0", "id": identifier, "result": method(given)}
+        except _Fault as fault:
+            return _failed(identifier, fault)
+
+    def _initialize(self, given: Json) -> Json:
+        wanted = given.get("protocolVersion")
+        return {
+            "protocolVersion": wanted if wanted in _PROTOCOLS else _PROTOCOLS[0],
+            "capabilities": {"tools": {}, "resources": {}},
+            "serverInfo": {"name": "mail-appliance", "version": __version__},
+            "instructions": _INSTRUCTIONS,
+        }
+
+    def _call(self, given: Json) -> Json:
+        name, arguments = given.get("name"), given.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise _Fault(INVALID_PARAMS, "arguments: must be an object")
+        try:
+            if name == _SEND["name"] and self._key is not None:
+                return _content(_send(self._key, arguments, allow_send=self._allow_send))
+            for tool in _TOOLS:
+                if tool.name == name:
+                    return _content(_run(tool.words(dict(arguments))))
+        except click.ClickException as error:
+            return _content(error.format_message(), failed=True)
+        raise _Fault(INVALID_PARAMS, f"there is no tool {str(name)[:100]!r}")
+
+
+def _failed(identifier: object, fault: _Fault) -> Json:
+    return {"jsonrpc": "2.0", "id": identifier, "error": {"code": fault.code, "message": fault.text}}
+
+
+def _content(text: str, *, failed: bool = False) -> Json:
+    answer: Json = {"content": [{"type": "text", "text": text}], "isError": failed}
+    return answer if failed else answer | {"structuredContent": json.loads(text)}
+
+
+def _run(words: list[str]) -> str:
+    """What a command prints. It gets the settings that this one was given."""
+    from appliance.cli import main
+
+    config, printed = named_config(), io.StringIO()
+    with redirect_stdout(printed):
+        main.main(
+            [*(["--config", str(config)] if config else []), *words], prog_name="appliance", standalone_mode=False
+        )
+    return printed.getvalue()
+
+
+def _send(key: str, fields: Json, *, allow_send: bool) -> str:
+    from appliance.errors import Code, Refused
+    from appliance.intake.accept import build_services
+    from appliance.message.request import decode
+    from appliance.outside import Outside
+
+    settings, outside, body = database.load_settings(), Outside(), json.dumps(fields).encode()
+
+    async def work(store: "Store") -> str:
+        if (caller := await store.access.caller_by_key(key)) is None:
+            raise Refused(Code.UNAUTHORIZED, f"${_KEY_VARIABLE} is not an API key of this installation")
+        if not (caller.test or allow_send):
+            text = "this key sends real mail: give a test key, or start `appliance mcp --allow-send`"
+            raise Refused(Code.FORBIDDEN, text)
+        intake = build_services(settings, outside, store, await database.installation_key(store, settings)).intake
+        intake.check_open(caller)
+        identifier = outside.identifier("req")
+        return (await intake.send(caller, decode(body), f"mcp_{identifier}", identifier, len(body))).receipt.decode()
+
+    return database.run(work, settings=settings)
+
+
+def _list_documents(_: Json) -> Json:
+    from appliance.web.documents import documents
+
+    listed = [{"uri": _DOCUMENT_URI + name, "name": name, "mimeType": "text/markdown"} for name in documents()]
+    return {"resources": listed}
+
+
+def _read_document(given: Json) -> Json:
+    from appliance.web.documents import documents
+
+    uri = str(given.get("uri"))
+    if (text := documents().get(uri.removeprefix(_DOCUMENT_URI))) is None or not uri.startswith(_DOCUMENT_URI):
+        raise _Fault(NOT_FOUND, f"there is no document {uri[:200]!r}")
+    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text.decode()}]}

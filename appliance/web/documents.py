@@ -1,0 +1,54 @@
+"""The documentation as the running program has it: the Markdown files of `docs/`, and a list of them as /llms.txt.
+
+The binary and the Debian package hold them beside the code; a checkout has them in its own `docs/`.
+"""
+
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from appliance import __version__
+
+DOCUMENTS_PATH = "/docs"
+LIST_PATH = "/llms.txt"
+SUFFIX = ".md"
+
+_INTRODUCTION = f"""\
+# The mail appliance
+
+> A self-hosted transactional-email server in one program, version {__version__}. Applications send mail by HTTP \
+(`POST /emails`) or SMTP submission; it delivers straight to the recipients' mail servers, and tells what became of \
+each recipient by polling and by signed webhooks.
+
+The API is described by [/openapi.json](/openapi.json). Everything under `/v1` needs a token or a key with the scope \
+`manage`.
+
+## Documents
+
+"""
+
+
+@cache
+def documents() -> dict[str, bytes]:
+    """Each document by the name of its file; none where an installation has left them out."""
+    packed = files("appliance") / "docs"
+    return dict(sorted(_markdown(packed if packed.is_dir() else files("appliance") / ".." / "docs")))
+
+
+@cache
+def document_list() -> bytes:
+    """What /llms.txt holds: every document by its title, with its headings."""
+    lines = [f"- [{title}]({DOCUMENTS_PATH}/{name}): {headings}" for name, title, headings in map(_head, documents())]
+    return (_INTRODUCTION + "\n".join(lines) + "\n").encode()
+
+
+def _markdown(directory: Traversable) -> list[tuple[str, bytes]]:
+    if not directory.is_dir():
+        return []
+    return [(each.name, each.read_bytes()) for each in directory.iterdir() if each.name.endswith(SUFFIX)]
+
+
+def _head(name: str) -> tuple[str, str, str]:
+    title, *lines = documents()[name].decode().splitlines()
+    headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    return name, title.removeprefix("# "), ", ".join(headings)
