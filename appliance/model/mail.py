@@ -7,6 +7,7 @@ None of them can be part of a reference cycle, so the garbage collector need not
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -75,6 +76,15 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+class Permission(StrEnum):
+    """What an operation under /v1 needs: each is declared with exactly one, and a user or a key has several."""
+
+    VIEW = "view"  # read what belongs to the account
+    DEVELOP = "develop"  # change it: domains, templates, keys, the webhook, suppressions; cancel and test mail
+    OWN = "own"  # manage the people of the account
+    ADMINISTER = "administer"  # manage all accounts, the queue and the nodes
+
+
 class LedgerKind(StrEnum):
     """Why a balance changed."""
 
@@ -108,8 +118,32 @@ class Caller(Struct, frozen=True, gc=False):
     return_paths: dict[str, str] = {}  # those in use, by their domain
 
 
+class Principal(Protocol):
+    """Who makes a request under /v1: a person who has logged in, or a program with an API key."""
+
+    @property
+    def id(self) -> str:
+        """Of the user or the key."""
+
+    @property
+    def account_id(self) -> str:
+        """Whose data it may reach."""
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What it may do with them."""
+
+
+_PERMISSIONS = {
+    Role.CUSTOMER: frozenset({Permission.VIEW, Permission.DEVELOP, Permission.OWN}),
+    Role.ADMIN: frozenset(Permission),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class User:
+    """A person, as a principal."""
+
     id: str
     account_id: str
     account_name: str
@@ -117,6 +151,10 @@ class User:
     role: Role
     password_hash: str
     token_epoch: int
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return _PERMISSIONS[self.role]
 
 
 @dataclass(frozen=True, slots=True)
