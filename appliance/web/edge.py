@@ -138,6 +138,8 @@ class Edge:
         headers, request_id = exchange.headers, exchange.request_id
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
+        if not caller.may_send:
+            raise Refused(Code.FORBIDDEN, "This API key may only read: its scope is read. Send with another one.")
         if self.stopping.is_set():
             text = "The server is shutting down. Retry in a moment with the same key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)

@@ -60,6 +60,7 @@ COMMANDS = {
     "key create": ("demo", "--scope", "full"),
     "key list": ("demo",),
     "key revoke": ("demo", "key_1"),
+    "key roll": ("demo", "key_1"),
     "suppressions list": ("demo",),
     "suppressions add": ("demo", "ada@example.net"),
     "suppressions remove": ("demo", "ada@example.net"),
