@@ -129,7 +129,9 @@ def roll(name_and_id: tuple[str, ...], overlap: int, as_json: bool) -> None:
 
     async def work(store: "Store") -> "tuple[str, ApiKey]":
         account_id = None if name is None else (await store.accounts.named(name)).id
-        secret = await store.access.roll_key(await store.access.key(key_id, account_id), overlap, account_id)
+        found = await store.access.key(key_id, account_id)
+        account_id = (await store.accounts.named(found.account_name)).id
+        secret = await store.access.roll_key(found, overlap, account_id)
         return secret, await store.access.key(key_id)
 
     secret, rolled = database.run(work)
@@ -150,10 +152,14 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
       appliance key revoke acme key_01k8hv1f7x5c4t9rq2m6b3n0pw
     """
     name, key_id = _named(name_and_id)
-    if name is None:
-        revoked = database.run(lambda store: store.access.revoke_key(key_id))
-    else:
-        revoked = database.run_for(name, lambda store, account_id: store.access.revoke_key(key_id, account_id))
+
+    async def work(store: "Store") -> str:
+        named = name
+        if named is None and key_id.startswith("key_"):
+            named = (await store.access.key(key_id)).account_name
+        return await store.access.revoke_key(key_id, None if named is None else (await store.accounts.named(named)).id)
+
+    revoked = database.run(work)
     show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
 
 

@@ -22,6 +22,7 @@ from appliance.web.api.account import AccountRoutes
 from appliance.web.api.admin_accounts import AdminAccountRoutes
 from appliance.web.api.admin_nodes import AdminNodeRoutes
 from appliance.web.api.admin_queue import AdminQueueRoutes
+from appliance.web.api.audit import AuditRoutes
 from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
 from appliance.web.api.emails import EmailRoutes
@@ -61,6 +62,7 @@ _TAGS = (
     _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
     _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
+    _Tag("Audit", "Who changed what in the account, when and from where.", (AuditRoutes,)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
     _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
     _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),

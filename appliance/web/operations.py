@@ -63,6 +63,7 @@ class Operation:
     description: str = ""
     links: Json | None = None  # from the success to other operations
     needs_body: bool = True  # if it takes one
+    action: str = ""  # as the audit log calls it; empty: it changes nothing
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
@@ -108,6 +109,7 @@ def for_customers(
     permission: Permission | None = None,
     people_only: bool = False,
     needs_body: bool = True,
+    action: str = "",
 ) -> Operation:
     """An operation that needs a login, with the errors all of them have.
 
@@ -121,7 +123,7 @@ def for_customers(
     all_errors = (*of_query, *of_body, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
     security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
     made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
-    return replace(made, permission=permission, people_only=people_only, needs_body=needs_body)
+    return replace(made, permission=permission, people_only=people_only, needs_body=needs_body, action=action)
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)

@@ -442,6 +442,24 @@ def test_a_key_has_limits(acme: Shell) -> None:
     assert "domain" in acme.refused("key", "create", "acme", "--domain", "no domain")
 
 
+def test_what_commands_change_is_in_the_audit_log(acme: Shell) -> None:
+    """With the system's user; what only reads leaves no line, nor does what was refused, and a key is not told."""
+    made = acme.json("key", "create", "acme")
+    acme.json("key", "list")
+    acme.refused("key", "revoke", "key_none")
+    acme.json("key", "revoke", made["id"])
+    acme.json("account", "suspend", "acme")
+    lines = acme.json("audit", "acme")["audit"]
+    assert [(each["action"], each["object"]) for each in lines[:3]] == [
+        ("account.suspended", "acme"),
+        ("api_key.revoked", made["id"]),
+        ("api_key.created", "acme"),
+    ]
+    assert {(each["actor_kind"], each["address"]) for each in lines} == {("operator", "cli")}
+    assert len(acme.json("audit", "--action", "api_key")["audit"]) == 2
+    assert made["key"] not in acme.text("audit")
+
+
 def test_a_key_is_rolled(acme: Shell) -> None:
     """The new secret works, and the former one for as long as --overlap says."""
     acme.create("zoo")

@@ -57,6 +57,7 @@ COMMANDS = {
     "credential create": ("demo",),
     "credential list": ("demo",),
     "credential revoke": ("demo", "name"),
+    "audit": ("demo",),
     "key create": ("demo", "--scope", "full"),
     "key list": ("demo",),
     "key revoke": ("demo", "key_1"),

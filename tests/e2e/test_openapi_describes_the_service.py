@@ -220,6 +220,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "DELETE", "/v1/auth/sessions", fickle.login())
     check(running, "GET", "/v1/account", customer)
     check(running, "GET", "/v1/credits", customer)
+    check(running, "GET", "/v1/audit", customer)
     check(running, "POST", "/v1/domains", customer, {"domain": "success.example"})
     check(running, "GET", "/v1/domains", customer)
     check(running, "GET", "/v1/domains/success.example", customer)

@@ -4,6 +4,7 @@ A password and a key are shown once, when they are made; the store has their has
 """
 
 from datetime import datetime
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
@@ -14,6 +15,7 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake import account_rules
 from appliance.message.characters import LINE_PATTERN
 from appliance.model.mail import KeyPrincipal, Principal, Scope
+from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
 from appliance.web.answer import Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
@@ -86,6 +88,7 @@ class SmtpCredentialRoutes(Routes):
         (201, NewSmtpCredentialAnswer, "The credential, with its password."),
         Code.CONFLICT,
         body=SmtpCredentialRequest,
+        action="smtp_credential.created",
     )
     async def create_smtp_credential(self, user: Principal, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
         """Create an SMTP credential.
@@ -97,6 +100,7 @@ class SmtpCredentialRoutes(Routes):
         if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # which a password knows no limits of
             raise Refused(Code.FORBIDDEN, NO_MORE)
         name = body.name.strip()
+        about(None, {"name": name}, made=itemgetter(0))
         username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
         created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
         return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
@@ -106,6 +110,7 @@ class SmtpCredentialRoutes(Routes):
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
         parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
+        action="smtp_credential.revoked",
     )
     async def revoke_smtp_credential(self, user: Principal, username: str) -> RevokedAnswer:
         """Stop an SMTP credential from working, for good."""
@@ -178,7 +183,13 @@ class ApiKeyRoutes(Routes):
         shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
 
-    @for_customers("POST /v1/api-keys", (201, NewApiKeyAnswer, "The key."), Code.CONFLICT, body=ApiKeyRequest)
+    @for_customers(
+        "POST /v1/api-keys",
+        (201, NewApiKeyAnswer, "The key."),
+        Code.CONFLICT,
+        body=ApiKeyRequest,
+        action="api_key.created",
+    )
     async def create_api_key(self, user: Principal, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key.
 
@@ -194,6 +205,7 @@ class ApiKeyRoutes(Routes):
         expires_at = self._expiry(body)
         if isinstance(user, KeyPrincipal) and not user.covers(domain, expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
+        about(None, {"name": body.name, "scope": body.scope.value, "domain": domain}, made=itemgetter(0))
         key_id, key = await self.store.access.create_key(
             user.account_id,
             scope=body.scope,
@@ -229,6 +241,7 @@ class ApiKeyRoutes(Routes):
         body=RollRequest,
         needs_body=False,
         parameters=(_KEY_ID,),
+        action="api_key.rolled",
     )
     async def roll_api_key(self, user: Principal, key_id: str, body: RollRequest) -> NewApiKeyAnswer:
         """Give an API key a new secret; the former one works for `overlap` more seconds, a day if it is not given.
@@ -238,12 +251,19 @@ class ApiKeyRoutes(Routes):
         found = await self.store.access.key(key_id, user.account_id)
         if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
+        about(None, {"name": found.name, "overlap": body.overlap})
         key = await self.store.access.roll_key(found, body.overlap * SECOND, user.account_id)
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())
 
-    @for_customers("DELETE /v1/api-keys/{id}", (200, RevokedAnswer, "Revoked."), Code.NOT_FOUND, parameters=(_KEY_ID,))
+    @for_customers(
+        "DELETE /v1/api-keys/{id}",
+        (200, RevokedAnswer, "Revoked."),
+        Code.NOT_FOUND,
+        parameters=(_KEY_ID,),
+        action="api_key.revoked",
+    )
     async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
         """Stop an API key from working, for good."""
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
