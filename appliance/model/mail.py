@@ -7,6 +7,7 @@ None of them can be part of a reference cycle, so the garbage collector need not
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -62,10 +63,12 @@ class Source(StrEnum):
 
 
 class Scope(StrEnum):
-    """What an API key may do: only send, or also read."""
+    """What an API key may do: send, read what became of messages, both, or that and what a developer may do in /v1."""
 
     SEND = "send"
+    READ = "read"
     FULL = "full"
+    MANAGE = "manage"
 
 
 class Role(StrEnum):
@@ -73,6 +76,15 @@ class Role(StrEnum):
 
     CUSTOMER = "customer"
     ADMIN = "admin"
+
+
+class Permission(StrEnum):
+    """What an operation under /v1 needs: each is declared with exactly one, and a user or a key has several."""
+
+    VIEW = "view"  # read what belongs to the account
+    DEVELOP = "develop"  # change it: domains, templates, keys, the webhook, suppressions; cancel and test mail
+    OWN = "own"  # manage the people of the account
+    ADMINISTER = "administer"  # manage all accounts, the queue and the nodes
 
 
 class LedgerKind(StrEnum):
@@ -106,10 +118,37 @@ class Caller(Struct, frozen=True, gc=False):
     domains: frozenset[str]  # usable From domains, A-labels, lower case
     unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
     return_paths: dict[str, str] = {}  # those in use, by their domain
+    may_send: bool = True
+    key: "KeyPrincipal | None" = None
+
+
+class Principal(Protocol):
+    """Who makes a request under /v1: a person who has logged in, or a program with an API key."""
+
+    @property
+    def id(self) -> str:
+        """Of the user or the key."""
+
+    @property
+    def account_id(self) -> str:
+        """Whose data it may reach."""
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What it may do with them."""
+
+
+_DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
+_PERMISSIONS = {
+    Role.CUSTOMER: _DEVELOPER | {Permission.OWN},
+    Role.ADMIN: frozenset(Permission),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """A person, as a principal."""
+
     id: str
     account_id: str
     account_name: str
@@ -117,6 +156,31 @@ class User:
     role: Role
     password_hash: str
     token_epoch: int
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return _PERMISSIONS[self.role]
+
+
+class KeyPrincipal(Struct, frozen=True, gc=False):
+    """An API key, as a principal. It never has more than a developer has, even if an administrator made it."""
+
+    id: str
+    account_id: str
+    name: str
+    scope: Scope
+    domain: str | None = None  # the only one that it may send from
+    expires_at: int | None = None  # of the key, or of a secret that was replaced
+    replaced: bool = False  # by a newer secret
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return _DEVELOPER if self.scope is Scope.MANAGE else frozenset()
+
+    def covers(self, domain: str | None, expires_at: int | None) -> bool:
+        """Whether a key with these limits may do no more than this one."""
+        as_narrow = self.domain is None or domain == self.domain
+        return as_narrow and (self.expires_at is None or (expires_at is not None and expires_at <= self.expires_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +233,11 @@ class ApiKey:
     revoked_at: int | None
     name: str = ""  # chosen by its owner
     last_used_at: int | None = None
+    last_used_from: str | None = None  # a client's address
+    domain: str | None = None  # the only one that it may send from
+    expires_at: int | None = None
+    previous_hint: str | None = None  # of the secret before this one, while that is good
+    previous_expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Whatever a route raises is answered with the error object.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,8 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
-from appliance.model.mail import Role, User
+from appliance.model.dashboard import Actor
+from appliance.model.mail import KeyPrincipal, Permission, Principal, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
@@ -31,7 +33,7 @@ from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.body import check_content_type, decode_body
-from appliance.web.operations import PAGE_LIMIT, Operation, operations_of
+from appliance.web.operations import HOLDERS, PAGE_LIMIT, Operation, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
@@ -103,24 +105,56 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
 
 
 def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awaitable[Any]]) -> View:
-    """Call the handler by position: with the user if the operation needs one, the parameter of the path, the body."""
+    """Call the handler by position: with the principal if it needs one, the parameter of the path, the body."""
 
     async def view(**parameters: str) -> Response:
         given: list[object] = list(parameters.values())
-        if operation.role is not None:
-            user, _ = await current_user(auth)
-            if operation.role is Role.ADMIN and user.role is not Role.ADMIN:  # who may do what a customer may
-                raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
-            given.insert(0, user)
+        if operation.permission is not None:
+            _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
+            principal = await auth.principal(authorization, address)
+            check_permission(operation, principal)
+            given.insert(0, principal)
         if operation.body is not None:
-            check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
             body = await request.get_data()
             assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
-            given.append(decode_body(body, operation.body))
-        shown = await handler(*given)
+            if body or operation.needs_body:
+                check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
+            given.append(decode_body(body if body or operation.needs_body else b"{}", operation.body))
+        async with _noted(auth, operation, given, next(iter(parameters.values()), "")):
+            shown = await handler(*given)
         return shown if isinstance(shown, Response) else answer(shown, operation.success[0])
 
     return view
+
+
+@asynccontextmanager
+async def _noted(auth: Authenticator, operation: Operation, given: Sequence[Any], named: str) -> AsyncIterator[None]:
+    """Have what the operation changes written to the audit log, in the account's own and in an administrator's."""
+    if not operation.action:
+        yield
+        return
+    principal: Principal = given[0]
+    accounts = [principal.account_id]
+    if operation.permission is Permission.ADMINISTER and named.startswith("acc_"):
+        accounts.append(named)
+    async with auth.store.audit.noting(actor_of(principal), operation.action, client_address(), accounts, named):
+        yield
+
+
+def actor_of(principal: Principal) -> Actor:
+    """How the audit log names a principal."""
+    if isinstance(principal, User):
+        return Actor("user", principal.email)
+    return Actor("key", principal.id, principal.name if isinstance(principal, KeyPrincipal) else "")
+
+
+def check_permission(operation: Operation, principal: Principal) -> None:
+    """Refuse an operation to a principal who lacks its permission: the only place where this is decided."""
+    needed = operation.permission
+    if needed is not None and needed not in principal.permissions:
+        raise Refused(Code.FORBIDDEN, f"{HOLDERS[needed]} may do this.")
+    if operation.people_only and not isinstance(principal, User):
+        raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
 
 
 # ---- for the routes
