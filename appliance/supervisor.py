@@ -56,6 +56,7 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
 MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
 FAILURES_SHARED_EVERY = 1.0  # seconds
 STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
+INDEX_EVERY = 5.0  # seconds between two looks for messages to be indexed
 STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SERVING = "serving"  # what `systemctl status` shows
@@ -200,6 +201,7 @@ async def _run_all(
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
         workers.start_soon(FeedbackWorker(store, ReturnPaths(key)).run)
         workers.start_soon(_update_statistics, store, shared)
+        workers.start_soon(_index_mail, store)
         rotating = SigningKeys(store, outside, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(ReturnPathWatch(config, store, partial(DnsResolver, config.dns.resolvers)).run)
@@ -308,3 +310,17 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> None:
         except Refused as refused:
             log.warning("statistics not written: storage busy", reason=refused.text)
         await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)
+
+
+async def _index_mail(store: Store) -> None:
+    """Keep the index of messages by words, in the background."""
+    while True:
+        more = False
+        try:
+            if await store.engine.has_chore("search"):
+                more = await store.search_index.index_some()
+            else:
+                store.search_index.begin_anew()
+        except Refused as refused:
+            log.warning("messages not indexed: storage busy", reason=refused.text)
+        await trio.sleep(0 if more else INDEX_EVERY)

@@ -1,4 +1,4 @@
-"""`appliance messages`: finds messages of one account or of all, newest first, within a bounded time."""
+"""`appliance messages`: finds messages of one account or of all by words, newest first, within a bounded time."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,16 @@ MESSAGE_COLUMNS |= {"subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
 MESSAGES_LISTED, MOST_LISTED = 50, 1_000
 SEARCH_SECONDS = 10.0  # of searching: some millions of messages
 STATUSES = ("queued", "delivered", "partial", "failed")
+OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
 @click.command()
+@click.argument("words", type=PRINTABLE, nargs=-1, metavar="[WORD]...")
 @click.option("--account", type=PRINTABLE, metavar="NAME", help="Only messages of this account.")
 @click.option("--to", type=PRINTABLE, metavar="ADDRESS|DOMAIN", help="Only messages to this address or domain.")
 @click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS|DOMAIN", help="Only messages from it.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only messages that stand so.")
+@click.option("--status", type=click.Choice(STATUSES), help="Only messages that stand so as a whole.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only messages with a recipient that stands so.")
 @click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from then on.")
 @click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before.")
 @click.option(
@@ -36,10 +39,12 @@ STATUSES = ("queued", "delivered", "partial", "failed")
 )
 @common
 def messages(
+    words: tuple[str, ...],
     account: str | None,
     to: str | None,
     sender: str | None,
     status: str | None,
+    outcome: str | None,
     since: int | None,
     until: int | None,
     limit: int,
@@ -47,22 +52,32 @@ def messages(
 ) -> None:
     """List messages, the newest first, of one account or of all.
 
-    A message has to pass all options. A time is a span until now (30m, 12h, 2d), a date (2026-11-15) or a time of UTC
-    (2026-11-15T13:00). The search takes about ten seconds at most: the last line then tells how far back it came, and
-    the same command with --until goes on from there. What became of one message: appliance explain ID
+    Each WORD has to begin a word of the message: of a recipient's or the sender's address or name, of the subject, an
+    id, a tag, the template, or what a mail server has answered. A message has to pass all options, too. A time is a
+    span until now (30m, 12h, 2d), a date (2026-11-15) or a time of UTC (2026-11-15T13:00). The search takes about ten
+    seconds at most: the last line then tells how far back it came, and the same command with --until goes on from
+    there. What became of one message: appliance explain ID
 
     \b
     Examples:
       appliance messages
       appliance messages --to ada@example.net --since 2d
-      appliance messages --account acme --status failed --limit 10
+      appliance messages invoice ada@example
+      appliance messages --account acme --outcome bounced --limit 10
       appliance messages --to example.net --until 2026-11-15 --json
     """
     from appliance.intake.account_rules import searched_recipient, searched_sender
+    from appliance.message.search_words import query_words
     from appliance.model.dashboard import FoundMail, MailFilter
-    from appliance.model.mail import MessageStatus
+    from appliance.model.mail import MessageStatus, RecipientOutcome
 
+    with database.refusals():
+        searched = query_words(" ".join(words)) if words else ()
     wanted = MailFilter(
+        words=searched,
+        outcome=RecipientOutcome(outcome) if outcome else None,
+        since=since,
+        until=until,
         status=MessageStatus(status) if status else None,
         recipient=searched_recipient(to.strip()) if to else None,
         sender=searched_sender(sender.strip()) if sender else None,
@@ -71,8 +86,7 @@ def messages(
     async def work(store: "Store") -> "tuple[dict[str, str], FoundMail]":
         chosen = await store.accounts.all() if account is None else [await store.accounts.named(account)]
         names = {each.id: each.name for each in chosen}
-        mail_log = store.mail_log
-        return names, await mail_log.newest(names, wanted, limit, SEARCH_SECONDS, since=since or 0, until=until)
+        return names, await store.mail_log.newest(names, wanted, limit, SEARCH_SECONDS)
 
     nothing: tuple[dict[str, str], FoundMail] = ({}, FoundMail((), None))
     names, found = database.run(work, or_nothing=nothing)
@@ -92,7 +106,9 @@ def _rounded_up(microseconds: int) -> str:
 
 
 def _row(account: str, message: "ListedMessage") -> dict[str, Any]:
-    recipients = [{"email": each.email, "status": each.status.value} for each in message.recipients]
+    recipients = [
+        {"email": each.email, "status": each.status.value, "outcome": each.outcome.value} for each in message.recipients
+    ]
     row: dict[str, Any] = {"id": message.id, "account": account, "status": message.status.value}
     row |= {"source": message.source.value, "from": message.sender, "recipients": recipients}
     return row | record(message, "recipient_count", "subject", "created_at")

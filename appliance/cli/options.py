@@ -3,18 +3,16 @@
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import click
 
-from appliance.times import DAY, HOUR, MINUTE, SECOND
+from appliance.times import DAY, HOUR, MINUTE, microseconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONFIG = "appliance.config"  # in ctx.meta, which a command shares with its groups
-LATEST = 2**53  # microseconds, in the year 2255: what an id has bits for
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
 
 
@@ -93,11 +91,9 @@ class TimeAgo(click.ParamType[int]):
         if found := self.span.fullmatch(value):
             return max(0, now - int(found[1]) * self.units[found[2]])
         try:
-            moment = datetime.fromisoformat(value)
-            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
+            return microseconds(value)
+        except ValueError:
             self.fail(f"{value!r} is neither a span such as 30m, 12h or 2d, nor a date such as 2026-11-15", param, ctx)
-        return min(max(0, round(seconds * SECOND)), LATEST)
 
 
 class TimeAhead(click.ParamType[int]):

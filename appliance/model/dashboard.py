@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from appliance.model.mail import BounceClass, MessageStatus, RecipientStatus, Source
+from appliance.model.mail import BounceClass, MessageStatus, RecipientOutcome, RecipientStatus, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,16 @@ class MailFilter:
     recipient: str | None = None  # an address, or a domain in A-labels if it has no `@` but in front; lower case
     sender: str | None = None  # the same, its domain as written
     tag: str | None = None
+    words: tuple[str, ...] = ()  # that it has, see message/search_words.py
+    outcome: RecipientOutcome | None = None  # of one of its recipients
+    since: int | None = None  # when it was accepted, at the earliest
+    until: int | None = None  # and before which time
 
 
 class ListedRecipient(Struct, frozen=True, gc=False):
     email: str
     status: RecipientStatus
+    outcome: RecipientOutcome
 
 
 class ListedMessage(Struct, frozen=True):

@@ -33,6 +33,18 @@ class RecipientStatus(StrEnum):
     FAILED = "failed"
 
 
+class RecipientOutcome(StrEnum):
+    """What became of one recipient in one word: its status, apart from what was never tried, or was given up."""
+
+    QUEUED = "queued"
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    BOUNCED = "bounced"
+    FAILED = "failed"
+    SUPPRESSED = "suppressed"
+    CANCELLED = "cancelled"
+
+
 class BounceClass(StrEnum):
     """What a server refuses a message for, as `feedback/bounce_class.py` reads it."""
 

@@ -33,6 +33,7 @@ from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
 from appliance.store.reports import Reports
 from appliance.store.retention import Deletion
+from appliance.store.search_index import SearchIndex
 from appliance.store.sessions import Sessions
 from appliance.store.shared_certificates import SharedCertificates
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
@@ -83,6 +84,7 @@ class Store:
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
         self.messages = Messages(engine, outside, self.body_parts, *hand_over)
         self.mail_log = MailLog(engine, outside)
+        self.search_index = SearchIndex(engine, outside)
         self.records = MessageRecords(engine, outside)
         self.statistics = Statistics(engine, outside)
         self.reports = Reports(engine, outside)

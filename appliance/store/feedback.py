@@ -34,6 +34,7 @@ from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
 from appliance.store.queue import INSERT_EVENTS
 from appliance.store.queue_control import SAME_TIME
+from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.unsubscriptions import unsubscribe
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -247,6 +248,7 @@ def _record_late_bounce(
         if waits and status in ("queued", "deferred"):
             raise ResultPending
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
+    note_changes(tx, outside, [(recipient.account_id, recipient.message_id)])
     accounts = _write_event(
         tx,
         outside,

@@ -1,50 +1,67 @@
 """Finds messages, newest first, for the dashboard's list, a message's page and the command line.
 
 Without a filter a page is a look-up by index. Failed and test messages have an index of their own. Everything else is
-searched block by block, for a bounded time: a page then may hold few messages or none, and says where to go on. An
-index by recipient would make that faster, and every message dearer: its rows would land anywhere in a large table.
+looked up in the index of words (`search_index.py`), which is made behind the mail; and what that does not have yet is
+searched block by block. All of this for a bounded time: a page then may hold few messages or none, and says where to go
+on. What is found by words is read, and checked, before it is shown.
 """
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from appliance.message.search_words import longest_run, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MessageFacts
-from appliance.model.mail import MessageStatus, Source
+from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
 from appliance.store.messages import read_mime
+from appliance.store.search_index import (
+    OUTCOME,
+    Block,
+    blocks_before,
+    changed_lately,
+    look_up,
+    outcome_term,
+    read_texts,
+    source_term,
+    status_term,
+)
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
+CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
+CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
+FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 512  # of the index in which words are looked up at once; more each time
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
 # bounded by what is read, not by what is found.
 _SEARCH = """SELECT id FROM (
-        SELECT account_id, id, status, source, sender, tags FROM messages {among}
-            AND account_id = :account_id AND id < :before
+        SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias FROM messages {among}
+            AND account_id = :account_id AND id < :before AND id >= :from
         ORDER BY id DESC LIMIT :block
     ) m WHERE {condition} ORDER BY id DESC LIMIT :most"""
-_BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND id < :before
+_BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND id < :before AND id >= :from
     ORDER BY id DESC LIMIT 1 OFFSET :block"""
 # All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
 # a thread takes the interpreter lock at every row.
-_LISTED = """SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'sender', m.sender,
-        'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count, 'created_at', m.created_at,
-        'recipients', json((
-            SELECT json_group_array(json_object('email', address, 'status', status)) FROM (
-                SELECT address, status FROM recipients WHERE message_id = m.id ORDER BY id LIMIT :recipients) shown))))
-    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
+_LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
+        'sender', m.sender, 'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count,
+        'created_at', m.created_at, 'recipients', json((
+            SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
+                SELECT address, status, last_smtp_code, last_smtp_response FROM recipients
+                WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""  # noqa: S608 - our own words, as below
 _WAITING = """SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
-_MESSAGE = "SELECT id FROM messages m WHERE account_id = :account_id AND id = :id AND {condition}"
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
         EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
@@ -62,6 +79,14 @@ _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
 # An address is kept as it was spelled; only its domain stands beside it in the one form that can be compared.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
+_WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"  # noqa: S608
+# What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
+_TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
+_RECIPIENT_TEXT = """r.address || ' ' || r.domain || ' ' || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
+    || coalesce(r.last_smtp_response, '') || ' ' || coalesce(r.late_bounce, '')"""
+_MAY_HAVE = f"""(instr(lower({_TEXT}), :{{word}}) > 0 OR octet_length({_TEXT}) <> length({_TEXT})
+    OR EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND (instr(lower({_RECIPIENT_TEXT}), :{{word}}) > 0
+        OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""  # noqa: S608
 _TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) + 1)) = :local || '@')"
 
 # Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.
@@ -81,15 +106,24 @@ class MailLog(StorePart):
     clock: Callable[[], float] = time.monotonic
     block: int = MESSAGES_SEARCHED
     few_waiting: int = FEW_WAITING
+    uses_index: bool = True
 
     async def page(
         self, account_id: str, wanted: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
         """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
-        search = _Search(account_id, wanted, before or NEWEST, most, block=self.block, few_waiting=self.few_waiting)
-        if wanted == MailFilter() and not off_loop:
+        search = _Search(
+            account_id,
+            wanted,
+            before or NEWEST,
+            most,
+            block=self.block,
+            few_waiting=self.few_waiting,
+            uses_index=self.uses_index,
+        )
+        if search.is_plain and not off_loop:
             return await self.engine.snapshot(lambda tx: search.run(tx, inf, self.clock))
-        seconds = inf if wanted == MailFilter() else SEARCH_TIME
+        seconds = inf if search.is_plain else SEARCH_TIME
         return await self.engine.scan(lambda tx: search.run(tx, self.clock() + seconds, self.clock), account_id)
 
     async def newest(
@@ -98,17 +132,14 @@ class MailLog(StorePart):
         wanted: MailFilter,
         most: int,
         seconds: float,
-        *,
-        since: int = 0,
-        until: int | None = None,
     ) -> FoundMail:
-        """The newest messages of these accounts that match, accepted from `since` on and before `until`.
+        """The newest messages of these accounts that match.
 
         Reads page after page of the account that is least far back, until no newer message can be missing, or about so
         many seconds are over.
         """
-        end, first_id = self.clock() + seconds, identifier_from("msg", since)
-        start = identifier_from("msg", self.outside.now() + 1 if until is None else until)
+        end = self.clock() + seconds
+        start = identifier_from("msg", self.outside.now() + 1 if wanted.until is None else wanted.until)
         reached, found, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
         while reached:
             account_id = max(reached, key=reached.__getitem__)
@@ -118,9 +149,9 @@ class MailLog(StorePart):
                 return FoundMail(tuple(found), identifier_time(reached[account_id]))
             reading = True
             page = await self.page(account_id, wanted, reached.pop(account_id), most, off_loop=True)
-            found += [(account_id, each) for each in page.messages if each.id >= first_id]
+            found += [(account_id, each) for each in page.messages]
             found = sorted(found, key=lambda each: each[1].id, reverse=True)[:most]
-            if page.next is not None and page.next > first_id:
+            if page.next is not None:
                 reached[account_id] = page.next
         return FoundMail(tuple(found), None)
 
@@ -137,17 +168,54 @@ class MailLog(StorePart):
 
 
 class _Search:
-    """The search for one page, and how far it has come."""
+    """The search for one page, and how far it has come: before which message, `before`."""
 
     def __init__(
-        self, account_id: str, wanted: MailFilter, before: str, most: int, *, block: int, few_waiting: int
+        self,
+        account_id: str,
+        wanted: MailFilter,
+        before: str,
+        most: int,
+        *,
+        block: int,
+        few_waiting: int,
+        uses_index: bool,
     ) -> None:
         self._block_size, self._few_waiting = block, few_waiting
-        self._wanted = wanted
+        self._wanted, self._account_id = wanted, account_id
         self._most = most
-        self._bindings: dict[str, Any] = {"account_id": account_id, "before": before}
+        self._words: list[str] = []
+        self._edge = NEWEST  # from where on blocks have been looked up
+        self._found: list[str] = []
+        self._bindings: dict[str, Any] = {"account_id": account_id}
+        self._set_range(before)
         self._condition = " AND ".join(self._conditions()) or "TRUE"
+        self._may_match = " AND ".join([self._condition, *self._hints()])
         self._among = _TESTS if wanted.source is Source.TEST else _RARE.get(wanted.status, _ALL)
+        self._index_words = self._looked_up() if uses_index else []
+        self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
+
+    def _set_range(self, before: str) -> None:
+        """Between which ids to search. A word that is the beginning of an id narrows that, and nothing else."""
+        since, until, first_id = self._wanted.since, self._wanted.until, ""
+        if since is not None:
+            first_id = identifier_from("msg", since)
+        if until is not None:
+            before = min(before, identifier_from("msg", until))
+        for word in self._wanted.words:
+            if word.startswith("msg_"):
+                first_id, before = max(first_id, word), min(before, word + NEWEST)
+            else:
+                self._words.append(word)
+        self._from, self._bindings["before"] = first_id, before
+
+    @property
+    def _before(self) -> str:
+        return str(self._bindings["before"])
+
+    @_before.setter
+    def _before(self, message_id: str) -> None:
+        self._bindings["before"] = message_id
 
     def _conditions(self) -> list[str]:
         wanted, conditions = self._wanted, []
@@ -157,6 +225,7 @@ class _Search:
             ("sender", wanted.sender, _FROM_ADDRESS if "@" in (wanted.sender or "")[1:] else _FROM_DOMAIN),
             ("tag", wanted.tag and msgspec.json.encode(wanted.tag).decode(), _TAGGED),
             ("recipient", wanted.recipient, _TO_ADDRESS if "@" in (wanted.recipient or "")[1:] else _TO_DOMAIN),
+            ("outcome", wanted.outcome and wanted.outcome.value, _WITH_OUTCOME),
         ):
             if value is not None:
                 self._bindings[name] = value
@@ -167,24 +236,100 @@ class _Search:
             self._bindings["local"], _, self._bindings["recipient"] = wanted.recipient.rpartition("@")
         return conditions
 
+    def _hints(self) -> list[str]:
+        """Conditions that every message meets which has the words."""
+        hints = []
+        for number, word in enumerate(self._words):
+            if run := longest_run(word):
+                self._bindings[f"word{number}"] = run
+                hints.append(_MAY_HAVE.format(word=f"word{number}"))
+        return hints
+
+    def _looked_up(self) -> list[str]:
+        """What to look up in the index, if anything: every message that matches has all of it there."""
+        wanted = self._wanted
+        local, _, domain = (wanted.recipient or "").rpartition("@")
+        others = (*plain_words(local), *plain_words(domain), *plain_words(wanted.sender or ""))
+        words = dict.fromkeys([*self._words, *others, *plain_words(wanted.tag or "")])
+        found = sorted(words, key=len, reverse=True)  # the longest is found least often
+        if wanted.outcome is not None:
+            found.append(outcome_term(wanted.outcome))
+        if found and wanted.status is not None:
+            found.append(status_term(wanted.status))
+        if found and wanted.source is not None:
+            found.append(source_term(wanted.source))
+        return found
+
+    # ---- the search
+
     def run(self, tx: Tx, until: float, clock: Callable[[], float]) -> MailPage:
         """Search until there is a page full, nothing left, or no time."""
-        if self._wanted.status is MessageStatus.QUEUED and (waiting := self._waiting(tx)) is not None:
-            return self._of_these(tx, waiting)
-        found: list[str] = []
-        block = self._most + 1 if self._wanted == MailFilter() else self._block_size
+        waits = self._wanted.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
+        if (waits or self._wanted.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
+            if self._check(tx, waiting, until, clock):
+                self._before = self._from
+            return self._page(tx)
+        blocks_read = FIRST_BLOCKS
+        while self._before > self._from:
+            blocks = self._blocks(tx, blocks_read)
+            end = max(self._from, _following(blocks[0].last_id)) if blocks else self._from
+            if self._before > end or not blocks:
+                is_done = self._scan(tx, end, until, clock)
+                blocks_read = FIRST_BLOCKS
+            else:
+                is_done = self._look_up(tx, blocks, until, clock)
+                blocks_read = min(blocks_read * 4, BLOCKS_TOGETHER)
+            if not is_done or clock() >= until:
+                break
+        return self._page(tx)
+
+    def _page(self, tx: Tx) -> MailPage:
+        if len(self._found) > self._most:
+            return self._shown(tx, self._found[: self._most], self._found[self._most - 1])
+        return self._shown(tx, self._found, self._before if self._before > self._from else None)
+
+    def _scan(self, tx: Tx, from_id: str, until: float, clock: Callable[[], float]) -> bool:
+        """Read row by row down to an id; whether it came there."""
+        block = self._most + 1 if self.is_plain else self._block_size
+        query = _SEARCH.format(among=self._among, condition=self._may_match)
+        block_end = _BLOCK_END.format(among=self._among)
         while True:
-            wanted = {**self._bindings, "block": block, "most": self._most + 1 - len(found)}
-            ids = gathered(tx, _SEARCH.format(among=self._among, condition=self._condition), "id", wanted)
-            found += [message_id for (message_id,) in reversed(ids)]
-            if len(found) > self._most:
-                return self._shown(tx, found[: self._most], found[self._most - 1])
-            end = first(tx, _BLOCK_END.format(among=self._among), {**self._bindings, "block": block - 1})
-            if end is None:
-                return self._shown(tx, found, None)
-            self._bindings["before"] = end[0]
-            if clock() >= until:
-                return self._shown(tx, found, end[0])
+            room = self._most + 1 - len(self._found)
+            if self._words:
+                room = max(room, CHECKED_TOGETHER)
+            wanted = {**self._bindings, "from": from_id, "block": block}
+            ids = [message_id for (message_id,) in reversed(gathered(tx, query, "id", {**wanted, "most": room}))]
+            self._found += self._matching(tx, ids) if self._words else ids
+            if len(self._found) > self._most:
+                return False
+            end = (ids[-1],) if len(ids) == room else first(tx, block_end, {**wanted, "block": block - 1})
+            self._before = from_id if end is None else end[0]
+            if end is None or clock() >= until:
+                return end is None
+
+    def _blocks(self, tx: Tx, most: int) -> list[Block]:
+        """The next blocks of the index, up to the first gap between them."""
+        if not self._index_words:
+            return []
+        found = blocks_before(tx, self._account_id, min(self._before, self._edge), self._from, most)
+        gaps = (at for at, (newer, older) in enumerate(pairwise(found), 1) if older.last_id != newer.after_id)
+        return found[: next(gaps, len(found))]
+
+    def _look_up(self, tx: Tx, blocks: list[Block], until: float, clock: Callable[[], float]) -> bool:
+        """Find what is in these blocks; whether it came to their end."""
+        oldest = blocks[-1]
+        from_id = max(self._from, _following(oldest.after_id)) if oldest.after_id else self._from
+        changed = changed_lately(tx, self._account_id, self._before, from_id, CHANGED_TOGETHER)
+        all_changed = len(changed) < CHANGED_TOGETHER
+        if not all_changed:
+            from_id = changed[-1]
+        ids = {each for each in look_up(tx, blocks, self._index_words) if from_id <= each < self._before}
+        if not self._check(tx, sorted(ids.union(changed), reverse=True), until, clock):
+            return False
+        self._before = from_id
+        if all_changed:
+            self._edge = oldest.after_id
+        return True
 
     def _waiting(self, tx: Tx) -> list[str] | None:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
@@ -194,19 +339,31 @@ class _Search:
             if len(found) == self._few_waiting:
                 return None
             ids.update(message_id for (message_id,) in found)
-        return sorted((each for each in ids if each < self._bindings["before"]), reverse=True)
+        return sorted((each for each in ids if self._from <= each < self._before), reverse=True)
 
-    def _of_these(self, tx: Tx, waiting: list[str]) -> MailPage:
-        found: list[str] = []
-        query = _MESSAGE.format(condition=self._condition)
-        for message_id in waiting:
-            found += [each for (each,) in rows(tx, query, {**self._bindings, "id": message_id})]
-            if len(found) > self._most:
-                return self._shown(tx, found[: self._most], found[self._most - 1])
-        return self._shown(tx, found, None)
+    def _check(self, tx: Tx, ids: list[str], until: float, clock: Callable[[], float]) -> bool:
+        """Read these messages, newest first, and keep those that match; whether it came to their end."""
+        done = 0
+        while done < len(ids):
+            some = ids[done : done + min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16))]
+            self._found += self._matching(tx, some)
+            done, self._before = done + len(some), some[-1]
+            if len(self._found) > self._most or (clock() >= until and done < len(ids)):
+                return False
+        return True
+
+    def _matching(self, tx: Tx, ids: list[str]) -> list[str]:
+        """Those of these messages that match, newest first."""
+        found = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
+        return sorted((each.id for each in found if each.has(self._words)), reverse=True)
 
     def _shown(self, tx: Tx, found: list[str], following: str | None) -> MailPage:
         wanted = {"ids": msgspec.json.encode(found).decode(), "recipients": SHOWN_RECIPIENTS}
         ((page,),) = rows(tx, _LISTED, {**self._bindings, **wanted})
         newest_first = sorted(_messages.decode(page or "[]"), key=attrgetter("id"), reverse=True)
         return MailPage(tuple(newest_first), following)
+
+
+def _following(message_id: str) -> str:
+    """The lowest id after this one."""
+    return f"msg_{int(message_id.removeprefix('msg_'), 16) + 1:032x}"

@@ -21,6 +21,7 @@ from appliance.store.audit import AUDIT_KEPT
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.engine import Many, Row, Slice, StorePart, Tx, changed, gathered, rows, timed
 from appliance.store.reports import first_day_kept
+from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
 from appliance.times import HOUR, MINUTE
 
@@ -221,7 +222,9 @@ def _delete_mail(tx: Tx, found: Sequence[Row]) -> int:
     DELETE_BODIES.run(tx, final)
     _DELETE_ATTEMPTS.run(tx, final)
     _DELETE_RECIPIENTS.run(tx, final)
-    deleted = _DELETE_MESSAGES.run(tx, [(account_of[message_id], message_id) for (message_id,) in final])
+    of_accounts = [(account_of[message_id], message_id) for (message_id,) in final]
+    deleted = _DELETE_MESSAGES.run(tx, of_accounts)
+    forget_blocks(tx, of_accounts)
     for account_id, recipients in deleted:
         freed[account_id] += of_record(recipients)
     give_back(tx, freed)

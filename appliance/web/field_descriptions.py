@@ -333,7 +333,12 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "ClassCountsObject": {"bounce_class": "The class."},
     "LineObject": {"text": "The line, without its line break."},
     "ListedMessageObject": {"recipients": "The first three recipients."},
-    "ListedRecipientObject": {"email": "The bare address.", "status": _RECIPIENT},
+    "ListedRecipientObject": {
+        "email": "The bare address.",
+        "status": _RECIPIENT,
+        "outcome": "The same in one word more: `suppressed` for a bounce that was never tried, `cancelled` for what was"
+        " given up.",
+    },
     "LoginRequest": {"email": _LOGIN},
     "ManagedAccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "NewAccountRequest": {

@@ -35,6 +35,16 @@ def of_zoo(shell: Shell, address: str) -> str:
 # ---- messages
 
 
+def test_messages_are_found_by_words(acme: Shell) -> None:
+    """Of all accounts, beside the options; a query that cannot be searched is one line."""
+    first, second = accept(acme, "Ada.Lovelace@example.net").id, of_zoo(acme, "cy@example.com")
+    assert ids(acme, "example") == [second, first]
+    assert ids(acme, "LOVELACE", "ada@") == ids(acme, "lovelace", "--outcome", "queued") == [first]
+    assert ids(acme, "ada", "--account", "zoo") == ids(acme, "ada", "--outcome", "bounced") == ids(acme, "velace") == []
+    assert ids(acme, second[:-2]) == [second]
+    assert "q" in acme.refused("messages", *"abcdefghi")
+
+
 def test_messages_are_listed_newest_first_of_all_accounts(acme: Shell) -> None:
     """Or of one; each with its account and its first recipient."""
     first, second = accept(acme, "Ada@Example.NET", "bob@example.net").id, of_zoo(acme, "cy@example.com")

@@ -121,7 +121,7 @@ async def test_the_newest_of_several_accounts_are_found_in_order(
         assert ([each.id for _, each in found.messages], found.searched_to) == (ids[:most], None)
     assert {(await newest([each], MailFilter(), 20, 1.0)).messages[0][0] for each in both} == set(both)
     since, until = identifier_time(ids[8]), identifier_time(ids[2])
-    found = await newest(both, MailFilter(), 20, 1.0, since=since, until=until)
+    found = await newest(both, MailFilter(since=since, until=until), 20, 1.0)
     assert [each.id for _, each in found.messages] == ids[3:9]
 
 
@@ -137,7 +137,7 @@ async def test_a_search_for_the_newest_ends_with_its_time(
     others = await accept(store, messages, 5)
     wanted, until = MailFilter(recipient="needle@example.net"), None
     for _ in range(20):
-        found = await store.mail_log.newest([account.id], wanted, 10, 0.0, until=until)
+        found = await store.mail_log.newest([account.id], replace(wanted, until=until), 10, 0.0)
         if found.messages:
             break
         assert found.searched_to is not None

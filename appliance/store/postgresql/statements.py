@@ -1,7 +1,7 @@
 """Turns the common text of a statement into PostgreSQL's, once: parameters, rows of many values, hints, functions.
 
 What SQLite needs to be told, and PostgreSQL does not understand, is taken out: `CROSS JOIN … ON` (the order of a join)
-and `INDEXED BY`. SQLite's JSON functions have other names here. `/* own TABLE */` marks where only the rows of this
+and `INDEXED BY`. Some of SQLite's functions have other names here. `/* own TABLE */` marks where only the rows of this
 node count; the embedded engine has no other node's.
 """
 
@@ -19,6 +19,8 @@ _WORDS = (
     (re.compile(r"\bjson_object\("), "json_build_object("),
     (re.compile(r"\bjson_extract\(([\w.]+), '\$\.(\w+)'\)"), r"(CAST(\1 AS json)->>'\2')"),
     (re.compile(r"\bjson_each\((:\w+)\) (\w+)"), r"json_array_elements_text(CAST(\1 AS json)) AS \2 (value)"),
+    (re.compile(r"\bgroup_concat\("), "string_agg("),
+    (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"\bx''"), "''::bytea"),
     (re.compile(r"/\* own (\w+) \*/"), r"AND \1.owner = current_setting('appliance.owner')"),
 )

@@ -504,6 +504,40 @@ CREATE TABLE daily_feedback (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX daily_feedback_old ON daily_feedback (day);
 
+-- The index of messages by words, made behind the mail: see store/search_index.py. A block is some thousand messages of
+-- one account that follow each other.
+CREATE TABLE search_blocks (
+    number INTEGER PRIMARY KEY,
+    account_id TEXT NOT NULL,
+    after_id TEXT NOT NULL,                     -- it has all messages after this one, as long as none is deleted
+    last_id TEXT NOT NULL,                      -- up to this one
+    size INTEGER NOT NULL,                      -- messages; 0: not in use, not yet or no more
+    ids TEXT NOT NULL                           -- of its messages in their order, each without `msg_`
+) STRICT;
+CREATE INDEX search_blocks_by_account ON search_blocks (account_id, after_id);
+CREATE INDEX search_blocks_unused ON search_blocks (number) WHERE size = 0;
+
+CREATE TABLE search_terms (
+    block INTEGER NOT NULL,
+    term TEXT NOT NULL,
+    postings TEXT NOT NULL,                     -- which messages of the block have it: their numbers from 0, as 4 hex digits
+    PRIMARY KEY (block, term)
+) STRICT, WITHOUT ROWID;
+
+-- How far that has come.
+CREATE TABLE search_positions (
+    account_id TEXT PRIMARY KEY,
+    message_id TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Messages of which something has changed so late that they may be in a block already.
+CREATE TABLE search_changes (
+    account_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    changed_at INTEGER NOT NULL,
+    PRIMARY KEY (account_id, message_id)
+) STRICT, WITHOUT ROWID;
+
 -- Changes by people, API keys and the operator; an action of an administrator on another account has a row in both.
 CREATE TABLE audit_log (
     account_id TEXT NOT NULL,                   -- empty: the installation's

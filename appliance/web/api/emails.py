@@ -14,9 +14,10 @@ from appliance.concurrency.workers import ON_LOOP
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
+from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.model.dashboard import MailFilter, MailPage
-from appliance.model.mail import MessageStatus, RecipientStatus, Source, User
-from appliance.times import rfc3339
+from appliance.model.mail import MessageStatus, RecipientOutcome, RecipientStatus, Source, User
+from appliance.times import microseconds, rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, encoded_details
@@ -32,10 +33,11 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class ListedRecipientObject(msgspec.Struct):
-    """One of a message's first recipients."""
+    """One of a message's first recipients; `outcome` tells apart what was not tried, or was given up."""
 
     email: str
     status: RecipientStatus
+    outcome: RecipientOutcome
 
 
 class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
@@ -69,12 +71,31 @@ class CancelledAnswer(msgspec.Struct):
 
 _MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
 _SAME_CASE = "upper and lower case are the same."
+_WORDS = (
+    f"Only with all of these words, {QUERY_WORDS} at most, separated by spaces. Each has to begin a word of the"
+    " message: of a recipient or the sender, the subject, its id or that of its request, a tag, the template, or the"
+    f" last reply of a mail server. Case does not count, nor what follows {TERM_LENGTH} characters of a word."
+)
+# Of what can be searched: letters and digits of other scripts will do, too.
+_PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
+_QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
+_MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
+_MOMENT = "a time (RFC 3339), or a date, which begins at midnight UTC."
 _FILTERS = (
     parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
     parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
     parameter("recipient", "query", f"Only to this address, or to this domain; {_SAME_CASE}", _MAILBOX),
     parameter("from", "query", f"Only from this address, or from this domain; {_SAME_CASE}", _MAILBOX),
     parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+    parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
+    parameter(
+        "outcome",
+        "query",
+        "Only with a recipient that stands so.",
+        {"type": "string", "enum": list(RecipientOutcome)},
+    ),
+    parameter("since", "query", f"Only accepted from then on: {_MOMENT}", _MOMENTS),
+    parameter("until", "query", f"Only accepted before: {_MOMENT}", _MOMENTS),
 )
 
 
@@ -97,6 +118,10 @@ class EmailRoutes(Routes):
             recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
             sender=_text("from", MAILBOX_LENGTH, searched_sender),
             tag=_text("tag", TAG_LENGTH, str),
+            words=_words(),
+            outcome=_choice("outcome", RecipientOutcome),
+            since=_moment("since"),
+            until=_moment("until"),
         )
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         found = await self.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
@@ -158,7 +183,7 @@ class EmailRoutes(Routes):
 def _encoded_page(found: MailPage, request_id: str) -> bytes:
     shown = []
     for each in found.messages:
-        recipients = [ListedRecipientObject(one.email, one.status) for one in each.recipients]
+        recipients = [ListedRecipientObject(one.email, one.status, one.outcome) for one in each.recipients]
         own = each.id, each.status, each.source, each.sender, each.subject, list(each.tags), each.recipient_count
         shown.append(ListedMessageObject(*own, recipients, rfc3339(each.created_at)))
     return msgspec.json.encode(EmailsAnswer(shown, found.next, request_id))
@@ -185,3 +210,18 @@ def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
     if not 1 <= len(given.strip()) <= most:
         raise invalid(name, f"must have 1 to {most} characters")
     return spelled(given.strip())
+
+
+def _words() -> tuple[str, ...]:
+    given = request.args.get("q")
+    return () if given is None else query_words(given)
+
+
+def _moment(name: str) -> int | None:
+    given = request.args.get(name)
+    if given is None:
+        return None
+    try:
+        return microseconds(given)
+    except ValueError:
+        raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None

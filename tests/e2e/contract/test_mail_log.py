@@ -78,6 +78,20 @@ def mailed(running: Any, client: Any) -> tuple[Caller, dict[str, str]]:
         ({"tag": "orde"}, []),
         ({"tag": "order", "status": "partial", "recipient": "one.example"}, ["partial"]),
         ({"tag": "order", "status": "failed"}, []),
+        ({"q": "ada"}, ["test", "plain"]),
+        ({"q": "EXAMPLE.net"}, ["test", "failed", "plain"]),
+        ({"q": "two.exa order"}, ["partial"]),
+        ({"q": "@one.example"}, ["partial"]),
+        ({"q": "5.1.1"}, ["failed", "partial"]),
+        ({"q": "zoë"}, ["other letters"]),
+        ({"q": "wo.example"}, []),
+        ({"q": "bounce", "outcome": "bounced"}, ["failed", "partial"]),
+        ({"q": '"ada" NEAR *', "outcome": "delivered"}, []),
+        ({"outcome": "bounced", "status": "partial"}, ["partial"]),
+        ({"outcome": "suppressed"}, []),
+        ({"q": "ada", "since": "2020-01-01", "until": "2200-01-01T00:00:00+02:00"}, ["test", "plain"]),
+        ({"until": "2020-01-01"}, []),
+        ({"since": "2200-01-01"}, []),
     ],
 )
 @pytest.mark.parametrize("limit", [1, 100])
@@ -96,8 +110,8 @@ def test_a_list_shows_what_matters(mailed: tuple[Caller, dict[str, str]]) -> Non
     assert all(set(each) == LISTED for each in entries.values())
     partial = entries[ids["partial"]]
     assert partial["recipients"] == [
-        {"email": "ok@one.example", "status": "delivered"},
-        {"email": "bounce@two.example", "status": "bounced"},
+        {"email": "ok@one.example", "status": "delivered", "outcome": "delivered"},
+        {"email": "bounce@two.example", "status": "bounced", "outcome": "bounced"},
     ]
     assert (partial["status"], partial["recipient_count"], partial["tags"]) == ("partial", 2, ["order", 'a"b'])
 
@@ -298,3 +312,33 @@ def test_a_test_is_no_message(customer: Caller) -> None:
     """The path takes a POST, and nothing that is for messages."""
     response = customer.get("/v1/emails/test")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("q", ""),
+        ("q", "-"),
+        ("q", "\0"),
+        ("q", "a" * 201),
+        ("q", "a b c d e f g h i"),
+        ("outcome", "gone"),
+        ("since", "yesterday"),
+        ("since", ""),
+        ("until", "2026-13-01"),
+        ("until", "9" * 5_000),
+    ],
+)
+def test_what_cannot_be_searched_is_named(mailed: tuple[Caller, dict[str, str]], name: str, value: str) -> None:
+    """The error says which parameter it is."""
+    customer, _ = mailed
+    response = customer.get("/v1/emails", params={name: value})
+    assert error(response, 400, "invalid_request").startswith(name)
+
+
+def test_another_account_finds_nothing_of_it(mailed: tuple[Caller, dict[str, str]], new_account: NewAccount) -> None:
+    """Neither by words nor by ids."""
+    _, ids = mailed
+    stranger = owner(new_account())
+    for query in ("ada", "example.net", ids["plain"], "5.1.1"):
+        assert listed(stranger, q=query) == []

@@ -591,6 +591,40 @@ CREATE TABLE daily_feedback (
 );
 CREATE INDEX daily_feedback_old ON daily_feedback (day);
 
+-- The index of messages by words, made behind the mail: see store/search_index.py. A block is some thousand messages of
+-- one account that follow each other.
+CREATE TABLE search_blocks (
+    number BIGINT PRIMARY KEY,
+    account_id TEXT COLLATE "C" NOT NULL,
+    after_id TEXT COLLATE "C" NOT NULL,  -- it has all messages after this one, as long as none is deleted
+    last_id TEXT COLLATE "C" NOT NULL,  -- up to this one
+    size BIGINT NOT NULL,  -- messages; 0: not in use, not yet or no more
+    ids TEXT COLLATE "C" NOT NULL  -- of its messages in their order, each without `msg_`
+);
+CREATE INDEX search_blocks_by_account ON search_blocks (account_id, after_id);
+CREATE INDEX search_blocks_unused ON search_blocks (number) WHERE size = 0;
+
+CREATE TABLE search_terms (
+    block BIGINT NOT NULL,
+    term TEXT COLLATE "C" NOT NULL,
+    postings TEXT COLLATE "C" NOT NULL,  -- which messages of the block have it: their numbers from 0, as 4 hex digits
+    PRIMARY KEY (block, term)
+);
+
+-- How far that has come.
+CREATE TABLE search_positions (
+    account_id TEXT COLLATE "C" PRIMARY KEY,
+    message_id TEXT COLLATE "C" NOT NULL
+);
+
+-- Messages of which something has changed so late that they may be in a block already.
+CREATE TABLE search_changes (
+    account_id TEXT COLLATE "C" NOT NULL,
+    message_id TEXT COLLATE "C" NOT NULL,
+    changed_at BIGINT NOT NULL,
+    PRIMARY KEY (account_id, message_id)
+);
+
 -- Changes by people, API keys and the operator; an action of an administrator on another account has a row in both.
 CREATE TABLE audit_log (
     account_id TEXT COLLATE "C" NOT NULL,  -- empty: the installation's

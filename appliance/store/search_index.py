@@ -1,0 +1,413 @@
+"""The index of messages by words: made in the background, behind the mail, in small commits.
+
+Some thousand messages of one account that follow each other make a block. Of each block it is kept which words begin
+(`message/search_words.py`) and in which of its messages. A search goes from the newest block to the oldest, and looks
+each word up in each block: a rare word by a step down one tree for each block, a common one fills a page from the
+newest. Nothing of another account is read for that.
+
+- A block is made of messages that are INDEXED_AFTER old: by then they are on disk, and nearly all of them are final.
+  What is younger, or too little for a block, is searched row by row (`mail_log.py`), so a search misses nothing.
+- What changes of a message CHANGES_NOTED_AFTER it was accepted, or later, is noted in the same transaction
+  (`search_changes`). Such messages are read again, by every search and then by the indexer, which adds their words.
+- Words are added and never taken away: a message that is found by the index is always read, and checked.
+- A block is no longer used when one of its messages has been deleted; what is left of it is searched row by row.
+- A block that is not in use (`size` 0) is being made, or was left behind by a crash, or is to be deleted.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from struct import unpack
+from time import perf_counter
+from typing import Final
+
+import msgspec
+import trio
+
+from appliance.message.search_words import folded, holds, terms
+from appliance.outside import Outside, identifier_from, identifier_time
+from appliance.store.engine import START, Many, Row, StorePart, Tx, changed, first, one, rows, run
+from appliance.times import SECOND
+
+INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, and what is below
+CHANGES_NOTED_AFTER: Final = 30 * SECOND  # a transaction that saw a younger message has ended before it is indexed
+BLOCK_MESSAGES: Final = 2_048  # fewer than 65,536
+BLOCK_TERMS: Final = 60_000  # after which a block ends, too
+INDEXED_TOGETHER: Final = 128  # messages that are read and taken apart at once: some milliseconds
+WRITTEN_TOGETHER: Final = 1_000  # rows in one commit
+COUNTED_TOGETHER: Final = 5_000  # recipients that are counted at once, to find which accounts have enough for a block
+CHANGES_TOGETHER: Final = 100
+BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
+INDEXING_SHARE: Final = 0.04  # of one processor that the indexer takes while it has something to do
+
+_SORTING = trio.CapacityLimiter(1)
+
+ID = 32  # characters of a message's id behind `msg_`
+POSTING = 4
+
+# ---- what is read of a message
+
+SUPPRESSED_PREFIX = "suppressed:"  # of the response of a recipient that was not tried
+GIVEN_UP_PREFIX = "cancelled:"
+OUTCOME = f"""CASE WHEN r.status = 'bounced' AND substr(r.last_smtp_response, 1, 11) = '{SUPPRESSED_PREFIX}'
+        AND r.last_smtp_code IS NULL THEN 'suppressed'
+    WHEN r.status = 'failed' AND substr(r.last_smtp_response, 1, 10) = '{GIVEN_UP_PREFIX}'
+        AND r.last_smtp_code IS NULL THEN 'cancelled'
+    ELSE r.status END"""
+_TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
+        m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
+        'tags', json(m.tags), 'recipients', json((
+            SELECT json_group_array(json_object('outcome', {OUTCOME}, 'texts', r.address || ' ' || r.domain || ' '
+                || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' ' || coalesce(r.last_smtp_response, '') || ' '
+                || coalesce(json_extract(r.late_bounce, '$.response'), '')))
+            FROM recipients r WHERE r.message_id = m.id))))
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
+    WHERE {{condition}}"""  # noqa: S608 - our own words
+
+
+class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
+    outcome: str
+    texts: str
+
+
+class MessageTexts(msgspec.Struct, frozen=True):
+    """All of a message that words are looked for in."""
+
+    id: str
+    status: str
+    source: str
+    texts: str
+    tags: tuple[str, ...]
+    recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
+
+    def whole(self) -> str:
+        return folded(" ".join([self.texts, *self.tags, *(each.texts for each in self.recipients or ())]))
+
+    def has(self, words: Iterable[str]) -> bool:
+        text = self.whole()
+        return all(holds(text, word) for word in words)
+
+    def terms(self) -> set[str]:
+        """Its words, and what filters ask for: these begin with a sign, which no word does."""
+        found = set(terms(self.whole()))
+        found.add(status_term(self.status))
+        found.add(source_term(self.source))
+        found.update(outcome_term(each.outcome) for each in self.recipients or ())
+        return found
+
+
+def status_term(status: str) -> str:
+    return f"~{status}"
+
+
+def source_term(source: str) -> str:
+    return f"^{source}"
+
+
+def outcome_term(outcome: str) -> str:
+    return f"={outcome}"
+
+
+_messages = msgspec.json.Decoder(list[MessageTexts])
+
+
+def read_texts(
+    tx: Tx, account_id: str, ids: Sequence[str], condition: str = "TRUE", bindings: dict[str, object] | None = None
+) -> list[MessageTexts]:
+    """Those of these messages that are there and meet a condition on `m`, in any order."""
+    wanted = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
+    ((found,),) = rows(tx, _TEXTS.format(condition=condition), wanted)
+    return _messages.decode(found or "[]")
+
+
+# ---- what changes later
+
+_NOTE_CHANGES = Many("""INSERT INTO search_changes (account_id, message_id, changed_at) VALUES {(?, ?, ?i)}
+    ON CONFLICT (account_id, message_id) DO UPDATE SET changed_at = excluded.changed_at""")
+
+
+def note_changes(tx: Tx, outside: Outside, messages: Iterable[tuple[str, str]]) -> None:
+    """Note that these messages (with their accounts) have changed, as part of the transaction that changes them."""
+    now = outside.now()
+    late = {each for each in messages if now - identifier_time(each[1]) >= CHANGES_NOTED_AFTER}
+    if late:
+        _NOTE_CHANGES.run(tx, [(*each, now) for each in sorted(late)])
+
+
+_FORGET_BLOCKS = """UPDATE search_blocks SET size = 0, ids = ''
+    WHERE account_id = :account_id AND after_id < :last AND last_id >= :first AND size > 0"""
+
+
+def forget_blocks(tx: Tx, deleted: Iterable[tuple[str, str]]) -> None:
+    """Use the blocks no more in which these messages (with their accounts) are, which are being deleted."""
+    by_account: dict[str, list[str]] = {}
+    for account_id, message_id in deleted:
+        by_account.setdefault(account_id, []).append(message_id)
+    for account_id, ids in by_account.items():
+        run(tx, _FORGET_BLOCKS, {"account_id": account_id, "first": min(ids), "last": max(ids)})
+
+
+# ---- looking words up
+
+_BLOCKS = """SELECT number, after_id, last_id FROM search_blocks
+    WHERE account_id = :account_id AND after_id < :before AND last_id >= :from AND size > 0
+    ORDER BY after_id DESC LIMIT :most"""
+_POSTINGS = """SELECT CAST(wanted.value AS BIGINT) AS block, group_concat(t.postings, '') AS postings
+    FROM json_each(:blocks) wanted CROSS JOIN search_terms t ON t.block = CAST(wanted.value AS BIGINT)
+        AND t.term >= :word AND t.term < :end
+    GROUP BY CAST(wanted.value AS BIGINT)"""
+_IDS = """SELECT b.number, b.ids FROM json_each(:blocks) wanted
+    CROSS JOIN search_blocks b ON b.number = CAST(wanted.value AS BIGINT)"""
+_CHANGED = """SELECT message_id FROM search_changes
+    WHERE account_id = :account_id AND message_id >= :from AND message_id < :before
+    ORDER BY message_id DESC LIMIT :most"""
+_AFTER_ALL = "\U0010ffff"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    number: int
+    after_id: str
+    last_id: str
+
+
+def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[Block]:
+    """The blocks that have messages of this range, newest first."""
+    wanted = {"account_id": account_id, "before": before, "from": from_id, "most": most}
+    return [Block(*row) for row in rows(tx, _BLOCKS, wanted)]
+
+
+def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> list[str]:
+    """The ids of the messages in these blocks that have all words, and maybe of others."""
+    left: dict[int, set[int]] = {}
+    for number, word in enumerate(words):
+        among = list(left) if number else [block.number for block in blocks]
+        wanted = {"blocks": msgspec.json.encode(among).decode(), "word": word, "end": word + _AFTER_ALL}
+        found = {block: _numbers(postings) for block, postings in tx.gather(_POSTINGS, "block, postings", wanted)}
+        left = {block: left[block] & hits for block, hits in found.items()} if number else found
+        left = {block: hits for block, hits in left.items() if hits}
+        if not left:
+            return []
+    kept = rows(tx, _IDS, {"blocks": msgspec.json.encode(list(left)).decode()})
+    return [f"msg_{ids[at * ID : at * ID + ID]}" for number, ids in kept for at in left[number] if at * ID < len(ids)]
+
+
+def changed_lately(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[str]:
+    """The messages of this range that have changed since they were indexed, newest first."""
+    wanted = {"account_id": account_id, "before": before, "from": from_id, "most": most}
+    return [message_id for (message_id,) in rows(tx, _CHANGED, wanted)]
+
+
+def _numbers(postings: str) -> set[int]:
+    return set(unpack(f">{len(postings) // POSTING}H", bytes.fromhex(postings)))
+
+
+# ---- the indexer
+
+_ACCOUNTS = "SELECT id FROM accounts"
+_POSITION = "SELECT message_id FROM search_positions WHERE account_id = :account_id"
+_ENOUGH = """SELECT count(*) FROM (SELECT id FROM messages
+    WHERE account_id = :account_id AND id > :after AND id < :limit ORDER BY id LIMIT :most) waiting"""
+_ARRIVED = """SELECT account_id, count(DISTINCT message_id), max(message_id), count(*) FROM (
+        SELECT account_id, message_id FROM recipients WHERE message_id > :after AND message_id < :limit
+        ORDER BY message_id LIMIT :most
+    ) newest GROUP BY account_id"""
+_NEXT_IDS = """SELECT id FROM messages WHERE account_id = :account_id AND id > :after AND id < :limit
+    ORDER BY id LIMIT :most"""
+
+_NEW_BLOCK = """INSERT INTO search_blocks (number, account_id, after_id, last_id, size, ids)
+    SELECT coalesce(max(number), 0) + 1, :account_id, :after_id, :last_id, 0, '' FROM search_blocks RETURNING number"""
+_INSERT_TERMS = Many("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
+_USE_BLOCK = "UPDATE search_blocks SET size = :size, ids = :ids WHERE number = :number AND size = 0"
+_SET_POSITION = """INSERT INTO search_positions (account_id, message_id) VALUES (:account_id, :message_id)
+    ON CONFLICT (account_id) DO UPDATE SET message_id = excluded.message_id"""
+
+_CHANGES = """SELECT c.account_id, c.message_id, c.changed_at FROM search_changes c
+    JOIN search_positions p ON p.account_id = c.account_id
+    WHERE c.message_id <= p.message_id ORDER BY c.account_id, c.message_id LIMIT :most"""
+_BLOCK_OF = """SELECT number, ids FROM search_blocks
+    WHERE account_id = :account_id AND after_id < :id AND last_id >= :id AND size > 0"""
+_ADD_TERMS = Many("""INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}
+    ON CONFLICT (block, term) DO UPDATE SET postings = search_terms.postings || excluded.postings""")
+_HAS_POSTING = """SELECT t.term, t.postings FROM json_each(:terms) wanted
+    CROSS JOIN search_terms t ON t.block = :block AND t.term = wanted.value"""
+_CHANGES_DONE = Many("""DELETE FROM search_changes
+    WHERE (account_id, message_id, changed_at) IN (VALUES {(?, ?, ?i)})""")
+
+_UNUSED = "SELECT number FROM search_blocks WHERE size = 0 ORDER BY number LIMIT 1"
+_DELETE_TERMS = """DELETE FROM search_terms WHERE block = :block AND term IN
+        (SELECT term FROM search_terms WHERE block = :block ORDER BY term LIMIT :most)"""
+_DELETE_BLOCK = "DELETE FROM search_blocks WHERE number = :block"
+_CHECKED = """SELECT b.number, b.account_id, b.last_id, b.size, (SELECT count(*) FROM messages m
+        WHERE m.account_id = b.account_id AND m.id > b.after_id AND m.id <= b.last_id)
+    FROM search_blocks b WHERE b.number > :after AND b.size > 0 ORDER BY b.number LIMIT :most"""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What the indexer knows beyond the database, which a restart finds again."""
+
+    unchecked: deque[str] | None = None  # accounts that may have enough for a block; None: all of them
+    counted_to: str = START  # up to which message the newer ones are counted
+    waiting: Counter[str] = field(default_factory=Counter)  # messages, by account
+    block_checked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchIndex(StorePart):
+    block_messages: int = BLOCK_MESSAGES
+    read_together: int = INDEXED_TOGETHER
+    written_together: int = WRITTEN_TOGETHER
+    share: float = INDEXING_SHARE  # 1: it does not rest
+    progress: _Progress = field(default_factory=_Progress)
+
+    async def index_some(self) -> bool:
+        """Do some of what is to be done, a block at most; whether there may be more at once."""
+        return await self._add_changes() or await self._add_block() or await self._clean()
+
+    def begin_anew(self) -> None:
+        """Another node may have done this meanwhile."""
+        self.progress.unchecked = None
+
+    async def _rest(self, began: float) -> None:
+        if self.share < 1:
+            await trio.sleep((perf_counter() - began) * (1 / self.share - 1))
+
+    # ---- new blocks
+
+    async def _add_block(self) -> bool:
+        limit = identifier_from("msg", max(0, self.outside.now() - INDEXED_AFTER))
+        account_id = await self._next_account(limit)
+        if account_id is None:
+            return False
+        began = perf_counter()
+        after, enough = await self.engine.scan(lambda tx: self._standing(tx, account_id, limit))
+        if enough < self.block_messages:
+            self.progress.waiting[account_id] = enough
+            await self._rest(began)
+            return True
+        await self._make_block(account_id, after, limit)
+        if self.progress.unchecked is not None:
+            self.progress.unchecked.append(account_id)  # there may be more of it
+        return True
+
+    async def _next_account(self, limit: str) -> str | None:
+        """An account that may have enough for a block."""
+        progress = self.progress
+        if progress.unchecked is None:
+            progress.unchecked = deque(await self.engine.all(str, _ACCOUNTS, {}))
+            progress.counted_to = limit
+            progress.waiting.clear()
+        if not progress.unchecked and progress.counted_to < limit:
+            wanted = {"after": progress.counted_to, "limit": limit, "most": COUNTED_TOGETHER}
+            found = await self.engine.scan(lambda tx: rows(tx, _ARRIVED, wanted))
+            full = sum(row[3] for row in found) == COUNTED_TOGETHER
+            progress.counted_to = max(row[2] for row in found) if full else limit
+            for account_id, count, _, _ in found:
+                progress.waiting[account_id] += count
+                if progress.waiting[account_id] >= self.block_messages:
+                    progress.unchecked.append(account_id)
+        return progress.unchecked.popleft() if progress.unchecked else None
+
+    def _standing(self, tx: Tx, account_id: str, limit: str) -> tuple[str, int]:
+        """Up to where an account's messages are indexed, and how many are not: so many as make a block at most."""
+        after = one(tx, str, _POSITION, {"account_id": account_id}) or START
+        wanted = {"account_id": account_id, "after": after, "limit": limit, "most": self.block_messages}
+        return after, one(tx, int, _ENOUGH, wanted) or 0
+
+    async def _make_block(self, account_id: str, after: str, limit: str) -> None:
+        ids, postings = list[str](), dict[str, str]()
+        while len(ids) < self.block_messages and len(postings) < BLOCK_TERMS:
+            began = perf_counter()
+            most = min(self.read_together, self.block_messages - len(ids))
+            wanted = {"account_id": account_id, "after": ids[-1] if ids else after, "limit": limit, "most": most}
+            read, found = await self.engine.scan(partial(_read, wanted=wanted, number=len(ids)))
+            if not read:
+                break
+            ids += read
+            for term, places in found.items():
+                postings[term] = postings.get(term, "") + places
+            await self._rest(began)
+        if not ids:
+            return  # deleted meanwhile
+        block = {"account_id": account_id, "after_id": after, "last_id": ids[-1]}
+        ((number,),) = await self.engine.write(lambda tx: rows(tx, _NEW_BLOCK, block))
+        in_order = await trio.to_thread.run_sync(sorted, postings.items(), limiter=_SORTING)
+        for at in range(0, len(in_order), self.written_together):
+            began = perf_counter()
+            several = [(number, *each) for each in in_order[at : at + self.written_together]]
+            await self.engine.write(partial(_INSERT_TERMS.run, values=several), bulk=True, locks=True)
+            await self._rest(began)
+        end = {"account_id": account_id, "message_id": ids[-1]}
+        used = {"number": number, "size": len(ids), "ids": "".join(each.removeprefix("msg_") for each in ids)}
+
+        def use(tx: Tx) -> None:
+            if changed(tx, _USE_BLOCK, used):  # else another node has taken it for one that was left behind
+                run(tx, _SET_POSITION, end)
+
+        await self.engine.write(use, bulk=True)
+
+    # ---- changes
+
+    async def _add_changes(self) -> bool:
+        """Add what is new of some messages that are indexed already; whether there was anything."""
+        wanted = {"most": CHANGES_TOGETHER}
+        if not await self.engine.scan(lambda tx: rows(tx, _CHANGES, wanted)):
+            return False  # and nothing is written: a server at rest leaves its disk alone
+        began = perf_counter()
+        await self.engine.write(lambda tx: _add_changes(tx, rows(tx, _CHANGES, wanted)), bulk=True)
+        await self._rest(began)
+        return True
+
+    # ---- what is no longer used
+
+    async def _clean(self) -> bool:
+        found = await self.engine.rows(_UNUSED, {})
+        if found:
+            block, began = {"block": found[0][0], "most": self.written_together}, perf_counter()
+            await self.engine.write(lambda tx: _delete_some(tx, block), bulk=True)
+            await self._rest(began)
+            return True
+        wanted = {"after": self.progress.block_checked, "most": BLOCKS_CHECKED}
+        checked = await self.engine.scan(lambda tx: rows(tx, _CHECKED, wanted))
+        self.progress.block_checked = checked[-1][0] if len(checked) == BLOCKS_CHECKED else 0
+        for _, account_id, last_id, size, count in checked:
+            if size != count:
+                lacking = {"account_id": account_id, "first": last_id, "last": last_id}
+                await self.engine.write(partial(run, sql=_FORGET_BLOCKS, bindings=lacking))
+                return True
+        return False
+
+
+def _read(tx: Tx, wanted: dict[str, object], number: int) -> tuple[list[str], dict[str, str]]:
+    """The next messages, and for each of their words which of them have it, from a number on."""
+    ids = [message_id for (message_id,) in rows(tx, _NEXT_IDS, wanted)]
+    found: dict[str, str] = {}
+    places = {message_id: f"{at:0{POSTING}x}" for at, message_id in enumerate(ids, number)}
+    for message in sorted(read_texts(tx, str(wanted["account_id"]), ids), key=lambda each: each.id):
+        place = places[message.id]
+        for term in message.terms():
+            found[term] = found.get(term, "") + place
+    return ids, found
+
+
+def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
+    by_account: dict[str, list[str]] = {}
+    for account_id, message_id, _ in changes:
+        by_account.setdefault(account_id, []).append(message_id)
+    for account_id, ids in by_account.items():
+        for message in read_texts(tx, account_id, ids):
+            row = first(tx, _BLOCK_OF, {"account_id": account_id, "id": message.id})
+            if row is None or (at := row[1].find(message.id.removeprefix("msg_"))) < 0:
+                continue  # it is searched row by row
+            place, new = f"{at // ID:0{POSTING}x}", message.terms()
+            known = rows(tx, _HAS_POSTING, {"block": row[0], "terms": msgspec.json.encode(list(new)).decode()})
+            new -= {term for term, postings in known if at // ID in _numbers(postings)}
+            _ADD_TERMS.run(tx, [(row[0], term, place) for term in sorted(new)])
+    _CHANGES_DONE.run(tx, changes)
+
+
+def _delete_some(tx: Tx, block: dict[str, int]) -> None:
+    if not changed(tx, _DELETE_TERMS, block):
+        run(tx, _DELETE_BLOCK, {"block": block["block"]})
