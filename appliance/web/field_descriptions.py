@@ -387,6 +387,8 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "TemplateVersionObject": {"subject": "The subject; null if it has none."},
     "UnsubscribeTagsAnswer": {"tags": "The tags, sorted."},
     "UnsubscribeTagsRequest": {"tags": "At most 100 tags; an empty list for none."},
+    "ResendRequest": {"recipients": "The ids of recipients of the message; without it those that bounced or failed."},
+    "ResentAnswer": {"id": "The id of the new message, `msg_…`.", "repeats": "The id of the message that it repeats."},
     "TestMailAnswer": {"status": "Always `queued`.", "source": "Always `test`."},
     "TestMailRequest": {
         "from": "The sender; if left out, `test@` and the first domain of the account.",

@@ -51,6 +51,7 @@ class Operation:
     summary: str = ""
     description: str = ""
     links: Json | None = None  # from the success to other operations
+    media: str = "application/json"  # of the success; with any other its type is `bytes`
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
@@ -94,13 +95,14 @@ def for_customers(
     body: type | None = None,
     parameters: tuple[Json, ...] = (),
     admin: bool = False,
+    media: str = "application/json",
 ) -> Operation:
     """An operation that needs a customer's token, or an administrator's, with the errors all of them have."""
     of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
     of_body, of_role = () if body is None else WITH_BODY, (Code.FORBIDDEN,) if admin else ()
     all_errors = tuple(dict.fromkeys((*of_query, *of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
     role = Role.ADMIN if admin else Role.CUSTOMER
-    return Operation(name, success, all_errors, body, CUSTOMER, parameters, role=role)
+    return Operation(name, success, all_errors, body, CUSTOMER, parameters, role=role, media=media)
 
 
 for_admins = partial(for_customers, admin=True)

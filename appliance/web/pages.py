@@ -27,6 +27,8 @@ PREVIEW_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
+# The same for a viewer who asked for the images of other servers, which then learn that the mail was looked at.
+IMAGES_POLICY = PREVIEW_POLICY.replace("img-src data:", "img-src data: https: http:")
 CONTENT_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 
@@ -114,6 +116,10 @@ def blueprint(read: Site) -> Blueprint:
     @routes.get(f"{DASHBOARD_ROOT}/preview")
     async def empty() -> Response:
         return _page(preview, PREVIEW_POLICY)
+
+    @routes.get(f"{DASHBOARD_ROOT}/preview/images")
+    async def empty_with_images() -> Response:
+        return _page(preview, IMAGES_POLICY)
 
     # Routes see paths without slashes at the end (see edge.py), but the scripts of a page read the browser's own.
     @routes.before_app_request
