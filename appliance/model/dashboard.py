@@ -6,7 +6,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from appliance.model.mail import BounceClass, MessageStatus, RecipientStatus, Source
+from appliance.model.mail import (
+    BounceClass,
+    MessageStatus,
+    RecipientStatus,
+    Source,
+    Suppression,
+    SuppressionOrigin,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,19 @@ class MailFilter:
     recipient: str | None = None  # an address, or a domain in A-labels if it has no `@` but in front; lower case
     sender: str | None = None  # the same, its domain as written
     tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressionFilter:
+    """Which entries of a suppression list are wanted; empty and None: any."""
+
+    text: str = ""  # part of the address or the reason, in lower case
+    origin: SuppressionOrigin | None = None
+
+    def matches(self, entry: Suppression) -> bool:
+        return (self.origin is None or entry.origin is self.origin) and (
+            self.text in entry.address or self.text in entry.reason.lower()
+        )
 
 
 class ListedRecipient(Struct, frozen=True, gc=False):

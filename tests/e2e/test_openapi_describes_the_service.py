@@ -182,6 +182,7 @@ def test_every_success_is_described(
     check(running, "DELETE", "/v1/templates/a", customer)
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
     check(running, "GET", "/v1/suppressions", customer)
+    check(running, "POST", "/v1/suppressions/import", customer, {"csv": "b@example.net\nno address"})
     check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
     check(running, "PUT", "/v1/unsubscribe-tags", customer, {"tags": ["news"]})
     check(running, "GET", "/v1/unsubscribe-tags", customer)
