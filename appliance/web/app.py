@@ -5,7 +5,8 @@ Whatever a route raises is answered with the error object.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -36,6 +37,7 @@ from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
 View = Callable[..., Awaitable[Response]]
+Choice = TypeVar("Choice", bound=StrEnum)
 
 log = get_logger("web")
 
@@ -150,6 +152,17 @@ def whole_number(name: str, usual: int, most: int) -> int:
 
 def page_limit(usual: int = PAGE_LIMIT) -> int:
     return whole_number("limit", usual, PAGE_LIMIT)
+
+
+def choice(name: str, choices: type[Choice]) -> Choice | None:
+    """The value of a parameter of the query, or None."""
+    given = request.args.get(name)
+    if given is None:
+        return None
+    try:
+        return choices(given)
+    except ValueError:
+        raise invalid(name, f"must be one of {', '.join(choices)}") from None
 
 
 def check_line(name: str, text: str) -> None:

@@ -4,8 +4,7 @@ Long lists and long timelines are read and encoded off the event loop.
 """
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,7 +20,7 @@ from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, encoded_details
-from appliance.web.app import ApiServices, Routes, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
 from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID, idempotency_key
 from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
 
@@ -30,8 +29,6 @@ _UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
 _WAITING = (RecipientStatus.QUEUED, RecipientStatus.DEFERRED)
 MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
 ATTEMPT_COST = 400  # microseconds to show an attempt with the longest transcript that is kept
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class ListedRecipientObject(msgspec.Struct):
@@ -119,8 +116,8 @@ class EmailRoutes(Routes):
         """
         limit = page_limit()
         wanted = MailFilter(
-            status=_choice("status", MessageStatus),
-            source=_choice("source", Source),
+            status=choice("status", MessageStatus),
+            source=choice("source", Source),
             recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
             sender=_text("from", MAILBOX_LENGTH, searched_sender),
             tag=_text("tag", TAG_LENGTH, str),
@@ -267,16 +264,6 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
 
 def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "There is no message with this id.")
-
-
-def _choice(name: str, choices: type[Choice]) -> Choice | None:
-    given = request.args.get(name)
-    if given is None:
-        return None
-    try:
-        return choices(given)
-    except ValueError:
-        raise invalid(name, f"must be one of {', '.join(choices)}") from None
 
 
 def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
