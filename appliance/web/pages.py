@@ -4,8 +4,10 @@ The frame is the same for every account: an account's data comes from /v1, reque
 read once, and their address changes with their content, so a browser may cache them for a year.
 """
 
+import gzip
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
 from appliance.web.answer import CONTENT_SECURITY_POLICY
+from appliance.web.app import may_compress
 
 DASHBOARD_ROOT = "/dashboard"
 CACHE_A_YEAR = "public, max-age=31536000, immutable"
@@ -93,14 +96,15 @@ def read_site() -> Site:
     return Site(found, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
 
 
-def blueprint(read: Site) -> Blueprint:
+def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
+    """The routes; in the sandbox every page says that no mail leaves the server."""
     routes = Blueprint("pages", __name__)
     site, current, templates = read
     preview = templates.get_template("preview.html").render()
 
     def frame(section: str, title: str) -> str:
         shown = {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
-        return templates.get_template("frame.html").render(shown)
+        return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
     login, lost = frame(LOGIN, "Log in"), frame("", "Nothing here")
@@ -148,6 +152,11 @@ def blueprint(read: Site) -> Blueprint:
     return routes
 
 
+@lru_cache(maxsize=256)
+def _gzipped(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
 def _page(text: str, policy: str, status: int = 200) -> Response:
     response = _kept(text.encode(), "text/html; charset=utf-8", etag_of(text.encode()), REVALIDATE, status)
     response.headers["Content-Security-Policy"] = policy
@@ -156,8 +165,14 @@ def _page(text: str, policy: str, status: int = 200) -> Response:
 
 def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int = 200) -> Response:
     """An answer that a browser may cache; 304 without a body if it has."""
+    compressed = may_compress()
+    if compressed:
+        body, etag = _gzipped(body), f"{etag}-gzip"
     same = etag in request.if_none_match
     response = Response(b"" if same else body, 304 if same else status, content_type=content_type)
     response.set_etag(etag)
     response.headers["Cache-Control"] = keeping
+    response.headers["Vary"] = "Accept-Encoding"
+    if compressed:
+        response.headers["Content-Encoding"] = "gzip"
     return response

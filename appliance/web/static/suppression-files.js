@@ -95,7 +95,7 @@ export function importFile(page, dialog) {
 			h(
 				"p",
 				{ class: "quiet" },
-				"An address a line, or CSV as hosted services export it: the heading tells where the address and the reason are.",
+				"An address a line, or CSV as hosted services export it: its heading tells where address and reason are.",
 			),
 			h("div", { class: "field" }, h("label", { for: "csv-file" }, "File"), file),
 			told,

@@ -33,7 +33,7 @@ def test_a_file_comes_in_and_goes_out(stage: Stage, browser: Browser, tmp_path: 
     assert told == "1,099 addresses imported, 0 listed already, 1 line skipped."
     assert browser.one("//dialog//tbody/tr").text.startswith("702 ")
     browser.click("Close")
-    browser.until(lambda: browser.count("dialog") == 0, "the end of the dialog")
+    browser.until(lambda: len(shown(browser)) == 100, "the list")
 
     browser.fill("Search", "user000")
     browser.click("Search")

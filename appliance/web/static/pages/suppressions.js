@@ -160,7 +160,12 @@ export default async function suppressions(page) {
 	const none = searched
 		? empty(
 				"No results",
-				`No address${wanted.origin && ` of the origin “${words(wanted.origin)}”`}${wanted.q && ` with “${wanted.q}” in it or in its reason`}.`,
+				[
+					"No address",
+					wanted.origin && ` of the origin “${words(wanted.origin)}”`,
+					wanted.q && ` with “${wanted.q}” in it or in its reason`,
+					".",
+				],
 				h("a", { class: "button", href: "/dashboard/suppressions" }, "Show all"),
 			)
 		: empty("No address is suppressed", "An address is added when its server says that there is no such user.");
