@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from appliance.times import DAY, HOUR, MINUTE, microseconds
+from appliance.times import DAY, HOUR, LATEST, MINUTE, microseconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,12 +12,14 @@ from appliance.cli.output import printable, progress_bar, record, show, show_lis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from appliance.message.suppression_file import SkippedLine
     from appliance.model.mail import Suppression
     from appliance.store import Store
 
 SUPPRESSION_COLUMNS = {"address": "ADDRESS", "origin": "ORIGIN", "reason": "REASON", "created_at": "SINCE (UTC)"}
 ROWS_AT_A_TIME = 1_000
-LINE_BYTES = 1_000  # of an imported line: an address and a reason
+LINE_BYTES = 16_000  # of an imported line; longer ones are skipped
+SKIPPED_SHOWN = 20  # lines that were not imported
 
 
 @click.group()
@@ -86,12 +88,12 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
 
 
 @suppressions.command("import")
-@database.of_only_account_and("FILE", lambda file: dict(_read(click.File("rb")(file, ctx=click.get_current_context()))))
-def import_file(name: str, file: dict[str, str], as_json: bool) -> None:
+@database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
+def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_json: bool) -> None:
     """Suppress every address of FILE (`-`: standard input) for the account NAME.
 
-    FILE has an address a line, or is CSV whose first column is the address and whose second, if any, the reason; a
-    first line without an address is taken for a heading. If a line cannot be read, nothing is imported.
+    FILE has an address a line, or is CSV as hosted services export it: the heading tells where address and reason are.
+    Without a heading the address is the first column, the reason the second. What cannot be read is skipped and told.
 
     \b
     Examples:
@@ -100,8 +102,10 @@ def import_file(name: str, file: dict[str, str], as_json: bool) -> None:
     """
     from appliance.model.mail import SuppressionOrigin
 
+    found, skipped = file
+
     async def work(store: "Store", account_id: str) -> int:
-        entries, added = list(file.items()), 0
+        entries, added = list(found.items()), 0
         with progress_bar("importing") as done:
             for at in range(0, len(entries), ROWS_AT_A_TIME):
                 part = entries[at : at + ROWS_AT_A_TIME]
@@ -110,12 +114,11 @@ def import_file(name: str, file: dict[str, str], as_json: bool) -> None:
         return added
 
     added = database.run_for(name, work)
-    listed = len(file) - added
-    show(
-        as_json,
-        {"imported": added, "listed_already": listed},
-        f"Imported {added} addresses; {listed} were listed already.",
-    )
+    listed = len(found) - added
+    lines = [{"line": each.line, "error": printable(each.error)} for each in skipped]
+    text = f"Imported {added} addresses; {listed} were listed already; {len(lines)} lines were skipped."
+    text += "".join(f"\n  line {each['line']}: {each['error']}" for each in lines[:SKIPPED_SHOWN])
+    show(as_json, {"imported": added, "listed_already": listed, "skipped": lines}, text)
 
 
 @suppressions.command()
@@ -162,28 +165,22 @@ async def _of(store: "Store", account_id: str) -> "list[Suppression]":
             return found
 
 
-def _read(file: IO[bytes]) -> "Iterator[tuple[str, str]]":
-    """The addresses, each in its key form, with reasons; one line says which cannot be read."""
-    import csv
-
-    from appliance.errors import Refused
-    from appliance.message.addresses import parse
+def _read(file: IO[bytes]) -> "tuple[dict[str, str], list[SkippedLine]]":
+    """The addresses, each in its key form, with reasons; and the lines that cannot be read."""
+    from appliance.message.suppression_file import ROW_LENGTH, SkippedLine, read_suppressions
 
     def lines() -> "Iterator[str]":
-        for number, line in enumerate(iter(lambda: file.readline(LINE_BYTES + 1), b""), 1):
-            if len(line) > LINE_BYTES:
-                raise click.ClickException(f"line {number}: longer than {LINE_BYTES} bytes; nothing was imported")
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8", "replace")
+        while line := file.readline(LINE_BYTES):
+            text = line.decode("utf-8", "replace")
+            while len(line) == LINE_BYTES and not line.endswith(b"\n"):
+                line, text = file.readline(LINE_BYTES), "x" * (ROW_LENGTH + 1)  # the rest of an overlong one
+            yield text
 
-    reader = csv.reader(lines())
-    for row in reader:
-        address = row[0].strip() if row else ""
-        if not address or (reader.line_num == 1 and "@" not in address):
-            continue
-        try:
-            key = parse(address, "address").key
-        except Refused as refused:
-            text = printable(refused.text)
-            raise click.ClickException(f"line {reader.line_num}: {text}; nothing was imported") from None
-        reason = printable(row[1].strip())[:200] if len(row) > 1 else ""
-        yield key, reason or "imported"
+    found: dict[str, str] = {}
+    skipped: list[SkippedLine] = []
+    for each in read_suppressions(lines()):
+        if isinstance(each, SkippedLine):
+            skipped.append(each)
+        else:
+            found[each.address] = printable(each.reason)
+    return found, skipped

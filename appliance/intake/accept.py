@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha256
 from time import perf_counter
 from typing import Literal, NamedTuple, TypeVar
 
@@ -28,7 +29,8 @@ from appliance.message.addresses import Address
 from appliance.message.compose import Draft, compose, draft
 from appliance.message.request import fingerprint
 from appliance.message.schema import SendRequest
-from appliance.message.submitted import SubmittedMessage, read, write
+from appliance.message.submitted import SubmittedMessage, read, repeated, write
+from appliance.model.dashboard import MessageFacts
 from appliance.model.mail import (
     KEY_LIFETIME,
     Billing,
@@ -272,6 +274,45 @@ class MessageIntake:
             await self._accept(begun, submission, submission.envelope_from, mime, dsn=dsn)
         return Submitted(begun.id)
 
+    # ---- again
+
+    async def resend(
+        self,
+        caller: Caller,
+        repeats: str,
+        facts: MessageFacts,
+        recipients: Sequence[str],
+        *,
+        key: str,
+        request_id: str,
+    ) -> Submitted:
+        """Accept a stored message of this account again, as a new one to these addresses."""
+        self.check_open(caller)
+        wanted = "\0".join(("resend", repeats, *sorted(recipients)))
+        begun = self._begin(caller, _API, request_id, key, sha256(wanted.encode()).digest())
+        first = partial(self._resend_new, begun, repeats, facts, recipients)
+        return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
+
+    async def _resend_new(
+        self, begun: _Begun, repeats: str, facts: MessageFacts, recipients: Sequence[str]
+    ) -> Submitted:
+        account_id = begun.caller.account_id
+        template = None
+        if facts.template_alias is not None:
+            template = StoredTemplate(facts.template_alias, facts.template_version or 0, None, None, None, 0, 0)
+        async with self._turn(account_id, facts.size):
+            stored = await self.store.mail_log.mime(account_id, repeats)
+            if stored is None:
+                raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept, so it cannot be sent again.")
+            estimate = cost.of_submission(stored, recipients)
+            made = await self.workers.run(
+                account_id, estimate, _repeat, stored, repeats, begun, facts.envelope_from, recipients
+            )
+            for name, address in (("MAIL FROM", made.envelope_from), ("From", made.sender), *made.responsible):
+                _check_domain(begun.caller, address, name)
+            await self._accept(begun, made, made.envelope_from, made.data, template=template)
+        return Submitted(begun.id)
+
     # ---- either way
 
     def _begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> _Begun:
@@ -412,6 +453,15 @@ class MessageIntake:
         thread that makes them does so by itself, and so does the store between the parts it writes.
         """
         return nullcontext() if size < ONE_AT_A_TIME else self._large.take(account_id)
+
+
+def _repeat(
+    stored: bytes, repeats: str, begun: _Begun, envelope_from: str, recipients: Sequence[str]
+) -> SubmittedMessage:
+    """Runs in a worker thread if it is much."""
+    domain = envelope_from.rpartition("@")[2]
+    data = repeated(stored, repeats, begun.id, domain, begun.created_at // SECOND)
+    return read(envelope_from, recipients, data)
 
 
 def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:

@@ -93,6 +93,17 @@ def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[Cont
     return reader.view.headers, parts
 
 
+def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
+    """Up to `most` bytes of the file that `read_message` lists at this place; None when there is none."""
+    reader = MimeReader(mime)
+    for part in reader.parts():
+        before = len(reader.view.attachments)
+        reader.show(part)
+        if len(reader.view.attachments) > before == number:
+            return reader.content(part, most)[0]
+    return None
+
+
 def read_header(mime: bytes) -> list[tuple[str, str]]:
     """The header alone."""
     return _decoded(MimeReader(mime).header(0, len(mime))[0])

@@ -295,6 +295,21 @@ def write(
     return joined((added, submission.header, memoryview(submission.data)[submission.header_end :]))
 
 
+_RENEWED: Final = frozenset(b"date message-id received dkim-signature domainkey-signature x-service-repeats".split())
+
+
+def repeated(mime: bytes, repeats: str, message_id: str, sender_domain: str, now_seconds: int) -> bytes:
+    """A stored message as a new one: with a date and a Message-ID of its own, and the id of the one it repeats.
+
+    Signatures of its sender go, for they may cover those fields; so do the traces of its first way.
+    """
+    end = end_of_header(mime)
+    kept = [b"%b:%b\r\n" % field for field in fields_of(mime[:end]) if field[0].lower() not in _RENEWED]
+    top = f"{header_lines.date(now_seconds)}Message-ID: <{message_id.removeprefix('msg_')}@{sender_domain}>\r\n"
+    top += f"X-Service-Repeats: {repeats}\r\n"
+    return joined((top.encode("ascii"), *kept, memoryview(mime)[end:]))
+
+
 # ---- the envelope
 
 

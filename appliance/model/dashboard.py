@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from appliance.model.mail import BounceClass, MessageStatus, RecipientOutcome, RecipientStatus, Source
+from appliance.model.mail import (
+    BounceClass,
+    MessageStatus,
+    RecipientOutcome,
+    RecipientStatus,
+    Source,
+    Suppression,
+    SuppressionOrigin,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,19 @@ class MailFilter:
     outcome: RecipientOutcome | None = None  # of one of its recipients
     since: int | None = None  # when it was accepted, at the earliest
     until: int | None = None  # and before which time
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressionFilter:
+    """Which entries of a suppression list are wanted; empty and None: any."""
+
+    text: str = ""  # part of the address or the reason, in lower case
+    origin: SuppressionOrigin | None = None
+
+    def matches(self, entry: Suppression) -> bool:
+        return (self.origin is None or entry.origin is self.origin) and (
+            self.text in entry.address or self.text in entry.reason.lower()
+        )
 
 
 class ListedRecipient(Struct, frozen=True, gc=False):

@@ -3,12 +3,18 @@
 A list is shown together with those who have unsubscribed (see `unsubscriptions.py`), who still get other messages.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from appliance.errors import Code, Refused
+from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin
 from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
+
+SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
+SEARCH_TIME = 0.05  # seconds of searching for one page
 
 _FIND = """SELECT address, reason, created_at, origin FROM suppressions
     WHERE account_id = :account_id AND address = :address"""
@@ -58,7 +64,10 @@ def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: s
     return Suppression(address, told, created_at, SuppressionOrigin(origin), mail_list)
 
 
+@dataclass(frozen=True, slots=True)
 class Suppressions(StorePart):
+    clock: Callable[[], float] = time.monotonic
+
     async def add(
         self,
         account_id: str,
@@ -73,14 +82,21 @@ class Suppressions(StorePart):
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    async def add_all(self, account_id: str, entries: Sequence[tuple[str, str]], origin: SuppressionOrigin) -> int:
+    async def add_all(
+        self,
+        account_id: str,
+        entries: Sequence[tuple[str, str]],
+        origin: SuppressionOrigin,
+        *,
+        may_store: int | None = None,
+    ) -> int:
         """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
         shared = {"account_id": account_id, "now": self.outside.now(), "origin": origin.value}
 
         def work(tx: Tx) -> int:
             known = suppressed(tx, [(account_id, address) for address, _ in entries])
             for address, reason in entries:
-                suppress(tx, {**shared, "address": address, "reason": reason})
+                suppress(tx, {**shared, "address": address, "reason": reason}, may_store)
             return len(entries) - len(known)
 
         return await self.engine.write(work)
@@ -89,6 +105,33 @@ class Suppressions(StorePart):
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
         wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
         return await self.engine.all(_entry, _LIST, wanted)
+
+    async def search(
+        self, account_id: str, wanted: SuppressionFilter, after: str, most: int, after_list: str = ""
+    ) -> tuple[list[Suppression], Suppression | None]:
+        """Those of a page that match, read off the event loop, and where to go on; None when the list is over.
+
+        The list is read block by block for a bounded time: there may be few or none although the search is not over.
+        """
+
+        def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
+            found: list[Suppression] = []
+            at, end = (after, after_list), self.clock() + SEARCH_TIME
+            while True:
+                bindings = {"account_id": account_id, "after": at[0], "after_list": at[1], "most": SEARCHED}
+                block = [_entry(*row) for row in rows(tx, _LIST, bindings)]
+                for entry in block:
+                    if wanted.matches(entry):
+                        found.append(entry)
+                        if len(found) == most:
+                            return found, entry
+                if len(block) < SEARCHED:
+                    return found, None
+                if self.clock() >= end:
+                    return found, block[-1]
+                at = block[-1].address, block[-1].mail_list
+
+        return await self.engine.scan(work, account_id)
 
     async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
         """What is listed of an address, each with the name of the account."""

@@ -288,6 +288,10 @@ _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DES
 _OF_MESSAGE = """AND d.id IN
     (SELECT m.id FROM webhook_deliveries m WHERE m.webhook_id = w.id AND m.message_id = :message_id)"""
 _ONE = f"{_POSTS_OF_ACCOUNT} AND d.id = :id"
+_BLOCK = """SELECT d.id, d.status, d.type FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
+    WHERE w.account_id = :account_id AND d.id < :before ORDER BY d.id DESC LIMIT :block"""
+POSTS_SEARCHED = 2_000  # between two checks of the time: some milliseconds
+POST_SEARCH_TIME = 0.05  # seconds of searching for one page
 _PINGED_AT = "SELECT pinged_at FROM webhook_pings WHERE account_id = :account_id"
 _NOTE_PING = """INSERT INTO webhook_pings (account_id, pinged_at) VALUES (:account_id, :now)
     ON CONFLICT (account_id) DO UPDATE SET pinged_at = excluded.pinged_at"""
@@ -309,6 +313,19 @@ class WebhookHistory(StorePart):
         """The same, read on a thread: each post has kilobytes of what was sent and answered."""
         return await self.engine.scan(lambda tx: _page(tx, account_id, message_id, before, most), account_id)
 
+    async def search(
+        self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
+    ) -> tuple[list[WebhookDelivery], str | None]:
+        """Posts of this status and type, the newest first, and where to go on; None when the log is over.
+
+        The log is read off the event loop, block by block, for a bounded time: there may be few or none although the
+        search is not over.
+        """
+        wanted, end = (status, kind), perf_counter() + POST_SEARCH_TIME
+        return await self.engine.scan(
+            lambda tx: _search(tx, account_id, wanted, before or NEWEST, most, end), account_id
+        )
+
     async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
         delivery = await self.engine.write(lambda tx: _ping(tx, self.outside, account_id))
@@ -326,6 +343,26 @@ def _page(tx: Tx, account_id: str, message_id: str | None, before: str | None, m
     wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
     query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
     return [_delivery(*row) for row in rows(tx, query, wanted)]
+
+
+def _search(
+    tx: Tx, account_id: str, wanted: tuple[PostStatus | None, str | None], before: str, most: int, end: float
+) -> tuple[list[WebhookDelivery], str | None]:
+    found: list[str] = []
+    following: str | None = before
+    while following is not None and len(found) < most:
+        block = rows(tx, _BLOCK, {"account_id": account_id, "before": following, "block": POSTS_SEARCHED})
+        following = block[-1][0] if len(block) == POSTS_SEARCHED else None
+        for post_id, status, kind in block:
+            if wanted[0] in (None, status) and wanted[1] in (None, kind):
+                found.append(post_id)
+                if len(found) == most:
+                    following = post_id
+                    break
+        if perf_counter() >= end:
+            break
+    shown = [row for post_id in found for row in rows(tx, _ONE, {"account_id": account_id, "id": post_id})]
+    return [_delivery(*row) for row in shown], following
 
 
 def _ping(tx: Tx, outside: Outside, account_id: str) -> WebhookDelivery:

@@ -50,7 +50,7 @@ def build(
     site = pages.read_site()
     blueprints = (
         openapi.blueprint(config.http.base_url),
-        pages.blueprint(site),
+        pages.blueprint(site, sandbox=intake.sandbox),
         unsubscribe.blueprint(site, services),
     )
     app = create_app(auth, [routes(services) for routes in openapi.ROUTES], blueprints)

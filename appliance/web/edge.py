@@ -19,7 +19,6 @@ from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
-from appliance.message.limits import KEY_LENGTH
 from appliance.message.request import decode
 from appliance.net.address_policy import client_network
 from appliance.outside import Outside
@@ -48,7 +47,7 @@ from appliance.web.body import (
 )
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
-from appliance.web.message_json import message_json
+from appliance.web.message_json import idempotency_key, message_json
 
 V1_BODY = 64 * 1024  # bytes
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
@@ -56,7 +55,6 @@ UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
 AsgiSend = Callable[[Any], Awaitable[None]]
 AsgiScope = dict[str, Any]
 
-_KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 # What the router of Quart accepts: an empty or overlong label would make it fail.
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
@@ -147,7 +145,7 @@ class Edge:
         length = declared_length(headers, self.settings.max_body)
         check_content_type(headers.get(b"content-type", b""))
         check_encoding(headers.get(b"content-encoding"))
-        key = _idempotency_key(headers, exchange.doubled)
+        key = idempotency_key(headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled)
         self.intake.check_open(caller)
         memory = self.budgets.of_account(caller.account_id)
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
@@ -262,16 +260,6 @@ def _route(path: str) -> str:
 def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
     if scope["method"] not in allowed:
         raise MethodNotAllowed(allowed)
-
-
-def _idempotency_key(headers: dict[bytes, bytes], doubled: frozenset[bytes]) -> str:
-    key = headers.get(b"idempotency-key")
-    if key is None:
-        raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
-    if b"idempotency-key" in doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
-        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
-        raise Refused(Code.INVALID_REQUEST, text)
-    return key.decode("ascii")
 
 
 class _Exchange:

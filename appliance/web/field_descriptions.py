@@ -416,6 +416,17 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "TemplateVersionObject": {"subject": "The subject; null if it has none."},
     "UnsubscribeTagsAnswer": {"tags": "The tags, sorted."},
     "UnsubscribeTagsRequest": {"tags": "At most 100 tags; an empty list for none."},
+    "ImportRequest": {
+        "csv": "An address a line, or CSV with a heading as hosted services export it; at most 1,000 lines."
+    },
+    "ImportedAnswer": {
+        "imported": "Addresses that are listed now.",
+        "listed_already": "Addresses that were listed before, and stay as they were.",
+        "skipped": "Lines that could not be read.",
+    },
+    "SkippedObject": {"line": "The number of the line, from 1 on.", "error": "Why it was not imported."},
+    "ResendRequest": {"recipients": "The ids of recipients of the message; without it those that bounced or failed."},
+    "ResentAnswer": {"id": "The id of the new message, `msg_…`.", "repeats": "The id of the message that it repeats."},
     "TestMailAnswer": {"status": "Always `queued`.", "source": "Always `test`."},
     "TestMailRequest": {
         "from": "The sender; if left out, `test@` and the first domain of the account.",

@@ -1,8 +1,10 @@
 """The two operations of `/emails`, which the edge answers, and the object of `GET /emails/{id}`."""
 
+import re
+
 import msgspec
 
-from appliance.errors import Code
+from appliance.errors import Code, Refused
 from appliance.intake.accept import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.schema import SendRequest
@@ -74,14 +76,26 @@ def message_json(message: Message, request_id: str) -> bytes:
     )
 
 
-_KEY = parameter(
+KEY_PARAMETER = parameter(
     "Idempotency-Key",
     "header",
     "Chosen by the client, valid for 24 hours; a retry with the same key and body is safe.",
     {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
     required=True,
 )
+_KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": "string"})
+
+
+def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
+    """The value of the Idempotency-Key header; refused if it is missing, malformed or there twice."""
+    if key is None:
+        raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
+    if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
+        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
+        raise Refused(Code.INVALID_REQUEST, text)
+    return key.decode("ascii")
+
 
 EMAIL_OPERATIONS = (
     Operation(
@@ -90,7 +104,7 @@ EMAIL_OPERATIONS = (
         tuple(code for code in Code if code is not Code.NOT_FOUND and code is not Code.CONFLICT),
         SendRequest,
         SEND,
-        (_KEY,),
+        (KEY_PARAMETER,),
         ("Idempotent-Replayed", "Original-Request-ID"),
         id="sendEmail",
         summary="Accept a message for delivery.",

@@ -41,6 +41,7 @@ from appliance.web.field_descriptions import describe_fields
 from appliance.web.operations import HOLDERS, Json, Operation, camel_case, operations_of, parameter
 from appliance.webhook.post import USER_AGENT_HEADER
 
+_FILE: Json = {"type": "string", "format": "binary"}
 _TO_SCHEMAS, _TO_RESPONSES, _TO_HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
 
 
@@ -122,7 +123,7 @@ def document(base_url: str) -> Json:
 
 def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     """The schemas by name, and a reference to each type's."""
-    types = [operation.success[1] for operation in operations]
+    types = [operation.success[1] for operation in operations if operation.success[1] is not bytes]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
     found, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
@@ -146,7 +147,8 @@ def _type_enums(node: Any) -> None:
 def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     status, success, description = operation.success
     headers = {name: {"$ref": _TO_HEADERS + name} for name in ("X-Request-ID", *operation.headers)}
-    answer = {"description": description, "headers": headers, "content": _content(references[success])}
+    content = {operation.media: {"schema": _FILE}} if success is bytes else _content(references[success])
+    answer = {"description": description, "headers": headers, "content": content}
     if operation.links:
         answer["links"] = operation.links
     responses = {str(status): answer} | {str(code.status): _error(operation, code.status) for code in operation.errors}

@@ -64,6 +64,7 @@ class Operation:
     links: Json | None = None  # from the success to other operations
     needs_body: bool = True  # if it takes one
     action: str = ""  # as the audit log calls it; empty: it changes nothing
+    media: str = "application/json"  # of the success; with any other its type is `bytes`
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
@@ -110,6 +111,7 @@ def for_customers(
     people_only: bool = False,
     needs_body: bool = True,
     action: str = "",
+    media: str = "application/json",
 ) -> Operation:
     """An operation that needs a login, with the errors all of them have.
 
@@ -123,7 +125,9 @@ def for_customers(
     all_errors = (*of_query, *of_body, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
     security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
     made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
-    return replace(made, permission=permission, people_only=people_only, needs_body=needs_body, action=action)
+    return replace(
+        made, permission=permission, people_only=people_only, needs_body=needs_body, action=action, media=media
+    )
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)

@@ -5,8 +5,10 @@ The frame is the same for every account: an account's data comes from /v1, reque
 read once, and their address changes with their content, so a browser may cache them for a year.
 """
 
+import gzip
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
@@ -15,6 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
 from appliance.web.answer import CONTENT_SECURITY_POLICY
+from appliance.web.app import may_compress
 from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
 
 DASHBOARD_ROOT = "/dashboard"
@@ -30,6 +33,8 @@ PREVIEW_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
+# The same for a viewer who asked for the images of other servers, which then learn that the mail was looked at.
+IMAGES_POLICY = PREVIEW_POLICY.replace("img-src data:", "img-src data: https: http:")
 CONTENT_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
 
@@ -94,14 +99,15 @@ def read_site() -> Site:
     return Site(found, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
 
 
-def blueprint(read: Site) -> Blueprint:
+def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
+    """The routes; in the sandbox every page says that no mail leaves the server."""
     routes = Blueprint("pages", __name__)
     site, current, templates = read
     preview = templates.get_template("preview.html").render()
 
     def frame(section: str, title: str) -> str:
         shown = {"static": f"/static/{current}", "sections": DASHBOARD_SECTIONS, "section": section, "title": title}
-        return templates.get_template("frame.html").render(shown)
+        return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
     login, lost = frame(LOGIN, "Log in"), frame("", "Nothing here")
@@ -117,6 +123,10 @@ def blueprint(read: Site) -> Blueprint:
     @routes.get(f"{DASHBOARD_ROOT}/preview")
     async def empty() -> Response:
         return _page(preview, PREVIEW_POLICY)
+
+    @routes.get(f"{DASHBOARD_ROOT}/preview/images")
+    async def empty_with_images() -> Response:
+        return _page(preview, IMAGES_POLICY)
 
     # Routes see paths without slashes at the end (see edge.py), but the scripts of a page read the browser's own.
     @routes.before_app_request
@@ -159,6 +169,11 @@ def _text(body: bytes, content_type: str) -> Response:
     return _kept(body, content_type, etag_of(body), REVALIDATE)
 
 
+@lru_cache(maxsize=256)
+def _gzipped(body: bytes) -> bytes:
+    return gzip.compress(body, mtime=0)
+
+
 def _page(text: str, policy: str, status: int = 200) -> Response:
     response = _kept(text.encode(), "text/html; charset=utf-8", etag_of(text.encode()), REVALIDATE, status)
     response.headers["Content-Security-Policy"] = policy
@@ -167,8 +182,14 @@ def _page(text: str, policy: str, status: int = 200) -> Response:
 
 def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int = 200) -> Response:
     """An answer that a browser may cache; 304 without a body if it has."""
+    compressed = may_compress()
+    if compressed:
+        body, etag = _gzipped(body), f"{etag}-gzip"
     same = etag in request.if_none_match
     response = Response(b"" if same else body, 304 if same else status, content_type=content_type)
     response.set_etag(etag)
     response.headers["Cache-Control"] = keeping
+    response.headers["Vary"] = "Accept-Encoding"
+    if compressed:
+        response.headers["Content-Encoding"] = "gzip"
     return response

@@ -39,7 +39,8 @@ def _uses(paths: Json) -> Iterator[tuple[str, str]]:
             if "requestBody" in operation:
                 yield f"Body of {name}.", _schema_of(operation["requestBody"])
             (success,) = (each for status, each in operation["responses"].items() if status < "300")
-            yield f"Answer to {name}.", _schema_of(success)
+            if "application/json" in success["content"]:
+                yield f"Answer to {name}.", _schema_of(success)
 
 
 def _schema_of(message: Json) -> str:

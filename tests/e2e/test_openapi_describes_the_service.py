@@ -184,6 +184,7 @@ def test_every_success_is_described(
     check(running, "DELETE", "/v1/templates/a", customer)
     check(running, "POST", "/v1/suppressions", customer, {"address": "a@example.net"})
     check(running, "GET", "/v1/suppressions", customer)
+    check(running, "POST", "/v1/suppressions/import", customer, {"csv": "b@example.net\nno address"})
     check(running, "DELETE", "/v1/suppressions/a@example.net", customer)
     check(running, "PUT", "/v1/unsubscribe-tags", customer, {"tags": ["news"]})
     check(running, "GET", "/v1/unsubscribe-tags", customer)
@@ -236,7 +237,17 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     sent = check(running, "POST", "/v1/emails/test", fickle.login(), {"to": "fail@example.net"}).json()["id"]
     check(running, "GET", f"/v1/emails/{sent}", fickle.login())
     check(running, "GET", f"/v1/emails/{sent}/body", fickle.login())
+    check(running, "GET", f"/v1/emails/{sent}/raw", fickle.login())
     check(running, "GET", "/v1/emails", fickle.login())
+    whole = check(running, "GET", "/v1/emails?tag=order", customer).json()["emails"][-1]["id"]
+    check(running, "GET", f"/v1/emails/{whole}/attachments/0", customer)
+    (refused,) = (
+        each["id"]
+        for each in check(running, "GET", f"/v1/emails/{whole}", customer).json()["recipients"]
+        if each["email"] == "bounce@example.net" and each["status"] == "bounced"
+    )
+    key = {"Idempotency-Key": "again"}
+    check(running, "POST", f"/v1/emails/{whole}/resend", customer, {"recipients": [refused]}, key)
     waits = waiting(Caller(fickle, fickle.account, httpx.Client(), {}))
     check(running, "POST", f"/v1/emails/{waits}/cancel", fickle.login())
     check(running, "GET", "/v1/stats", customer)
@@ -289,6 +300,8 @@ def check(
     assert set(answer["content"]) == {response.headers["content-type"]}
     for name, header in answer["headers"].items():
         assert name in response.headers or not resolved(header).get("required")
+    if "application/json" not in answer["content"]:
+        return response
     told = response.json()
     jsonschema_rs.validator_for(
         {"components": DOCUMENT["components"], **answer["content"]["application/json"]["schema"]}, validate_formats=True

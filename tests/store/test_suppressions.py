@@ -3,6 +3,7 @@
 import pytest
 
 from appliance.errors import Code, Refused
+from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Account, SuppressionOrigin
 from appliance.store import Store
 from tests.store.samples import HASH
@@ -90,3 +91,28 @@ async def test_all_that_is_listed_of_an_address_is_found(store: Store, account: 
         ("other", "by hand"),
     ]
     assert await store.suppressions.of_address("c@x.example") == []
+
+
+async def test_the_list_is_searched(store: Store, account: Account) -> None:
+    """By a part of address or reason and by origin, page by page; without time it says where to go on."""
+    add = store.suppressions.add
+    for number in range(5):
+        await add(account.id, f"user{number}@x.example", "hard bounce", origin=SuppressionOrigin.BOUNCE)
+    await add(account.id, "ada@other.example", "asked to STOP")
+    await store.unsubscriptions.add(account.id, "tag:news", "user1@x.example")
+
+    async def found(text: str = "", origin: SuppressionOrigin | None = None) -> list[str]:
+        wanted, seen, after = SuppressionFilter(text, origin), [], ("", "")
+        while True:
+            page, end = await store.suppressions.search(account.id, wanted, after[0], 2, after[1])
+            seen += [f"{each.address} {each.mail_list}".strip() for each in page]
+            if end is None:
+                return seen
+            after = end.address, end.mail_list
+
+    assert await found("stop") == ["ada@other.example"]
+    assert await found("@other.example") == ["ada@other.example"]
+    assert await found("user1") == ["user1@x.example", "user1@x.example tag:news"]
+    assert await found("", SuppressionOrigin.UNSUBSCRIBE) == ["user1@x.example tag:news"]
+    assert await found("", SuppressionOrigin.BOUNCE) == [f"user{number}@x.example" for number in range(5)]
+    assert await found("user", SuppressionOrigin.MANUAL) == []

@@ -1,35 +1,35 @@
-"""The messages of an account: list and search them, read one, cancel what still waits: /v1/emails.
+"""The messages of an account: list and search them, read one, cancel what still waits, send it again: /v1/emails.
 
 Long lists and long timelines are read and encoded off the event loop.
 """
 
 from collections.abc import Callable
-from enum import StrEnum
-from typing import TypeVar
+from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from quart import Response, request
 
 from appliance.concurrency.workers import ON_LOOP
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
-from appliance.message.limits import MAILBOX_LENGTH, TAG_LENGTH
+from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.model.dashboard import MailFilter, MailPage
-from appliance.model.mail import MessageStatus, RecipientOutcome, RecipientStatus, Source, User
+from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source, User
 from appliance.times import microseconds, rfc3339
 from appliance.web.answer import Time
-from appliance.web.api.message_body import BodyAnswer, MessageBodies
+from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, encoded_details
-from appliance.web.app import ApiServices, Routes, page_limit, request_id
-from appliance.web.message_json import MESSAGE_ID
+from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
+from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID, idempotency_key
 from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
 
 CANCEL_REASON = "given up by the account's owner"
+_UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
+_WAITING = (RecipientStatus.QUEUED, RecipientStatus.DEFERRED)
 MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
 ATTEMPT_COST = 400  # microseconds to show an attempt with the longest transcript that is kept
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class ListedRecipientObject(msgspec.Struct):
@@ -59,6 +59,22 @@ class EmailsAnswer(msgspec.Struct):
 
     emails: list[ListedMessageObject]
     next: str | None
+    request_id: str
+
+
+class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a POST: which recipients get the message again."""
+
+    recipients: Annotated[list[str], Meta(min_length=1, max_length=RECIPIENTS)] | UnsetType = UNSET
+
+
+class ResentAnswer(msgspec.Struct):
+    """The new message, and which one it repeats."""
+
+    id: str
+    repeats: str
+    recipient_count: int
+    credits_reserved: int
     request_id: str
 
 
@@ -99,6 +115,14 @@ _FILTERS = (
 )
 
 
+_NUMBER = parameter(
+    "number",
+    "path",
+    "The place of the file in `attachments` of the body, from 0 on.",
+    {"type": "string", "pattern": "^[0-9]{1,3}$"},
+)
+
+
 class EmailRoutes(Routes):
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
@@ -113,13 +137,13 @@ class EmailRoutes(Routes):
         """
         limit = page_limit()
         wanted = MailFilter(
-            status=_choice("status", MessageStatus),
-            source=_choice("source", Source),
+            status=choice("status", MessageStatus),
+            source=choice("source", Source),
             recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
             sender=_text("from", MAILBOX_LENGTH, searched_sender),
             tag=_text("tag", TAG_LENGTH, str),
             words=_words(),
-            outcome=_choice("outcome", RecipientOutcome),
+            outcome=choice("outcome", RecipientOutcome),
             since=_moment("since"),
             until=_moment("until"),
         )
@@ -179,6 +203,81 @@ class EmailRoutes(Routes):
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
         return CancelledAnswer(count, request_id())
 
+    @for_customers(
+        "GET /v1/emails/{id:not_test}/raw",
+        (200, bytes, "The message as it is stored, before it is signed."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+        media=RAW_MESSAGE,
+    )
+    async def get_email_raw(self, user: User, message_id: str) -> Response:
+        """Download a message as an `.eml` file, while its body is kept."""
+        if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
+            raise _unknown()
+        return await self.bodies.raw(user.account_id, message_id, facts.size)
+
+    @for_customers(
+        "GET /v1/emails/{id:not_test}/attachments/{number}",
+        (200, bytes, "The bytes of the file."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID, _NUMBER),
+        media=OCTETS,
+    )
+    async def get_email_attachment(self, user: User, message_id: str, number: str) -> Response:
+        """Download a file of a message, while its body is kept.
+
+        It is always answered as `application/octet-stream`; the type that it says it has is in `attachments` of the
+        body.
+        """
+        facts = await self.store.mail_log.facts(user.account_id, message_id)
+        if facts is None or not (number.isascii() and number.isdigit() and len(number) <= 3):
+            raise _unknown()
+        return await self.bodies.attachment(user.account_id, message_id, facts.size, int(number))
+
+    @for_customers(
+        "POST /v1/emails/{id:not_test}/resend",
+        (202, ResentAnswer, "Accepted and on disk."),
+        Code.NOT_FOUND,
+        *(code for code in Code if code is not Code.INTERNAL_ERROR),
+        body=ResendRequest,
+        parameters=(MESSAGE_ID, KEY_PARAMETER),
+    )
+    async def resend_email(self, user: User, message_id: str, body: ResendRequest) -> ResentAnswer:
+        """Send a message again, as a new one, to recipients that did not get it.
+
+        Without `recipients` it goes to those that bounced or failed. It is checked, charged and delivered like any
+        message, has an id and a date of its own, and names the one that it repeats in `X-Service-Repeats`. A retry with
+        the same `Idempotency-Key` and recipients is safe.
+        """
+        given = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
+        key = idempotency_key(given[0] if given else None, doubled=len(given) > 1)
+        message = await self.store.messages.read(user.account_id, message_id)
+        facts = await self.store.mail_log.facts(user.account_id, message_id)
+        caller = await self.store.access.caller_by_account(user.account_id)
+        if message is None or facts is None or caller is None:
+            raise _unknown()
+        addresses = [each.email for each in _to_repeat(message, body)]
+        intake, own = self.services.intake, request_id()
+        made = await intake.resend(caller, message_id, facts, addresses, key=key, request_id=own)
+        new = await self.store.messages.read(user.account_id, made.message_id)
+        assert new is not None  # noqa: S101 - it has just been written
+        return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own)
+
+
+def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
+    if body.recipients is UNSET:
+        found = [each for each in message.recipients if each.status in _UNDELIVERED]
+        if not found:
+            raise Refused(Code.CONFLICT, "No recipient of this message has bounced or failed.")
+        return found
+    wanted = set(body.recipients)
+    found = [each for each in message.recipients if each.id in wanted]
+    if len(found) < len(wanted):
+        raise invalid("recipients", "must be ids of recipients of this message")
+    if any(each.status in _WAITING for each in found):
+        raise Refused(Code.CONFLICT, "One of these recipients still waits. Cancel it first, or wait for its result.")
+    return found
+
 
 def _encoded_page(found: MailPage, request_id: str) -> bytes:
     shown = []
@@ -191,16 +290,6 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
 
 def _unknown() -> Refused:
     return Refused(Code.NOT_FOUND, "There is no message with this id.")
-
-
-def _choice(name: str, choices: type[Choice]) -> Choice | None:
-    given = request.args.get(name)
-    if given is None:
-        return None
-    try:
-        return choices(given)
-    except ValueError:
-        raise invalid(name, f"must be one of {', '.join(choices)}") from None
 
 
 def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:

@@ -1,12 +1,13 @@
-"""Answers `GET /v1/emails/{id}/body`: a stored message as the dashboard shows it.
+"""Answers with what is kept of a message: `/v1/emails/{id}/body` as the dashboard shows it, its bytes, and its files.
 
 A message may have 10 MiB and be written to be slow to read. So one message at a time is loaded and read, in a thread,
 in turns between accounts; and few large answers exist at once: one has its slot (`AnswerSlots`) from before the message
 is loaded until it has been written to the client. Small answers have none.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from weakref import finalize
 
 import msgspec
@@ -16,16 +17,17 @@ from quart.wrappers.response import DataBody
 
 from appliance.concurrency.workers import FairQueue
 from appliance.errors import Code, Refused
-from appliance.message.reader import read_message
+from appliance.message.limits import MESSAGE_SIZE
+from appliance.message.reader import read_attachment, read_message
 from appliance.store import Store
 from appliance.web.answer import object_from
 from appliance.web.api.answer_slots import AnswerSlot, AnswerSlots
-from appliance.web.app import answer
 
 SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longer gets 503
 SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
 SMALL_ANSWER = 256 * 1024  # bytes, as a page of a list may have
 ANSWER_PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
+JSON, RAW_MESSAGE, OCTETS = "application/json", "message/rfc822", "application/octet-stream"
 ANSWER_TIMEOUT = 60.0  # seconds for a whole answer
 
 
@@ -67,27 +69,42 @@ class MessageBodies:
 
     async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:
         """The answer, or a refusal; whether a message of this size is this account's must be known before."""
+        return await self._answer(account_id, message_id, size, partial(_read, request_id))
+
+    async def raw(self, account_id: str, message_id: str, size: int) -> Response:
+        """The bytes of the message, as a file to keep."""
+        response = await self._answer(account_id, message_id, size, bytes, RAW_MESSAGE)
+        return _as_file(response, f"{message_id}.eml")
+
+    async def attachment(self, account_id: str, message_id: str, size: int, number: int) -> Response:
+        """One of its files. A browser is never told to open it: its type and its name are those a stranger chose."""
+        response = await self._answer(account_id, message_id, size, partial(_attachment, number), OCTETS)
+        return _as_file(response, f"{message_id}-{number}")
+
+    async def _answer(
+        self, account_id: str, message_id: str, size: int, read: Callable[[bytes], bytes], kind: str = JSON
+    ) -> Response:
         if size <= SMALL_MESSAGE:
-            return answer(await self._encoded(account_id, message_id, request_id))
+            return Response(await self._encoded(account_id, message_id, read), content_type=kind)
         slot = await self._slots.take(account_id)
         try:
-            encoded = await self._encoded(account_id, message_id, request_id)
+            encoded = await self._encoded(account_id, message_id, read)
         except BaseException:
             slot.release()
             raise
         if len(encoded) <= SMALL_ANSWER:  # most of a large message are files, which are not shown
             slot.release()
-            return answer(encoded)
-        response = Response(_SlotBody(encoded, slot), content_type="application/json")
+            return Response(encoded, content_type=kind)
+        response = Response(_SlotBody(encoded, slot), content_type=kind)
         response.content_length = len(encoded)
         return response
 
-    async def _encoded(self, account_id: str, message_id: str, request_id: str) -> bytes:
+    async def _encoded(self, account_id: str, message_id: str, read: Callable[[bytes], bytes]) -> bytes:
         async with self._turns.take(account_id):
             mime = await self.store.mail_log.mime(account_id, message_id)
             if mime is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept.")
-            return await trio.to_thread.run_sync(_read, mime, request_id, limiter=self._thread)
+            return await trio.to_thread.run_sync(read, mime, limiter=self._thread)
 
 
 class _SlotBody(DataBody):
@@ -125,7 +142,19 @@ class _SlotBody(DataBody):
         return self._writing.__exit__(*exception)  # type: ignore[arg-type]  # what every __exit__ is given
 
 
-def _read(mime: bytes, request_id: str) -> bytes:
+def _as_file(response: Response, name: str) -> Response:
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+def _attachment(number: int, mime: bytes) -> bytes:
+    found = read_attachment(mime, number, MESSAGE_SIZE)
+    if found is None:
+        raise Refused(Code.NOT_FOUND, "This message has no file with this number.")
+    return found
+
+
+def _read(request_id: str, mime: bytes) -> bytes:
     view = read_message(mime)
     headers = [HeaderObject(name, value) for name, value in view.headers]
     files = [object_from(FileObject, each) for each in view.attachments]

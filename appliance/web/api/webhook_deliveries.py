@@ -8,13 +8,13 @@ from quart import request
 
 from appliance.concurrency.workers import ON_LOOP
 from appliance.config.settings import Config
-from appliance.errors import Code
+from appliance.errors import Code, invalid
 from appliance.intake.limits import RequestRate
 from appliance.model.mail import User
-from appliance.model.webhooks import PostStatus, Trigger, WebhookDelivery, excerpt
+from appliance.model.webhooks import PING_TYPE, EventType, PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
 from appliance.web.answer import Time, time_or_none
-from appliance.web.app import ApiServices, Routes, page_limit, request_id
+from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
 from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
 
 DELIVERIES_ON_PAGE = 20  # by default
@@ -63,7 +63,10 @@ class DeliveriesAnswer(msgspec.Struct):
     request_id: str
 
 
+EVENT_TYPES = (*EventType, PING_TYPE)
 _HISTORY = (
+    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(PostStatus)}),
+    parameter("type", "query", "Only of events of this type.", {"type": "string", "enum": list(EVENT_TYPES)}),
     parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
     limit_parameter(DELIVERIES_ON_PAGE),
     BEFORE_PARAMETER,
@@ -77,8 +80,22 @@ class WebhookDeliveryRoutes(Routes):
 
     @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:
-        """List what was posted in the last 7 days, the newest first."""
+        """List what was posted in the last 7 days, the newest first.
+
+        With `status` or `type` a page may hold fewer deliveries than asked for while the search is not over; `next` is
+        null only at its end. They are not combined with `message_id`.
+        """
         limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
+        status, kind = choice("status", PostStatus), request.args.get("type")
+        if kind is not None and kind not in EVENT_TYPES:
+            raise invalid("type", f"must be one of {', '.join(EVENT_TYPES)}")
+        if (status or kind) and "message_id" not in request.args:
+            before, config = request.args.get("before"), self.services.config
+            posts, following = await history.search(user.account_id, status, kind, before, limit)
+            shown = posts, following, config, request_id()
+            return await self.services.intake.workers.run(
+                user.account_id, DELIVERY_COST * len(posts), _encoded_page, *shown
+            )
         wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
         off_loop = DELIVERY_COST * limit > ON_LOOP
         found = await (history.page_off_loop(*wanted) if off_loop else history.page(*wanted))
@@ -108,7 +125,11 @@ def delivery_answer(delivery: WebhookDelivery, config: Config) -> DeliveryAnswer
 
 def _encoded(found: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
     following = found[limit - 1].id if len(found) > limit else None
-    shown = [_delivery(each, config) for each in found[:limit]]
+    return _encoded_page(found[:limit], following, config, request_id)
+
+
+def _encoded_page(found: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
+    shown = [_delivery(each, config) for each in found]
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 

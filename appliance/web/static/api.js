@@ -26,10 +26,10 @@ export function unreachable() {
 	throw new ApiError(0, { error, code: "unreachable" });
 }
 
-async function answer(response) {
+async function answer(response, as) {
 	let body;
 	try {
-		body = await response.json();
+		body = await response[(response.ok && as) || "json"]();
 	} catch {
 		body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
 	}
@@ -37,8 +37,8 @@ async function answer(response) {
 	return body;
 }
 
-async function send(method, path, body, signal) {
-	const headers = token ? { Authorization: `Bearer ${token}` } : {};
+async function send(method, path, body, signal, more) {
+	const headers = token ? { ...more, Authorization: `Bearer ${token}` } : {};
 	if (body !== undefined) headers["Content-Type"] = "application/json";
 	try {
 		return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
@@ -95,18 +95,19 @@ export function forget() {
 	token = null;
 }
 
-async function call(method, path, body, signal) {
+async function call(method, path, body, signal, more, as) {
 	if (token && Date.now() > expires - EARLY) await resume().catch(ended);
 	try {
-		return await answer(await send(method, path, body, signal));
+		return await answer(await send(method, path, body, signal, more), as);
 	} catch (error) {
 		if (error.status !== 401) throw error;
 		await resume().catch(ended);
-		return answer(await send(method, path, body, signal));
+		return answer(await send(method, path, body, signal, more), as);
 	}
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);
-export const post = (path, body) => call("POST", path, body);
+export const file = (path, signal) => call("GET", path, undefined, signal, {}, "blob");
+export const post = (path, body, headers) => call("POST", path, body, undefined, headers);
 export const put = (path, body) => call("PUT", path, body);
 export const del = (path) => call("DELETE", path);

@@ -120,7 +120,7 @@ export function dialog(title, build) {
 }
 
 /** Ask before something that cannot be undone; whether the answer was yes. */
-export function confirmed(title, text, label) {
+export function confirmed(title, text, label, keep = "Keep it", kind = "danger") {
 	return new Promise((resolve) => {
 		let said = false;
 		const close = dialog(title, (end) => [
@@ -128,12 +128,12 @@ export function confirmed(title, text, label) {
 			h(
 				"div",
 				{ class: "actions" },
-				h("button", { type: "button", onclick: () => end() }, "Keep it"),
+				h("button", { type: "button", onclick: () => end() }, keep),
 				h(
 					"button",
 					{
 						type: "button",
-						class: "danger",
+						class: kind,
 						onclick: () => {
 							said = true;
 							end();

@@ -14,6 +14,15 @@ function pretty(text) {
 	}
 }
 
+/** The address that a post is about: it is in the body, as far as that is kept. */
+function recipientOf(each) {
+	try {
+		return JSON.parse(each.request_body).data.to;
+	} catch {
+		return /"to": ?"([^"\\]{1,254})"/.exec(each.request_body ?? "")?.[1];
+	}
+}
+
 /** One post, to fold open; `again` is called after a replay. */
 export function shownPost(each, again) {
 	return h(
@@ -24,7 +33,9 @@ export function shownPost(each, again) {
 			{ class: "row" },
 			badge(each.status),
 			h("span", { class: "mono" }, each.type),
+			recipientOf(each) && h("bdi", { class: "mono small break" }, recipientOf(each)),
 			h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),
+			each.next_attempt_at && h("span", { class: "quiet small" }, "next try ", when(each.next_attempt_at)),
 			h(
 				"span",
 				{ class: "quiet small" },
@@ -37,6 +48,7 @@ export function shownPost(each, again) {
 			"div",
 			{ class: "stack" },
 			facts([
+				recipientOf(each) && ["Recipient", h("bdi", { class: "mono break" }, recipientOf(each))],
 				["Event", h("code", null, each.event_id ?? "–"), each.event_id && copyButton(each.event_id, "event id")],
 				each.message_id && [
 					"Message",

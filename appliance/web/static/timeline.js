@@ -1,6 +1,7 @@
 // The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
 import { fragment, h } from "./dom.js";
 import { badge } from "./pieces.js";
+import { advice, isProblem, word } from "./problems.js";
 import { ago, span, when } from "./time.js";
 
 // Where our own sentences put a clock (UTC): only there, so that nothing a mail server said is taken for one of ours.
@@ -105,14 +106,9 @@ function last(recipient) {
 			),
 		);
 	}
-	if (recipient.status === "bounced" && !recipient.attempts.length)
-		return h(
-			"li",
-			{ class: "suppressed" },
-			h("p", { class: "row" }, badge("suppressed"), recipient.last_smtp_response),
-		);
-	if (recipient.status === "failed" && recipient.last_smtp_response?.startsWith("cancelled:"))
-		return h("li", { class: "failed" }, h("p", { class: "row" }, badge("failed"), recipient.last_smtp_response));
+	const stands = word(recipient);
+	if (stands === "suppressed" || stands === "cancelled")
+		return h("li", { class: stands }, h("p", { class: "row" }, badge(stands), recipient.last_smtp_response));
 	const end = {
 		delivered: "Done: the server has taken it. Nothing more happens.",
 		bounced: "Final: it is not tried again. The credit is returned.",
@@ -141,9 +137,41 @@ function bouncedLater(late) {
 	);
 }
 
-/** One recipient; folded if there are many and all is well with it. */
-export function timeline(message, recipient, folded) {
-	const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
+const answered = (attempt) => JSON.stringify([outcome(attempt), attempt.mx_host, attempt.smtp_response]);
+
+/** The attempts; of several in a row with the same answer the last is shown and the others are folded. */
+function attempts(recipient) {
+	const runs = [];
+	for (const attempt of recipient.attempts) {
+		if (runs.length && answered(runs.at(-1)[0]) === answered(attempt)) runs.at(-1).push(attempt);
+		else runs.push([attempt]);
+	}
+	return runs.flatMap((run) => {
+		if (run.length < 3) return run.map((each) => tried(recipient, each));
+		const folded = run.slice(0, -1);
+		return [
+			h(
+				"li",
+				{ class: outcome(run[0]) },
+				h(
+					"details",
+					{ "data-key": `${recipient.id} run ${run[0].number}` },
+					h("summary", { class: "row" }, `Attempts ${run[0].number} to ${folded.at(-1).number}: the same answer`),
+					h(
+						"ol",
+						{ class: "timeline" },
+						folded.map((each) => tried(recipient, each)),
+					),
+				),
+			),
+			tried(recipient, run.at(-1)),
+		];
+	});
+}
+
+/** One recipient; folded if there are many and all is well with it. `go` opens another page. */
+export function timeline(message, recipient, folded, go) {
+	const status = word(recipient);
 	const title = fragment(
 		h("bdi", { class: "mono address" }, recipient.email),
 		badge(status),
@@ -152,9 +180,10 @@ export function timeline(message, recipient, folded) {
 	);
 	const story = fragment(
 		h("p", { class: `standing ${status}` }, sentence(recipient.explanation, true)),
+		isProblem(recipient) && advice(message, recipient, go),
 		h(
 			"ol",
-			{ class: "timeline" },
+			{ class: "timeline", "data-key": "story" },
 			h(
 				"li",
 				{ class: "queued" },
@@ -170,7 +199,7 @@ export function timeline(message, recipient, folded) {
 					),
 				),
 			),
-			recipient.attempts.map((attempt) => tried(recipient, attempt)),
+			attempts(recipient),
 			last(recipient),
 			bouncedLater(recipient.late_bounce),
 		),

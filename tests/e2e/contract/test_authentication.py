@@ -23,6 +23,7 @@ V1 = [
     ("DELETE", "/v1/templates/welcome"),
     ("GET", "/v1/suppressions"),
     ("POST", "/v1/suppressions"),
+    ("POST", "/v1/suppressions/import"),
     ("DELETE", "/v1/suppressions/a@example.net"),
     ("GET", "/v1/unsubscribe-tags"),
     ("PUT", "/v1/unsubscribe-tags"),

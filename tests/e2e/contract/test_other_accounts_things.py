@@ -21,6 +21,8 @@ NOTHING = {
 ROUTES = [
     ("GET", "/v1/emails/{email}"),
     ("GET", "/v1/emails/{email}/body"),
+    ("GET", "/v1/emails/{email}/raw"),
+    ("GET", "/v1/emails/{email}/attachments/0"),
     ("POST", "/v1/emails/{email}/cancel"),
     ("GET", "/emails/{email}"),
     ("GET", "/v1/domains/{domain}"),

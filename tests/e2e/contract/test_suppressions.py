@@ -226,3 +226,21 @@ def test_suppression_holds_for_test_keys_too(new_account: NewAccount) -> None:
     found = tester.delivered(to="gone@example.net")
     assert (found["status"], found["credits_reserved"]) == ("failed", 0)
     assert eventually(sender.credits, lambda left: left == 5) == 5
+
+
+def test_a_list_is_imported_and_searched(new_account: NewAccount) -> None:
+    """What can be read is listed, once; the rest is told by its line; a search finds it."""
+    _, customer = pair(new_account())
+    text = "status,reason,email\n550,no such user,ADA@example.net\n550,full,bob@example.net\n550,x,none\n"
+    answer = customer.request("POST", "/v1/suppressions/import", json={"csv": text}).json()
+    assert (answer["imported"], answer["listed_already"]) == (2, 0)
+    assert [each["line"] for each in answer["skipped"]] == [4]
+    again = customer.request("POST", "/v1/suppressions/import", json={"csv": text}).json()
+    assert (again["imported"], again["listed_already"]) == (0, 2)
+    found = customer.get("/v1/suppressions?q=SUCH&origin=import").json()["suppressions"]
+    assert [(each["address"], each["reason"]) for each in found] == [("ada@example.net", "no such user")]
+    assert customer.get("/v1/suppressions?origin=bounce").json()["suppressions"] == []
+    error(customer.get("/v1/suppressions?origin=x"), 400, "invalid_request")
+    error(customer.get("/v1/suppressions?q="), 400, "invalid_request")
+    many = {"csv": "a@example.net\n" * 1_001}
+    error(customer.request("POST", "/v1/suppressions/import", json=many), 400, "invalid_request")

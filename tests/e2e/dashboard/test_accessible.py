@@ -77,6 +77,33 @@ def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provi
     assert findings == []
 
 
+CLIPPED = """
+const edge = document.documentElement.clientWidth;
+const scrolls = (each) => ["auto", "scroll", "hidden"].includes(getComputedStyle(each).overflowX);
+const found = document.documentElement.scrollWidth > edge ? ["the page"] : [];
+for (const each of document.querySelectorAll("main *, .top *")) {
+  const box = each.getBoundingClientRect();
+  if (!box.width || box.right <= edge + 1 || !each.checkVisibility()) continue;
+  let inside = each.parentElement;
+  while (inside && !scrolls(inside)) inside = inside.parentElement;
+  if (!inside || inside === document.documentElement) found.push(each.outerHTML.slice(0, 80));
+}
+return found.slice(0, 3);
+"""
+
+
+def test_nothing_is_clipped_at_any_width(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
+    """From the smallest phone to a wide screen no page is wider than its window, and nothing stands outside of it."""
+    browser.log_in(owner.email)
+    findings = []
+    for name, path in PAGES.items():
+        browser.open("/dashboard" + path.format(message=message))
+        for width in (320, 390, 768, 1_024, 1_440, 1_920):
+            browser.size(width, 800)
+            findings += [f"{name}, {width}: {each}" for each in browser.script(CLIPPED)]
+    assert findings == []
+
+
 def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:
     """A dialog has a name, holds the focus, closes with Escape, and the focus is back where it was."""
     browser.log_in(owner.email)

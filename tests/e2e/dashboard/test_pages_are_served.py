@@ -12,7 +12,7 @@ from tests import engines
 from tests.e2e.dashboard.browser import Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.programs import needs, require
-from tests.running_appliance import NO_TLS
+from tests.running_appliance import NO_TLS, PASSWORD
 
 ROOT = Path(__file__).parents[3]
 WEB = ROOT / "appliance" / "web"
@@ -170,6 +170,28 @@ def test_the_first_page_is_small(stage: Stage, browser: Browser, sends: bool) ->
     assert all(name.startswith(stage.url) for name, _ in loaded)
     assert len({name for name, _ in loaded}) > 8
     assert sum(dict(loaded).values()) < FIRST_PAGE, loaded
+
+
+def test_text_is_compressed_for_clients_that_take_it(stage: Stage) -> None:
+    """Files and answers of the API are a fraction on the wire; each form has its own ETag, and others get it plain."""
+    account = stage.account()
+    page = fetch(stage, "/dashboard").text
+    (address,) = re.findall(r'src="(/static/[^"]+/main\.js)"', page)
+    small, plain = (fetch(stage, address, **{"Accept-Encoding": name}) for name in ("gzip", "identity"))
+    assert (small.headers["content-encoding"], small.headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert "content-encoding" not in plain.headers
+    assert small.text == plain.text
+    assert int(small.headers["content-length"]) * 2 < int(plain.headers["content-length"])
+    assert small.headers["etag"] != plain.headers["etag"]
+    again = fetch(stage, address, **{"Accept-Encoding": "gzip", "If-None-Match": small.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    login = {"email": account.email, "password": PASSWORD}
+    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
+        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
+        told = client.get("/v1/stats", headers=token)
+        assert told.headers["content-encoding"] == "gzip"
+        assert int(told.headers["content-length"]) * 4 < len(told.content)
+        assert "content-encoding" not in client.get("/v1/suppressions", headers=token).headers
 
 
 def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:

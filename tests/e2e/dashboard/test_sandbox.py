@@ -43,6 +43,9 @@ def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Any, br
     assert "The first start printed a login" not in here.text()
     here.see("appliance account create", "code")
     here.log_in(running.account.email)
+    for section in ("Domains", "Suppressions", "Overview"):
+        here.go(section)
+        here.one("//*[.='Sandbox: no mail leaves this server. Results are simulated.']")
     here.click("Send a test")
     dialog = here.one("//dialog")
     assert "nothing leaves this server" in dialog.text
@@ -79,6 +82,7 @@ def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -
 def test_a_test_that_is_delivered_says_so(stage: Stage, browser: Browser) -> None:
     """Where mail leaves the server, the test dialog says that."""
     browser.log_in(stage.account().email)
+    assert "Sandbox" not in browser.text()
     browser.click("Send a test")
     assert "really delivered" in browser.one("//dialog").text
     browser.click("Cancel")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
 from tests.fakes import webhook_server
 from tests.running_appliance import Running, appliance
@@ -72,6 +73,46 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     here.until(lambda: here.count(".post") == 2, "the post that was sent again")
     first, second = (post.body for post in receiver.at("/hook") if b"email.delivered" in post.body)
     assert first == second
+
+
+def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, receiver: Any, browser: Browser) -> None:
+    """By status and event, with the recipient beside each; all that failed in a period are posted once more."""
+    receiver.answers["/hook"] = lambda _: (200, b"")
+    with running.client(headers=running.login()) as client:
+        client.put("/v1/webhook", json={"url": receiver.url("/hook")}).raise_for_status()
+        body = {
+            "from": "shop@example.com",
+            "to": ["eve@example.net", "bounce@example.net"],
+            "subject": "s",
+            "text": "t",
+        }
+        key = {**running.account.bearer, "Idempotency-Key": "filtered"}
+        message = client.post("/emails", json=body, headers=key).json()["id"]
+
+        def posts() -> Any:
+            path = f"/v1/webhook/deliveries?message_id={message}"
+            return [each for each in client.get(path).json()["deliveries"] if each["status"] == "success"]
+
+        browser.until(lambda: len(posts()) == 2, "both posts")
+        failed = "UPDATE webhook_deliveries SET status = 'failed' WHERE message_id = :id"
+        change(running.data_dir, lambda store: store.engine.change(failed, {"id": message}))
+        assert posts() == []
+        here = Browser(browser.driver, running.url)
+        here.log_in(running.account.email)
+        here.open("/dashboard/webhook?status=failed&type=email.bounced")
+        here.until(lambda: here.count(".post") == 1, "the one that failed")
+        here.see("bounce@example.net", "bdi")
+        here.open("/dashboard/webhook?status=success&type=email.bounced")
+        here.see("No results for this filter.")
+        here.click("Send failed posts again")
+        here.one("//dialog//button[normalize-space()='Send again']").click()
+        here.until(lambda: "2 posts sent again." in here.one("//dialog//*[@role='status']").text, "the end of it")
+        here.one("//dialog//button[normalize-space()='Close']").click()
+        browser.until(lambda: len(posts()) == 2, "both posts, again")
+        assert {each["trigger"] for each in posts()} == {"replay"}
+        assert here.forbidden() == []
+        refused = client.get("/v1/webhook/deliveries?type=x")
+        assert (refused.status_code, refused.json()["error"][:5]) == (400, "type:")
 
 
 def test_a_secret_is_changed_and_a_webhook_deleted(running: Running, receiver: Any, browser: Browser) -> None:

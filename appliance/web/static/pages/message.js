@@ -1,13 +1,14 @@
-// One message: the state of each recipient and its reason, updated live; its webhook posts; its content.
+// One message: what it is, how many recipients have it, problems first with what to do; its webhook posts; its content.
 import { get, post } from "../api.js";
-import { fragment, h, path, query, style, toast } from "../dom.js";
+import { fragment, h, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { standing, templatePath } from "../lists.js";
-import { badge, button, copyButton, errorText, facts, head, section, table } from "../pieces.js";
+import { content, read } from "../message-body.js";
+import { badge, button, copyButton, errorText, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
-import { preview } from "../preview.js";
+import { isProblem, sendAgain, word } from "../problems.js";
 import { timeline } from "../timeline.js";
-import { bytes, count, when } from "../time.js";
+import { bytes, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
 const FOLDED = 4; // recipients from which on those that are delivered are folded
@@ -19,32 +20,102 @@ const isNear = (message) =>
 	message.recipients.some((each) => each.next_attempt_at && Date.parse(each.next_attempt_at) - Date.now() < NEAR);
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
-function details(message) {
+// The order in which recipients are shown: what needs attention first.
+const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
+const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(word(recipient)));
+const LONG = 160; // characters of a field that are shown at once
+
+/** A field of the header, folded when it names many. */
+function field(name, text) {
+	if (text.length <= LONG) return [name, h("bdi", { class: "break" }, text)];
+	const first = h("summary", { class: "row" }, h("bdi", { class: "break" }, `${text.slice(0, LONG)}…`));
+	return [name, h("details", { "data-key": name }, first, h("bdi", { class: "break" }, text))];
+}
+
+/** What stands at the top: from, to, tags, template, id, times. `found` is the body, as far as it is kept. */
+function summary(message, found) {
+	const named = (name) => found?.headers.find((each) => each.name.toLowerCase() === name)?.value;
+	const to = named("to");
+	const cc = named("cc");
+	const visible = `${to} ${cc}`.toLowerCase();
+	const hidden = message.recipients.map((each) => each.email).filter((each) => !visible.includes(each.toLowerCase()));
 	const link = message.template && h("a", { href: templatePath(message.template) }, message.template);
+	const repeats = named("x-service-repeats");
 	return facts([
-		["Message id", h("code", null, message.id), copyButton(message.id, "message id")],
-		["From", h("bdi", null, message.from)],
-		["Envelope sender", h("code", null, message.envelope_from)],
+		["From", h("bdi", { class: "break" }, message.from)],
+		to && field("To", to),
+		cc && field("Cc", cc),
+		hidden.length > 0 && field(found ? "Bcc" : "Recipients", hidden.join(", ")),
 		message.tags.length > 0 && [
 			"Tags",
 			message.tags.map((tag) => h("a", { class: "tag", href: query("/dashboard/messages", { tag }) }, tag)),
 		],
 		link && ["Template", link, ` version ${message.template_version}`],
+		repeats && ["Repeats", h("a", { class: "mono break", href: path("/dashboard/messages", repeats) }, repeats)],
+		["Message id", h("code", { class: "break" }, message.id), copyButton(message.id, "message id")],
+		["Accepted", when(message.created_at), ` by ${{ api: "the API", smtp: "SMTP", test: "a test" }[message.source]}`],
+		finished(message) && ["Last result", when(finished(message))],
+	]);
+}
+
+/** When the last recipient got its result; null while one waits. */
+function finished(message) {
+	const ends = message.recipients.map(
+		(each) => each.delivered_at ?? each.bounced_at ?? each.attempts.at(-1)?.started_at,
+	);
+	return waits(message) ? null : ends.filter(Boolean).sort().at(-1);
+}
+
+/** How many recipients stand where: a bar, and the numbers in words. */
+function counts(message) {
+	const found = new Map(ORDER.map((each) => [each, 0]));
+	for (const each of message.recipients) found.set(word(each), found.get(word(each)) + 1);
+	const shown = [...found].filter(([, many]) => many).reverse();
+	let at = 0;
+	return [
+		s(
+			"svg",
+			{
+				class: "share",
+				viewBox: `0 0 ${message.recipients.length} 1`,
+				preserveAspectRatio: "none",
+				"aria-hidden": "true",
+			},
+			shown.map(([status, many]) => {
+				const bar = s("rect", { class: status, x: at, y: 0, width: many, height: 1 });
+				at += many;
+				return bar;
+			}),
+		),
+		h(
+			"p",
+			{ class: "counts" },
+			shown.map(([status, many], index) => [
+				index > 0 && " · ",
+				h("span", { class: status }, `${number(many)} ${status}`),
+			]),
+		),
+	];
+}
+
+function details(message) {
+	return facts([
+		["Envelope sender", h("code", { class: "break" }, message.envelope_from)],
 		["Size", bytes(message.size)],
 		["Credits", `${count(message.credits_reserved, "credit", "credits")}, ${message.billing_status}`],
 		[
 			"Accepted with request",
-			h("code", null, message.accepted_request_id),
+			h("code", { class: "break" }, message.accepted_request_id),
 			copyButton(message.accepted_request_id, "request id"),
 		],
 	]);
 }
 
-function stories(message) {
+function stories(message, go) {
 	const many = message.recipients.length >= FOLDED;
-	return message.recipients.map((each) =>
-		timeline(message, each, many && each.status === "delivered" && !each.late_bounce),
-	);
+	return [...message.recipients]
+		.sort((one, other) => rank(one) - rank(other))
+		.map((each) => timeline(message, each, many && each.status === "delivered" && !each.late_bounce, go));
 }
 
 async function posts(message, signal, again) {
@@ -65,43 +136,6 @@ async function posts(message, signal, again) {
 	}
 }
 
-async function body(message, signal) {
-	if (!message.body_kept) return section("What it says", h("p", { class: "quiet" }, "The body is no longer kept."));
-	const found = await get(`${path("/v1/emails", message.id)}/body`, signal);
-	const columns = [{ title: "Name" }, { title: "Value", class: "break" }];
-	const files = found.attachments.map((each) => [
-		h("bdi", null, each.filename),
-		`${each.content_type}, ${bytes(each.size)}`,
-	]);
-	return section(
-		"What it says",
-		found.truncated && h("p", { class: "quiet" }, "It is long: not all of it is shown."),
-		tabs(
-			"What the message says",
-			[
-				found.html !== null && ["HTML", () => preview("The message as its reader sees it", found.html).frame],
-				found.text !== null && ["Text", () => h("pre", { tabindex: "0" }, found.text)],
-				files.length > 0 && [
-					`Files (${files.length})`,
-					() => table("Attached files", [{ title: "File" }, { title: "Kind and size" }], files),
-				],
-				[
-					"Header",
-					() =>
-						table(
-							"Header fields",
-							columns,
-							found.headers.map((each) => [
-								h("code", null, each.name),
-								h("code", { class: "break" }, h("bdi", null, each.value)),
-							]),
-						),
-				],
-			].filter(Boolean),
-		),
-	);
-}
-
 /** The list that the user came from, with its filters. */
 function list() {
 	const from = history.state?.from ?? "";
@@ -110,9 +144,13 @@ function list() {
 
 export default async function message(page) {
 	const address = path("/v1/emails", page.params[0]);
-	let [shown] = await Promise.all([get(address, page.signal), style("pages")]);
+	let [shown] = await Promise.all([get(address, page.signal), style("pages"), style("message")]);
+	let failed = null;
+	const found = await Promise.resolve(read(shown, page.signal)).catch((error) => void (failed = error));
 	const told = h("section");
-	const story = h("div", null, stories(shown));
+	const top = h("div", { class: "card" }, summary(shown, found));
+	const tally = h("div", { class: "tally" }, counts(shown));
+	const story = h("div", null, stories(shown, page.go));
 	const state = h("span", null, badge(standing(shown)));
 	const about = h("div", { class: "card" }, details(shown));
 	const cancel = button(
@@ -134,7 +172,14 @@ export default async function message(page) {
 		},
 		"danger",
 	);
-	cancel.hidden = !waits(shown);
+	const again = button("", () => sendAgain(shown, shown.recipients.filter(isProblem), page.go));
+	const offer = () => {
+		const many = shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at).length;
+		cancel.hidden = !waits(shown);
+		again.hidden = many < 2 || !shown.body_kept;
+		again.textContent = `Send again to ${many}`;
+	};
+	offer();
 
 	const tell = async () => update(told, await posts(shown, page.signal, tell));
 	async function renew() {
@@ -142,10 +187,12 @@ export default async function message(page) {
 		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
 		shown = now;
 		if (!changed) return;
-		update(story, stories(shown));
+		update(top, summary(shown, found));
+		update(tally, counts(shown));
+		update(story, stories(shown, page.go));
 		update(state, badge(standing(shown)));
 		update(about, details(shown));
-		cancel.hidden = !waits(shown);
+		offer();
 		await tell();
 	}
 	let rounds = 0;
@@ -154,50 +201,19 @@ export default async function message(page) {
 		if (waits(shown)) await (rounds % 5 === 0 || isNear(shown) ? renew() : null);
 		else if (rounds % 5 === 0 && rounds < 120) await tell(); // posts come a moment after the result
 	});
-	const [content] = await Promise.all([body(shown, page.signal).catch(errorText), tell()]);
+	const says = failed ? errorText(failed) : content(shown, found, page.signal).catch(errorText);
+	const [body] = await Promise.all([says, tell()]);
 	return fragment(
 		head(shown.subject || "(no subject)", {
 			crumb: { href: list(), title: "Messages" },
 			badge: state,
-			about: ["Accepted ", when(shown.created_at), ` for ${count(shown.recipient_count, "recipient", "recipients")}`],
-			actions: [cancel],
+			actions: [again, cancel],
 		}),
+		top,
+		tally,
 		story,
 		told,
-		content,
+		body,
 		section("Details", about),
 	);
-}
-
-/** `views` are [title, make] pairs; a view is made when it is first looked at. */
-function tabs(label, views) {
-	const panel = h("div", { role: "tabpanel", tabindex: "0", class: "panel" });
-	const made = new Map();
-	const buttons = views.map(([title, make], at) =>
-		h(
-			"button",
-			{
-				type: "button",
-				role: "tab",
-				onclick: () => choose(at),
-				onkeydown: (event) => {
-					const by = { ArrowRight: 1, ArrowLeft: views.length - 1 }[event.key];
-					if (by) choose((at + by) % views.length).focus();
-				},
-			},
-			title,
-		),
-	);
-	function choose(at) {
-		buttons.forEach((each, index) => {
-			each.setAttribute("aria-selected", String(index === at));
-			each.tabIndex = index === at ? 0 : -1;
-		});
-		if (!made.has(at)) made.set(at, views[at][1]());
-		panel.setAttribute("aria-label", views[at][0]);
-		panel.replaceChildren(made.get(at));
-		return buttons[at];
-	}
-	choose(0);
-	return h("div", null, h("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), panel);
 }

@@ -1,18 +1,23 @@
-// The suppression list: addresses that mail is no longer sent to.
+// The suppression list: addresses that mail is no longer sent to, searched, released together, from and to files.
 import { del, get, post, put } from "../api.js";
-import { fragment, h, path, query, toast } from "../dom.js";
-import { form } from "../form.js";
+import { fragment, h, path, query, style, toast } from "../dom.js";
+import { dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { button, empty, head, section } from "../pieces.js";
-import { when } from "../time.js";
+import { count, number, when } from "../time.js";
 
+const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
+	{ title: "Select", class: "side" },
 	{ title: "Address" },
 	{ title: "Origin" },
-	{ title: "Reason", class: "break" },
-	{ title: "Since", class: "side" },
-	{ title: "", class: "side" },
+	{ title: "Reason", class: "break wide" },
+	{ title: "Since", class: "side wide" },
+	{ title: "Action", class: "side" },
 ];
+
+const words = (origin) => origin.replace("_", " ");
+const remove = (each) => del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
 
 /** The tags whose messages get a link to unsubscribe, to be added and removed. */
 function unsubscribeTags(page, tags) {
@@ -50,29 +55,95 @@ function unsubscribeTags(page, tags) {
 	);
 }
 
-export default async function suppressions(page) {
-	const load = loader(page.signal, "/v1/suppressions", "suppressions");
-	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal)]);
-	const listed = (each) => [
-		h("bdi", { class: "mono break" }, each.address),
-		each.origin.replace("_", " "),
-		h("bdi", null, each.reason),
-		when(each.created_at),
-		button(
-			"Release",
-			async (made) => {
-				await del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
-				toast(`${each.address} may be sent to again`);
-				const row = made.closest("tr");
-				const near = row.nextElementSibling ?? row.previousElementSibling;
-				if (!near) return page.reload();
-				row.remove();
-				near.querySelector("button").focus();
+/** What is looked for, as a form; it is part of the page's address. */
+function search(page, wanted) {
+	return form({
+		inline: true,
+		fields: [
+			{ name: "q", label: "Search", value: wanted.q, placeholder: "address, domain or reason", maxlength: 254 },
+			{
+				name: "origin",
+				label: "Origin",
+				type: "select",
+				value: wanted.origin,
+				options: [["", "any"], ...ORIGINS.map((each) => [each, words(each)])],
 			},
-			"tiny",
-			{ "aria-label": `Release ${each.address}` },
-		),
-	];
+		],
+		submit: "Search",
+		send: ({ q, origin }) => page.go(query("/dashboard/suppressions", { q: q.trim(), origin })),
+	});
+}
+
+/** The list, with the entries that are chosen released together. */
+function list(page, first, load) {
+	const chosen = new Map(); // entries by their boxes
+	const many = button("Release selected", async () => {
+		const entries = [...chosen];
+		for (const [at, [box, each]] of entries.entries()) {
+			many.textContent = `Releasing ${number(at + 1)} of ${number(entries.length)}…`;
+			await remove(each).catch((error) => {
+				if (error.status !== 404) throw error;
+			});
+			chosen.delete(box);
+		}
+		toast(`${count(entries.length, "address", "addresses")} may be sent to again`);
+		await page.reload();
+	});
+	const tell = () => {
+		many.textContent = chosen.size ? `Release ${count(chosen.size, "address", "addresses")}` : "Release selected";
+		many.disabled = chosen.size === 0;
+	};
+	tell();
+	const row = (each) => {
+		const box = h("input", {
+			type: "checkbox",
+			"aria-label": `Select ${each.address}`,
+			onchange: () => {
+				if (box.checked) chosen.set(box, each);
+				else chosen.delete(box);
+				tell();
+			},
+		});
+		return [
+			box,
+			[
+				h("bdi", { class: "mono break" }, each.address),
+				h("span", { class: "narrow quiet small" }, h("bdi", null, each.reason), " · ", when(each.created_at)),
+			],
+			words(each.origin),
+			h("bdi", null, each.reason),
+			when(each.created_at),
+			button(
+				"Release",
+				async (made) => {
+					await remove(each);
+					toast(`${each.address} may be sent to again`);
+					const line = made.closest("tr");
+					const near = line.nextElementSibling ?? line.previousElementSibling;
+					chosen.delete(box);
+					tell();
+					if (!near) return page.reload();
+					line.remove();
+					near.querySelector("button").focus();
+				},
+				"tiny",
+				{ "aria-label": `Release ${each.address}` },
+			),
+		];
+	};
+	const shown = h("div", null, paged("Suppressed addresses", COLUMNS, first, row, load, "Load more"));
+	const all = button("Select all shown", () => {
+		for (const box of shown.querySelectorAll("input[type=checkbox]:not(:checked)")) box.click();
+	});
+	return [h("div", { class: "row bulk" }, all, many), shown];
+}
+
+const chooseFile = async (page) => (await import("../suppression-files.js")).importFile(page, dialog);
+
+export default async function suppressions(page) {
+	const wanted = { q: page.query.get("q") ?? "", origin: page.query.get("origin") ?? "" };
+	const load = loader(page.signal, "/v1/suppressions", "suppressions", "after", wanted);
+	const [first, { tags }] = await Promise.all([load(), get("/v1/unsubscribe-tags", page.signal), style("pages")]);
 	const add = form({
 		inline: true,
 		fields: [
@@ -85,18 +156,30 @@ export default async function suppressions(page) {
 			await page.reload();
 		},
 	});
+	const searched = wanted.q || wanted.origin;
+	const none = searched
+		? empty(
+				"No results",
+				[
+					"No address",
+					wanted.origin && ` of the origin “${words(wanted.origin)}”`,
+					wanted.q && ` with “${wanted.q}” in it or in its reason`,
+					".",
+				],
+				h("a", { class: "button", href: "/dashboard/suppressions" }, "Show all"),
+			)
+		: empty("No address is suppressed", "An address is added when its server says that there is no such user.");
 	return fragment(
 		head("Suppressions", {
 			about: "Addresses that you no longer send to. A message to one of them bounces at once and costs nothing.",
+			actions: [
+				button("Import CSV", () => chooseFile(page)),
+				button("Export CSV", async (made) => (await import("../suppression-files.js")).exportFile(load, made)),
+			],
 		}),
 		h("div", { class: "card" }, add),
-		h(
-			"section",
-			null,
-			first.items.length
-				? paged("Suppressed addresses", COLUMNS, first, listed, load, "Load more")
-				: empty("No address is suppressed", "An address is added when its server says that there is no such user."),
-		),
+		h("section", null, h("div", { class: "card" }, search(page, wanted))),
+		h("section", null, first.items.length || first.next ? list(page, first, load) : none),
 		unsubscribeTags(page, tags),
 	);
 }

@@ -1,11 +1,11 @@
 // The webhook: its URL, its secret, a ping, and the posts.
 import { del, get, post, put } from "../api.js";
-import { fragment, h, query, toast } from "../dom.js";
-import { confirmed, form, shownOnce } from "../form.js";
+import { fragment, h, path, query, toast } from "../dom.js";
+import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { older } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
-import { ago, when } from "../time.js";
+import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
 // What each means, and whether a new webhook has it.
@@ -89,15 +89,94 @@ function state(hook) {
 	]);
 }
 
-async function history(page) {
+const STATUSES = ["pending", "success", "failed"];
+const TYPES = ["email.delivered", "email.bounced", "email.failed", "email.delayed", "email.late_bounced"];
+const PERIODS = { 1: "the last hour", 24: "the last day", 168: "the last 7 days" };
+
+/** The filter of the history; it is part of the page's address. */
+function filter(page, wanted) {
+	const options = (values) => [["", "any"], ...values.map((each) => [each, each])];
+	const types = [...TYPES, "email.complained", "webhook.test"];
+	return form({
+		inline: true,
+		fields: [
+			{ name: "status", label: "Status", type: "select", value: wanted.status, options: options(STATUSES) },
+			{ name: "type", label: "Event type", type: "select", value: wanted.type, options: options(types) },
+		],
+		submit: "Filter",
+		send: (given) => page.go(query("/dashboard/webhook", given)),
+	});
+}
+
+/** Sends all posts again that failed in a period, and shows how far it has come. */
+function replayFailed(page, draw) {
+	dialog("Send failed posts again", (close) => {
+		const told = h("p", { role: "status", class: "quiet" });
+		let stopped = false;
+		const made = form({
+			fields: [{ name: "hours", label: "Failed in", type: "select", value: "24", options: Object.entries(PERIODS) }],
+			submit: "Send again",
+			async send({ hours }) {
+				const since = new Date(Date.now() - hours * 3_600_000).toISOString();
+				const found = [];
+				for (let before; !stopped; ) {
+					const part = await get(
+						query("/v1/webhook/deliveries", { status: "failed", limit: 100, before }),
+						page.signal,
+					);
+					found.push(...part.deliveries.filter((each) => each.created_at >= since));
+					told.textContent = `${number(found.length)} found…`;
+					before = part.next;
+					if (!before || part.deliveries.some((each) => each.created_at < since)) break;
+				}
+				// One post for each event: what was replayed and failed again is there twice.
+				const events = [...new Map(found.map((each) => [each.event_id, each])).values()].reverse();
+				for (const [at, each] of events.entries()) {
+					if (stopped) return;
+					told.textContent = `Sending ${number(at + 1)} of ${number(events.length)}…`;
+					await again(each);
+				}
+				told.textContent = `${count(events.length, "post", "posts")} sent again.`;
+				await draw();
+			},
+			extra: button("Close", () => {
+				stopped = true;
+				close();
+			}),
+		});
+		return [
+			h("p", { class: "quiet" }, "Each event is posted once more, with its own id and a new signature."),
+			made,
+			told,
+		];
+	});
+}
+
+/** Replays one post; waits when it is told to. */
+async function again(each) {
+	for (;;) {
+		try {
+			return await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
+		} catch (error) {
+			if (error.status !== 429 && error.status !== 503) throw error;
+			await new Promise((resolve) => setTimeout(resolve, (error.retryAfter ?? 1) * 1000));
+		}
+	}
+}
+
+async function history(page, wanted) {
 	const place = h("div", { class: "card posts" });
-	const load = (before) => get(query("/v1/webhook/deliveries", { limit: 20, before }), page.signal);
+	const load = (before) => get(query("/v1/webhook/deliveries", { ...wanted, limit: 20, before }), page.signal);
 	let before = []; // the posts of older pages
 	const draw = async () => {
 		const { deliveries, next } = await load();
 		const ids = new Set(deliveries.map((each) => each.id));
 		const shown = [...deliveries, ...before.filter((each) => !ids.has(each.id))];
-		const nothing = h("p", { class: "post quiet" }, "Nothing was posted in the last seven days.");
+		const nothing = h(
+			"p",
+			{ class: "post quiet" },
+			wanted.status || wanted.type ? "No results for this filter." : "Nothing was posted in the last seven days.",
+		);
 		update(place, shown.length ? shown.map((each) => shownPost(each, draw)) : nothing);
 		return next;
 	};
@@ -139,7 +218,8 @@ export default async function webhook(page) {
 			secretPlace,
 			section("Settings", h("div", { class: "card" }, settings(page, null, secretPlace))),
 		);
-	const posts = await history(page);
+	const wanted = { status: page.query.get("status") ?? "", type: page.query.get("type") ?? "" };
+	const posts = await history(page, wanted);
 	const standing = h("div", { class: "card" }, state(hook));
 	page.every(3, async () => {
 		const now = await get("/v1/webhook", page.signal);
@@ -190,6 +270,17 @@ export default async function webhook(page) {
 			section("Settings", h("div", { class: "card" }, settings(page, hook, secretPlace))),
 			section("State", standing),
 		),
-		section("What was posted", posts.content),
+		h(
+			"section",
+			null,
+			h(
+				"div",
+				{ class: "titled" },
+				h("h2", null, "What was posted"),
+				button("Send failed posts again", () => replayFailed(page, posts.draw)),
+			),
+			h("div", { class: "card filter" }, filter(page, wanted)),
+			posts.content,
+		),
 	);
 }

@@ -1,0 +1,88 @@
+"""Reads lists of addresses that are no longer to be sent to: one a line, or CSV as hosted services export it. No I/O.
+
+A heading, if there is one, names the columns; without it the address is the first column and the reason the second.
+What cannot be read is skipped and told with the number of its line: one bad line does not lose the rest of a list.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from appliance.errors import Refused
+from appliance.message.addresses import parse
+from appliance.message.characters import fault_in_line
+
+ROW_LENGTH = 4_000  # characters of a line that are read; those of hosted services repeat the whole reply
+REASON_LENGTH = 200  # characters of a reason that are kept
+IMPORTED = "imported"  # the reason of an entry that has none
+
+# Headings of the columns, in lower case without spaces, hyphens and underscores.
+_ADDRESS = ("email", "address", "emailaddress", "recipient", "recipientemail", "emailid")
+_REASON = ("reason", "error", "bouncereason", "detail", "details", "description", "type", "status")
+
+
+class ListedAddress(NamedTuple):
+    line: int
+    address: str  # in its key form
+    reason: str
+
+
+class SkippedLine(NamedTuple):
+    line: int
+    error: str
+
+
+def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedLine]:
+    """What each line says, in their order; empty lines and the heading are passed over."""
+    columns: tuple[int, int] | None = None
+    for number, row, error in _rows(lines):
+        if error:
+            yield SkippedLine(number, error)
+            continue
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
+            continue
+        if columns is None:
+            columns = _columns(cells)
+            if not any("@" in cell for cell in cells):
+                continue  # a heading
+        yield _read(number, cells, *columns)
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
+    """Each line by itself, so that a quotation mark that is not closed costs one line and no more."""
+    for number, line in enumerate(lines, 1):
+        if len(line) > ROW_LENGTH:
+            yield number, [], f"is longer than {ROW_LENGTH} characters"
+            continue
+        try:
+            row = next(csv.reader([line.lstrip("\ufeff").rstrip("\r\n")]), [])
+        except csv.Error:
+            yield number, [], "is not CSV"
+            continue
+        yield number, row, ""
+
+
+def _columns(cells: Sequence[str]) -> tuple[int, int]:
+    """Where address and reason stand, by the heading or else by the first line."""
+    names = [cell.lower().translate({ord(each): None for each in " -_"}) for cell in cells]
+    if any("@" in cell for cell in cells):
+        return 0, 1
+    address = next((names.index(name) for name in _ADDRESS if name in names), 0)
+    reason = next((names.index(name) for name in _REASON if name in names), None)
+    if reason is None or reason == address:
+        reason = address + 1 if address + 1 >= len(names) else len(names)
+    return address, reason
+
+
+def _read(number: int, cells: Sequence[str], address: int, reason: int) -> ListedAddress | SkippedLine:
+    if address >= len(cells) or not cells[address]:
+        return SkippedLine(number, "has no address")
+    try:
+        key = parse(cells[address], "address").key
+    except Refused as refused:
+        return SkippedLine(number, refused.text)
+    told = cells[reason][:REASON_LENGTH].strip() if reason < len(cells) else ""
+    if fault_in_line(told):
+        told = "".join(each if each.isprintable() else " " for each in told).strip()
+    return ListedAddress(number, key, told or IMPORTED)
