@@ -1,5 +1,6 @@
 // The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
 import { fragment, h } from "./dom.js";
+import { outcomeOf } from "./lists.js";
 import { badge } from "./pieces.js";
 import { ago, span, when } from "./time.js";
 
@@ -111,8 +112,8 @@ function last(recipient) {
 			{ class: "suppressed" },
 			h("p", { class: "row" }, badge("suppressed"), recipient.last_smtp_response),
 		);
-	if (recipient.status === "failed" && recipient.last_smtp_response?.startsWith("cancelled:"))
-		return h("li", { class: "failed" }, h("p", { class: "row" }, badge("failed"), recipient.last_smtp_response));
+	if (outcomeOf(recipient) === "cancelled")
+		return h("li", { class: "cancelled" }, h("p", { class: "row" }, badge("cancelled"), recipient.last_smtp_response));
 	const end = {
 		delivered: "Done: the server has taken it. Nothing more happens.",
 		bounced: "Final: it is not tried again. The credit is returned.",
@@ -143,7 +144,7 @@ function bouncedLater(late) {
 
 /** One recipient; folded if there are many and all is well with it. */
 export function timeline(message, recipient, folded) {
-	const status = recipient.status === "bounced" && !recipient.attempts.length ? "suppressed" : recipient.status;
+	const status = outcomeOf(recipient);
 	const title = fragment(
 		h("bdi", { class: "mono address" }, recipient.email),
 		badge(status),
