@@ -248,7 +248,8 @@ _CHECKED = """SELECT b.number, b.account_id, b.last_id, b.size, (SELECT count(*)
 class _Progress:
     """What the indexer knows beyond the database, which a restart finds again."""
 
-    unchecked: deque[str] | None = None  # accounts that may have enough for a block; None: all of them
+    is_known: bool = False  # what follows; otherwise every account may have enough for a block
+    unchecked: deque[str] = field(default_factory=deque)  # accounts that may
     counted_to: str = START  # up to which message the newer ones are counted
     waiting: Counter[str] = field(default_factory=Counter)  # messages, by account
     block_checked: int = 0
@@ -268,7 +269,7 @@ class SearchIndex(StorePart):
 
     def begin_anew(self) -> None:
         """Another node may have done this meanwhile."""
-        self.progress.unchecked = None
+        self.progress.is_known = False
 
     async def _rest(self, began: float) -> None:
         if self.share < 1:
@@ -285,18 +286,18 @@ class SearchIndex(StorePart):
         after, enough = await self.engine.scan(lambda tx: self._standing(tx, account_id, limit))
         if enough < self.block_messages:
             self.progress.waiting[account_id] = enough
+            self.progress.unchecked.popleft()
             await self._rest(began)
             return True
         await self._make_block(account_id, after, limit)
-        if self.progress.unchecked is not None:
-            self.progress.unchecked.append(account_id)  # there may be more of it
+        self.progress.unchecked.rotate(-1)  # there may be more of it, after others have had their turn
         return True
 
     async def _next_account(self, limit: str) -> str | None:
         """An account that may have enough for a block."""
         progress = self.progress
-        if progress.unchecked is None:
-            progress.unchecked = deque(await self.engine.all(str, _ACCOUNTS, {}))
+        if not progress.is_known:
+            progress.is_known, progress.unchecked = True, deque(await self.engine.all(str, _ACCOUNTS, {}))
             progress.counted_to = limit
             progress.waiting.clear()
         if not progress.unchecked and progress.counted_to < limit:
@@ -308,7 +309,7 @@ class SearchIndex(StorePart):
                 progress.waiting[account_id] += count
                 if progress.waiting[account_id] >= self.block_messages:
                     progress.unchecked.append(account_id)
-        return progress.unchecked.popleft() if progress.unchecked else None
+        return progress.unchecked[0] if progress.unchecked else None
 
     def _standing(self, tx: Tx, account_id: str, limit: str) -> tuple[str, int]:
         """Up to where an account's messages are indexed, and how many are not: so many as make a block at most."""

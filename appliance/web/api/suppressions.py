@@ -133,7 +133,10 @@ class SuppressionRoutes(Routes):
         return object_from(SuppressionAnswer, entry, request_id=request_id())
 
     @for_customers(
-        "POST /v1/suppressions/import", (200, ImportedAnswer, "What was listed, and what was not."), body=ImportRequest
+        "POST /v1/suppressions/import",
+        (200, ImportedAnswer, "What was listed, and what was not."),
+        body=ImportRequest,
+        action="suppression.imported",
     )
     async def import_suppressions(self, user: User, body: ImportRequest) -> ImportedAnswer:
         """Suppress every address of a list: one a line, or CSV as hosted services export it.
@@ -147,6 +150,7 @@ class SuppressionRoutes(Routes):
         intake, account_id = self.services.intake, user.account_id
         found = await intake.workers.run(account_id, LINE_COST * len(lines), _read_lines, lines)
         entries = {each.address: each.reason for each in found if isinstance(each, ListedAddress)}
+        about(details={"addresses": len(entries)})
         added = 0
         listed, may_store = list(entries.items()), intake.quota.bytes()
         for at in range(0, len(listed), AT_A_TIME):

@@ -1,4 +1,4 @@
-// The command field, which finds a message, an address or a domain, and the list of keyboard shortcuts.
+// The command field, which finds a message, an address or a domain, or searches all messages; and the keyboard shortcuts.
 import { h, path, query, style } from "./dom.js";
 
 await style("command");
@@ -22,9 +22,8 @@ export function places(text, sections) {
 		found.push([`Domain ${lower}`, path(`${ROOT}/domains`, lower)]);
 	}
 	for (const [title, href] of sections) if (title.toLowerCase().includes(lower)) found.push([title, href]);
-	if (!address && !/\s/.test(wanted) && found.length === 0)
-		found.push([`Messages tagged ${wanted}`, query(`${ROOT}/messages`, { tag: wanted })]);
-	return found.slice(0, 7);
+	const search = [`Search messages for “${wanted}”`, query(`${ROOT}/messages`, { q: wanted })];
+	return [...found.slice(0, 6), search];
 }
 
 /** Make the field work. */
@@ -103,7 +102,7 @@ export async function showShortcuts() {
 	]);
 	dialog("Keyboard", (close) => [
 		facts([
-			["Find a message, an address, a domain", key("/")],
+			["Search messages, or find a page", key("/")],
 			["Next and previous row", key("j"), " ", key("k")],
 			["Open the row", key("Enter")],
 			...sections,

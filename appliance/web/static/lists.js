@@ -40,11 +40,21 @@ export function paged(caption, columns, first, toRow, load, label) {
 	);
 }
 
-/** The status of a message in a list: `deferred` and `bounced` where its recipients say more than the message. */
+/** What became of a recipient in one word; a list of messages says it, the page of one has what it follows from. */
+export function outcomeOf(recipient) {
+	if (recipient.outcome) return recipient.outcome;
+	const note = recipient.last_smtp_code === null ? (recipient.last_smtp_response ?? "") : "";
+	if (recipient.status === "bounced" && note.startsWith("suppressed:")) return "suppressed";
+	return recipient.status === "failed" && note.startsWith("cancelled:") ? "cancelled" : recipient.status;
+}
+
+/** The status of a message: that of its recipients where it is the same of all and says more. */
 export function standing(message) {
-	if (message.status === "queued" && message.recipients.some((each) => each.status === "deferred")) return "deferred";
-	if (message.status === "failed" && message.recipients.every((each) => each.status === "bounced")) return "bounced";
-	return message.status;
+	const words = new Set(message.recipients.map(outcomeOf));
+	if (message.status === "queued" && words.has("deferred")) return "deferred";
+	if (message.status !== "failed" || words.size === 0) return message.status;
+	if (words.size === 1) return [...words][0];
+	return words.has("failed") || words.has("cancelled") ? "failed" : "bounced";
 }
 
 /** The page of a template; the address of `new`, which a program may have used as an alias, is that of a new one. */

@@ -2,9 +2,18 @@
 import { post } from "./api.js";
 import { h, path, toast } from "./dom.js";
 import { badge, button, copyButton, facts } from "./pieces.js";
-import { span, when } from "./time.js";
+import { clock, span, when } from "./time.js";
 
 const answered = (each) => (each.response_status ? `answered ${each.response_status}` : each.error ? "no answer" : "");
+
+/** Its status in words: `retrying (502, next 17:17)`. */
+function state(each) {
+	if (each.status !== "pending") return badge(each.status, each.status === "success" ? "delivered" : each.status);
+	if (!each.attempt) return badge("queued");
+	const next = each.next_attempt_at && `next ${clock(each.next_attempt_at)}`;
+	const why = [each.response_status ?? "no answer", next].filter(Boolean).join(", ");
+	return badge("pending", `retrying (${why})`);
+}
 
 function pretty(text) {
 	try {
@@ -31,7 +40,7 @@ export function shownPost(each, again) {
 		h(
 			"summary",
 			{ class: "row" },
-			badge(each.status),
+			state(each),
 			h("span", { class: "mono" }, each.type),
 			recipientOf(each) && h("bdi", { class: "mono small break" }, recipientOf(each)),
 			h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),

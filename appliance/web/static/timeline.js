@@ -1,7 +1,8 @@
 // The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
 import { fragment, h } from "./dom.js";
+import { outcomeOf } from "./lists.js";
 import { badge } from "./pieces.js";
-import { advice, isProblem, word } from "./problems.js";
+import { advice, isProblem } from "./problems.js";
 import { ago, span, when } from "./time.js";
 
 // Where our own sentences put a clock (UTC): only there, so that nothing a mail server said is taken for one of ours.
@@ -106,7 +107,7 @@ function last(recipient) {
 			),
 		);
 	}
-	const stands = word(recipient);
+	const stands = outcomeOf(recipient);
 	if (stands === "suppressed" || stands === "cancelled")
 		return h("li", { class: stands }, h("p", { class: "row" }, badge(stands), recipient.last_smtp_response));
 	const end = {
@@ -171,7 +172,7 @@ function attempts(recipient) {
 
 /** One recipient; folded if there are many and all is well with it. `go` opens another page. */
 export function timeline(message, recipient, folded, go) {
-	const status = word(recipient);
+	const status = outcomeOf(recipient);
 	const title = fragment(
 		h("bdi", { class: "mono address" }, recipient.email),
 		badge(status),

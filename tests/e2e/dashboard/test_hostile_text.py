@@ -63,7 +63,7 @@ def test_nothing_in_a_message_runs(stage: Stage, browser: Browser) -> None:
     browser.click("Header")
     shown(browser, LINK)
     browser.open(f"/dashboard/messages?tag={SCRIPT}&recipient=%3Cscript%3E")
-    shown(browser, "No message matches")
+    shown(browser, "No results for")
 
 
 def test_no_text_turns_another_around(stage: Stage, browser: Browser) -> None:

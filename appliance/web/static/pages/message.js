@@ -2,11 +2,11 @@
 import { get, post } from "../api.js";
 import { fragment, h, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { standing, templatePath } from "../lists.js";
+import { outcomeOf, standing, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
 import { badge, button, copyButton, errorText, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
-import { isProblem, sendAgain, word } from "../problems.js";
+import { isProblem, sendAgain } from "../problems.js";
 import { timeline } from "../timeline.js";
 import { bytes, count, number, when } from "../time.js";
 import { update } from "../update.js";
@@ -22,7 +22,7 @@ const waits = (message) => message.recipients.some((each) => each.next_attempt_a
 
 // The order in which recipients are shown: what needs attention first.
 const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
-const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(word(recipient)));
+const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(outcomeOf(recipient)));
 const LONG = 160; // characters of a field that are shown at once
 
 /** A field of the header, folded when it names many. */
@@ -69,7 +69,7 @@ function finished(message) {
 /** How many recipients stand where: a bar, and the numbers in words. */
 function counts(message) {
 	const found = new Map(ORDER.map((each) => [each, 0]));
-	for (const each of message.recipients) found.set(word(each), found.get(word(each)) + 1);
+	for (const each of message.recipients) found.set(outcomeOf(each), found.get(outcomeOf(each)) + 1);
 	const shown = [...found].filter(([, many]) => many).reverse();
 	let at = 0;
 	return [

@@ -7,7 +7,9 @@ import { badge, button, empty, head, row, table } from "../pieces.js";
 import { firstMessageTabs } from "../snippets.js";
 import { when } from "../time.js";
 
-const FILTERS = ["status", "source", "recipient", "from", "tag"];
+const FILTERS = ["q", "outcome", "status", "source", "recipient", "from", "tag", "since", "until"];
+const STATUSES = ["queued", "deferred", "delivered", "partial", "bounced", "failed", "suppressed", "cancelled"];
+const SEARCHED = "recipients, senders, subjects, ids, tags, templates and what mail servers have answered";
 const PAGE = 50;
 const COLUMNS = [
 	{ title: "To", class: "cut to" },
@@ -45,12 +47,22 @@ function listed(message) {
 	});
 }
 
+/** The filters as the API takes them: days are the viewer's own, the last one included. */
+function asked({ since, until, ...filters }) {
+	const midnight = (day, later) => {
+		const moment = new Date(`${day}T00:00`);
+		moment.setDate(moment.getDate() + later);
+		return Number.isNaN(moment.getTime()) ? day : moment.toISOString();
+	};
+	return { ...filters, since: since && midnight(since, 0), until: until && midnight(until, 1) };
+}
+
 /** Messages of one page; a search that has found nothing yet goes on by itself. */
 async function find(filters, before, signal) {
 	let found = [];
 	let next = before;
 	for (let tries = 0; tries < TRIES; tries += 1) {
-		const part = await get(query("/v1/emails", { ...filters, limit: PAGE, before: next }), signal);
+		const part = await get(query("/v1/emails", { ...asked(filters), limit: PAGE, before: next }), signal);
 		found = found.concat(part.emails);
 		next = part.next;
 		if (!next || found.length >= PAGE / 2) break;
@@ -60,56 +72,92 @@ async function find(filters, before, signal) {
 
 function filterForm(page, filters) {
 	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
+	const { q, ...others } = filters;
+	const narrowed = Object.keys(others).length > 0;
 	const made = h(
 		"form",
 		{
-			class: "inline filters",
+			class: "searching",
 			role: "search",
-			"aria-label": "Filter the messages",
+			"aria-label": "Search the messages",
 			onsubmit: (event) => {
 				event.preventDefault();
-				const wanted = Object.fromEntries(new FormData(made));
-				page.go(query("/dashboard/messages", wanted), { focus: false });
+				const { standing: chosen, ...wanted } = Object.fromEntries(new FormData(made));
+				const by = chosen === "partial" ? { status: chosen } : { outcome: chosen };
+				page.go(query("/dashboard/messages", { ...wanted, ...by }), { focus: false });
 			},
 		},
-		labelled({
-			name: "status",
-			label: "Status",
-			type: "select",
-			value: filters.status,
-			options: choices(["queued", "delivered", "partial", "failed"]),
-		}),
-		labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
-		labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
-		labelled({ name: "tag", label: "Tag", value: filters.tag }),
-		labelled({
-			name: "source",
-			label: "Source",
-			type: "select",
-			value: filters.source,
-			options: choices(["api", "smtp", "test"]),
-		}),
 		h(
 			"div",
-			{ class: "actions" },
-			h("button", { type: "submit" }, "Filter"),
-			Object.keys(filters).length > 0 && h("a", { class: "button", href: "/dashboard/messages" }, "Clear"),
+			{ class: "inline" },
+			labelled({
+				name: "q",
+				label: "Search",
+				type: "search",
+				value: q,
+				maxlength: 200,
+				placeholder: "Address, subject, id, tag, reply",
+			}),
+			h(
+				"div",
+				{ class: "actions" },
+				h("button", { type: "submit" }, "Search"),
+				(q || narrowed) && h("a", { class: "button", href: "/dashboard/messages" }, "Clear"),
+			),
+		),
+		h(
+			"details",
+			{ class: "filtering", open: narrowed || matchMedia("(min-width: 720px)").matches },
+			h("summary", null, "Filter"),
+			h(
+				"div",
+				{ class: "inline filters" },
+				labelled({
+					name: "standing",
+					label: "Status",
+					type: "select",
+					value: filters.outcome ?? filters.status,
+					options: choices(STATUSES),
+				}),
+				labelled({ name: "since", label: "From day", type: "date", value: filters.since }),
+				labelled({ name: "until", label: "To day", type: "date", value: filters.until }),
+				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
+				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
+				labelled({ name: "tag", label: "Tag", value: filters.tag }),
+				labelled({
+					name: "source",
+					label: "Source",
+					type: "select",
+					value: filters.source,
+					options: choices(["api", "smtp", "test"]),
+				}),
+			),
 		),
 	);
-	made.addEventListener("change", (event) => event.target.matches("select") && made.requestSubmit());
-	return h(
-		"details",
-		{ class: "filtering", open: Object.keys(filters).length > 0 || matchMedia("(min-width: 720px)").matches },
-		h("summary", null, "Filter"),
-		made,
-	);
+	made.addEventListener("change", (event) => event.target.matches("select, [type=date]") && made.requestSubmit());
+	return made;
+}
+
+/** What was searched, in words. */
+function searched({ q, outcome, status, source, recipient, from, tag, since, until }) {
+	const parts = [
+		q && `in ${SEARCHED}`,
+		(outcome ?? status) && `status ${outcome ?? status}`,
+		recipient && `to ${recipient}`,
+		from && `from ${from}`,
+		tag && `tag ${tag}`,
+		source && `source ${source}`,
+		since && `accepted on ${since} or later`,
+		until && `accepted on ${until} or earlier`,
+	];
+	return `Searched: ${parts.filter(Boolean).join("; ")}.`;
 }
 
 async function nothing(page, filters) {
 	if (Object.keys(filters).length)
 		return empty(
-			"No message matches",
-			"Try fewer filters, or another spelling.",
+			filters.q ? `No results for “${filters.q}”` : "No results for these filters",
+			`${searched(filters)} A word is found where it begins: try fewer or shorter ones.`,
 			h("a", { class: "button", href: "/dashboard/messages" }, "Show all messages"),
 		);
 	const { domains } = await get("/v1/domains?limit=100", page.signal);
@@ -198,7 +246,7 @@ export default async function messages(page) {
 	let checked = 0; // rows from the top that the last rounds have looked at
 	/** The page of messages before an id, or of the newest, is made what the server has now; where it ends. */
 	const check = async (before) => {
-		const part = await get(query("/v1/emails", { ...filters, limit: PAGE, before }), page.signal);
+		const part = await get(query("/v1/emails", { ...asked(filters), limit: PAGE, before }), page.signal);
 		const fresh = merge(body, part.emails, before, part.next ?? "");
 		return { fresh, end: part.next };
 	};

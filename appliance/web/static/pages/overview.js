@@ -21,8 +21,9 @@ function warning(each) {
 	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "Look"));
 }
 
-function tile(name, value, more) {
-	return h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
+function tile(name, value, more, outcome) {
+	const title = outcome ? h("a", { href: query("/dashboard/messages", { outcome }) }, name) : name;
+	return h("div", { class: "tile" }, h("dt", null, title), h("dd", null, value, h("small", null, more)));
 }
 
 function tiles(totals, account) {
@@ -31,9 +32,9 @@ function tiles(totals, account) {
 		"dl",
 		{ class: "tiles" },
 		tile("Sent", number(totals.sent)),
-		tile("Delivered", number(totals.delivered), final ? percent(totals.delivered / final) : ""),
-		tile("Bounced", number(totals.bounced), final ? percent(totals.bounce_rate) : ""),
-		tile("Failed", number(totals.failed)),
+		tile("Delivered", number(totals.delivered), final ? percent(totals.delivered / final) : "", "delivered"),
+		tile("Bounced", number(totals.bounced), final ? percent(totals.bounce_rate) : "", "bounced"),
+		tile("Failed", number(totals.failed), "", "failed"),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
 		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
 	);
