@@ -69,10 +69,18 @@ class Scope(StrEnum):
 
 
 class Role(StrEnum):
-    """What a user of the dashboard may do."""
+    """Whether a user of the dashboard administers the installation."""
 
     CUSTOMER = "customer"
     ADMIN = "admin"
+
+
+class AccountRole(StrEnum):
+    """What a user may do in the account: all, all but what concerns its people, or only read."""
+
+    OWNER = "owner"
+    DEVELOPER = "developer"
+    VIEWER = "viewer"
 
 
 class LedgerKind(StrEnum):
@@ -117,6 +125,8 @@ class User:
     role: Role
     password_hash: str
     token_epoch: int
+    account_role: AccountRole = AccountRole.OWNER
+    has_totp: bool = False  # a second factor is in force
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ _EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
         (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 _EXPIRED_SESSIONS = """DELETE FROM sessions WHERE id IN
         (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
+_EXPIRED_LINKS = """DELETE FROM password_links WHERE id IN
+        (SELECT id FROM password_links WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 # A delivery that still waits for its next attempt is never too old.
 _OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
@@ -81,6 +83,7 @@ _REPORTS = {
 _ANY = (
     "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
+    "SELECT EXISTS (SELECT 1 FROM password_links WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
     "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
     *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
@@ -90,7 +93,7 @@ _OLD_REPORTS = tuple(
         (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""  # noqa: S608
     for table, key in _REPORTS.items()
 )
-_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
+_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 
