@@ -7,6 +7,7 @@ None of them can be part of a reference cycle, so the garbage collector need not
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -83,6 +84,15 @@ class AccountRole(StrEnum):
     VIEWER = "viewer"
 
 
+class Permission(StrEnum):
+    """What an operation under /v1 needs: each is declared with exactly one, and a user or a key has several."""
+
+    VIEW = "view"  # read what belongs to the account
+    DEVELOP = "develop"  # change it: domains, templates, keys, the webhook, suppressions; cancel and test mail
+    OWN = "own"  # manage the people of the account
+    ADMINISTER = "administer"  # manage all accounts, the queue and the nodes
+
+
 class LedgerKind(StrEnum):
     """Why a balance changed."""
 
@@ -116,8 +126,33 @@ class Caller(Struct, frozen=True, gc=False):
     return_paths: dict[str, str] = {}  # those in use, by their domain
 
 
+class Principal(Protocol):
+    """Who makes a request under /v1: a person who has logged in, or a program with an API key."""
+
+    @property
+    def id(self) -> str:
+        """Of the user or the key."""
+
+    @property
+    def account_id(self) -> str:
+        """Whose data it may reach."""
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """What it may do with them."""
+
+
+_PERMISSIONS = {
+    AccountRole.OWNER: frozenset({Permission.VIEW, Permission.DEVELOP, Permission.OWN}),
+    AccountRole.DEVELOPER: frozenset({Permission.VIEW, Permission.DEVELOP}),
+    AccountRole.VIEWER: frozenset({Permission.VIEW}),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class User:
+    """A person, as a principal."""
+
     id: str
     account_id: str
     account_name: str
@@ -127,6 +162,11 @@ class User:
     token_epoch: int
     account_role: AccountRole = AccountRole.OWNER
     has_totp: bool = False  # a second factor is in force
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        in_account = _PERMISSIONS[self.account_role]
+        return in_account | {Permission.ADMINISTER} if self.role is Role.ADMIN else in_account
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
-from appliance.model.mail import Role, User
+from appliance.model.mail import Principal, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
@@ -31,7 +31,7 @@ from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.auth import Authenticator
 from appliance.web.body import check_content_type, decode_body
-from appliance.web.operations import PAGE_LIMIT, Operation, operations_of
+from appliance.web.operations import HOLDERS, PAGE_LIMIT, Operation, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
@@ -103,15 +103,15 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
 
 
 def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awaitable[Any]]) -> View:
-    """Call the handler by position: with the user if the operation needs one, the parameter of the path, the body."""
+    """Call the handler by position: with the principal if it needs one, the parameter of the path, the body."""
 
     async def view(**parameters: str) -> Response:
         given: list[object] = list(parameters.values())
-        if operation.role is not None:
-            user, _ = await current_user(auth)
-            if operation.role is Role.ADMIN and user.role is not Role.ADMIN:  # who may do what a customer may
-                raise Refused(Code.FORBIDDEN, "Only an administrator may do this.")
-            given.insert(0, user)
+        if operation.permission is not None:
+            _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
+            principal = await auth.principal(authorization, address)
+            check_permission(operation, principal)
+            given.insert(0, principal)
         if operation.body is not None:
             check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
             body = await request.get_data()
@@ -121,6 +121,15 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
         return shown if isinstance(shown, Response) else answer(shown, operation.success[0])
 
     return view
+
+
+def check_permission(operation: Operation, principal: Principal) -> None:
+    """Refuse an operation to a principal who lacks its permission: the only place where this is decided."""
+    needed = operation.permission
+    if needed is not None and needed not in principal.permissions:
+        raise Refused(Code.FORBIDDEN, f"{HOLDERS[needed]} may do this.")
+    if operation.people_only and not isinstance(principal, User):
+        raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
 
 
 # ---- for the routes

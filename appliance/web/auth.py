@@ -10,7 +10,7 @@ import pybase64
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
-from appliance.model.mail import Caller, User
+from appliance.model.mail import Caller, Principal, User
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
@@ -53,6 +53,11 @@ class Authenticator:
         """Credentials or accounts were changed: read them again."""
         self._callers.clear()
         self.credentials.forget()
+
+    async def principal(self, authorization: bytes | None, address: str) -> Principal:
+        """Who makes a request under /v1."""
+        user, _ = await self.user(authorization, address)
+        return user
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
         """The user of this header; under /v1 only a token is valid."""

@@ -191,10 +191,10 @@ class Edge:
         memory = self.budgets.of_network(client_network(address))
         check_encoding(headers.get(b"content-encoding"))
         if exchange.expects_body and scope["path"] != "/v1/auth/login":
-            user, _ = await self.auth.user(authorization, address)
+            principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
-            memory = self.budgets.of_account(user.account_id)
-            self.rate.take(f"user:{user.id}")
+            memory = self.budgets.of_account(principal.account_id)
+            self.rate.take(f"user:{principal.id}")
             self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self.pages(scope, _once(bytes(body)), exchange.pass_on)

@@ -36,7 +36,7 @@ from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import HealthRoutes, Routes
 from appliance.web.examples import SCHEMA_EXAMPLES, error_example, event_example
 from appliance.web.field_descriptions import describe_fields
-from appliance.web.operations import Json, Operation, camel_case, operations_of, parameter
+from appliance.web.operations import HOLDERS, Json, Operation, camel_case, operations_of, parameter
 from appliance.webhook.post import USER_AGENT_HEADER
 
 _TO_SCHEMAS, _TO_RESPONSES, _TO_HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
@@ -152,13 +152,19 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
         "responses": dict(sorted(responses.items())),
         "security": list(operation.security),
     }
-    if operation.description:
-        described["description"] = operation.description
+    if description := "\n\n".join(filter(None, (operation.description, _who_may(operation)))):
+        described["description"] = description
     if operation.parameters:
         described["parameters"] = list(operation.parameters)
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": _content(references[operation.body])}
     return described
+
+
+def _who_may(operation: Operation) -> str:
+    if operation.permission is None:
+        return ""
+    return f"Permission: `{operation.permission}`. {HOLDERS[operation.permission]} may do this."
 
 
 def _content(reference: Json, examples: dict[str, Any] | None = None) -> Json:

@@ -16,7 +16,7 @@ import msgspec
 from quart import Response
 
 from appliance.errors import Code
-from appliance.model.mail import Role
+from appliance.model.mail import Permission
 
 Json = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response]])
@@ -25,6 +25,14 @@ PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
 
 SEND: tuple[Json, ...] = ({"basic": []}, {"apiKey": []}, {"customer": []})
 CUSTOMER: tuple[Json, ...] = ({"customer": []},)
+
+# Who has a permission, in words: for a refusal, and for the description of an operation.
+HOLDERS = {
+    Permission.VIEW: "Every user of the account",
+    Permission.DEVELOP: "Only an owner or a developer of the account",
+    Permission.OWN: "Only an owner of the account",
+    Permission.ADMINISTER: "Only an administrator",
+}
 
 ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)  # any request may be answered with these
 WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
@@ -36,7 +44,8 @@ _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 class Operation:
     """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`.
 
-    The handler is called with the user, if one is needed, with the parameter of the path, and with the decoded body.
+    The handler is called with the principal, if one is needed, with the parameter of the path, and with the decoded
+    body.
     """
 
     name: str
@@ -46,7 +55,8 @@ class Operation:
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
-    role: Role | None = None  # the method is called with a user who has this role
+    permission: Permission | None = None  # the method is called with a principal who has it; None: for everyone
+    people_only: bool = False  # no API key may do it: it is about the person who has logged in
     id: str = ""
     summary: str = ""
     description: str = ""
@@ -93,17 +103,26 @@ def for_customers(
     *errors: Code,
     body: type | None = None,
     parameters: tuple[Json, ...] = (),
-    admin: bool = False,
+    permission: Permission | None = None,
+    people_only: bool = False,
 ) -> Operation:
-    """An operation that needs a customer's token, or an administrator's, with the errors all of them have."""
+    """An operation that needs a login, with the errors all of them have.
+
+    Without a permission of its own it needs `view` if it only reads, else `develop`.
+    """
+    if permission is None:
+        permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
     of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
-    of_body, of_role = () if body is None else WITH_BODY, (Code.FORBIDDEN,) if admin else ()
-    all_errors = tuple(dict.fromkeys((*of_query, *of_body, *of_role, *errors, Code.UNAUTHORIZED, *ALWAYS)))
-    role = Role.ADMIN if admin else Role.CUSTOMER
-    return Operation(name, success, all_errors, body, CUSTOMER, parameters, role=role)
+    of_body = () if body is None else WITH_BODY
+    of_permission = () if permission is Permission.VIEW and not people_only else (Code.FORBIDDEN,)
+    all_errors = (*of_query, *of_body, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
+    made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, CUSTOMER, parameters)
+    return replace(made, permission=permission, people_only=people_only)
 
 
-for_admins = partial(for_customers, admin=True)
+for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)
+# On the person itself, whatever its role.
+for_people = partial(for_customers, permission=Permission.VIEW, people_only=True)
 
 
 def parameter(name: str, place: str, description: str, schema: Json, *, required: bool = False) -> Json:

@@ -1,5 +1,7 @@
 """Operations: one declaration registers the method that answers, describes it, and has its caller authenticated."""
 
+import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -7,24 +9,40 @@ import pytest
 from quart import Response
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Role
+from appliance.model.mail import Permission, Role, User
 from appliance.web.app import create_app
-from appliance.web.operations import Operation, for_admins, for_customers, operations_of
+from appliance.web.openapi import ROUTES
+from appliance.web.operations import HOLDERS, Operation, for_admins, for_customers, for_people, operations_of
 
 EDGE = {"appliance": ("req_1", "127.0.0.1", None)}
 
 
-class Users:
-    """An authenticator whose requests all come from a user of one role, or from none."""
+@dataclass(frozen=True)
+class Program:
+    """A principal who is no person, with these permissions."""
 
-    def __init__(self, role: Role | None) -> None:
-        self.role = role
+    permissions: frozenset[Permission]
+    id: str = "key_1"
+    account_id: str = "acc_1"
+    role: str = "program"
 
-    async def user(self, _authorization: object, _address: object) -> tuple[Any, None]:
-        """The user, or a refusal."""
-        if self.role is None:
+
+class Requests:
+    """An authenticator whose requests all come from one principal, or from none."""
+
+    def __init__(self, principal: Any) -> None:
+        self._principal = principal
+
+    async def principal(self, _authorization: object, _address: object) -> Any:
+        """The principal, or a refusal."""
+        if self._principal is None:
             raise Refused(Code.UNAUTHORIZED, "no token")
-        return type("LoggedIn", (), {"role": self.role})(), None
+        return self._principal
+
+
+def person(role: Role) -> User:
+    """A user of this role."""
+    return User("usr_1", "acc_1", "acme", "owner@example.com", role, "", 0)
 
 
 class Nothing(msgspec.Struct):
@@ -49,23 +67,32 @@ class Things:
         """For administrators."""
         return Response(admin.role)
 
+    @for_people("GET /self", (200, Nothing, ""))
+    async def self_(self, user: Any) -> Response:
+        """For the person itself."""
+        return Response(user.role)
+
 
 @pytest.mark.parametrize(
-    ("role", "expected"),
+    ("principal", "expected"),
     [
-        (None, [(200, "a"), (401, ""), (401, "")]),
-        (Role.CUSTOMER, [(200, "a"), (200, "customer a/b"), (403, "")]),
-        (Role.ADMIN, [(200, "a"), (200, "admin a/b"), (200, "admin")]),
+        (None, [(200, "a"), (401, ""), (401, ""), (401, "")]),
+        (person(Role.CUSTOMER), [(200, "a"), (200, "customer a/b"), (403, ""), (200, "customer")]),
+        (person(Role.ADMIN), [(200, "a"), (200, "admin a/b"), (200, "admin"), (200, "admin")]),
+        (Program(frozenset({Permission.VIEW})), [(200, "a"), (200, "program a/b"), (403, ""), (403, "")]),
+        (Program(frozenset(Permission)), [(200, "a"), (200, "program a/b"), (403, ""), (403, "")]),
+        (Program(frozenset()), [(200, "a"), (403, ""), (403, ""), (403, "")]),
     ],
 )
-async def test_the_declaration_says_who_may(role: Role | None, expected: list[tuple[int, str]]) -> None:
-    """A method for users is called with one who has the role, and not at all for anyone else."""
-    users: Any = Users(role)
-    client = create_app(users, [Things()]).test_client()
+async def test_the_declaration_says_who_may(principal: Any, expected: list[tuple[int, str]]) -> None:
+    """A method is called with a principal who has its permission, and not at all for anyone else."""
+    requests: Any = Requests(principal)
+    client = create_app(requests, [Things()]).test_client()
     answers = [
         await client.get("/open/a", scope_base=EDGE),
         await client.get("/own/a/b", scope_base=EDGE),
         await client.post("/all", scope_base=EDGE),
+        await client.get("/self", scope_base=EDGE),
     ]
     for answer, (status, text) in zip(answers, expected, strict=True):
         assert answer.status_code == status
@@ -80,4 +107,56 @@ def test_a_path_is_written_once() -> None:
         "open": ("GET", "/open/{id}", "/open/<default:id>"),
         "own": ("GET", "/own/{id}", "/own/<rest:id>"),
         "all": ("POST", "/all", "/all"),
+        "self_": ("GET", "/self", "/self"),
     }
+
+
+# ---- all operations of the API
+
+EVERY = [(routes, name, operation) for routes in ROUTES for name, operation in operations_of(routes)]
+UNDER_LOGIN = [each for each in EVERY if each[2].permission is not None]
+
+
+def test_operations_that_need_no_permission_are_few() -> None:
+    """What is open to everyone is listed here; an operation is not left open by an oversight."""
+    assert {operation.name for *_, operation in EVERY if operation.permission is None} == {
+        "POST /v1/auth/login",
+        "POST /v1/auth/refresh",
+        "GET /healthz",
+        "GET /readyz",
+    }
+
+
+@pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
+async def test_every_operation_refuses_a_principal_without_its_permission(
+    routes: type, name: str, operation: Operation
+) -> None:
+    """With every permission but its own it is 403, in words that say who may, and its method is not called."""
+    assert operation.permission is not None
+    lacking: Any = Requests(Program(frozenset(Permission) - {operation.permission}))
+    answer = await called(lacking, routes, operation)
+    assert answer["code"] == "forbidden"
+    assert answer["error"] == f"{HOLDERS[operation.permission]} may do this."
+
+
+@pytest.mark.parametrize(
+    ("routes", "name", "operation"),
+    [each for each in UNDER_LOGIN if "/auth/" in each[2].name or "/admin/" in each[2].name],
+    ids=lambda each: getattr(each, "name", ""),
+)
+async def test_what_is_about_a_person_or_all_accounts_is_refused_to_programs(
+    routes: type, name: str, operation: Operation
+) -> None:
+    """An API key ends no session, changes no password and administers nothing, whatever permissions it has."""
+    program: Any = Requests(Program(frozenset(Permission)))
+    assert (await called(program, routes, operation))["code"] == "forbidden"
+
+
+async def called(requests: Any, routes: type, operation: Operation) -> dict[str, Any]:
+    """The answer to the operation, by routes that would fail if they were called."""
+    client = create_app(requests, [object.__new__(routes)]).test_client()
+    path = re.sub(r"{\w+}", "a", operation.path)
+    send = getattr(client, operation.method.lower())
+    answer = await send(path, scope_base=EDGE)
+    found: dict[str, Any] = await answer.get_json()
+    return found

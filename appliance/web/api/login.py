@@ -20,7 +20,7 @@ from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
 from appliance.web.app import ApiServices, Routes, answer, client_address, refusal, request_id
-from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_customers, identifier
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier
 from appliance.web.session_cookie import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # characters that are stored
@@ -178,7 +178,7 @@ class LoginRoutes(Routes):
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
-    @for_customers("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."))
+    @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."))
     async def log_out(self, user: User) -> Response:
         """End the session of the token at hand, with every token of it."""
         _, claims = await self.current_user()
@@ -186,7 +186,7 @@ class LoginRoutes(Routes):
         self.services.auth.forget()
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
-    @for_customers(
+    @for_people(
         "POST /v1/auth/password", (200, ChangedObject, "Changed; log in again."), Code.FORBIDDEN, body=PasswordRequest
     )
     async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
@@ -229,7 +229,7 @@ class EndedAnswer(msgspec.Struct):
 
 
 class SessionRoutes(Routes):
-    @for_customers("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
+    @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
     async def list_sessions(self, user: User) -> SessionsAnswer:
         """List where the user is logged in."""
         _, claims = await self.current_user()
@@ -237,14 +237,14 @@ class SessionRoutes(Routes):
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
         return SessionsAnswer(shown, None, request_id())
 
-    @for_customers("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."))
+    @for_people("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."))
     async def end_all_sessions(self, user: User) -> EndedAnswer:
         """Log out everywhere, here too."""
         ended = await self.store.sessions.end_all(user.id)
         self.services.auth.forget()
         return EndedAnswer(ended, request_id())
 
-    @for_customers(
+    @for_people(
         "DELETE /v1/auth/sessions/{id}",
         (200, EndedAnswer, "Ended."),
         Code.NOT_FOUND,
