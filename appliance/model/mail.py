@@ -124,6 +124,7 @@ class Caller(Struct, frozen=True, gc=False):
     domains: frozenset[str]  # usable From domains, A-labels, lower case
     unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
     return_paths: dict[str, str] = {}  # those in use, by their domain
+    may_send: bool = True
 
 
 class Principal(Protocol):
@@ -162,6 +163,7 @@ class User:
     token_epoch: int
     account_role: AccountRole = AccountRole.OWNER
     has_totp: bool = False  # a second factor is in force
+    must_enrol: bool = False  # nothing else may be done before it is
 
     @property
     def permissions(self) -> frozenset[Permission]:

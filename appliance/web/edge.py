@@ -51,6 +51,7 @@ from appliance.web.http1 import Peer
 from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
+UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
 
 AsgiSend = Callable[[Any], Awaitable[None]]
@@ -138,6 +139,8 @@ class Edge:
         headers, request_id = exchange.headers, exchange.request_id
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
+        if not caller.may_send:
+            raise Refused(Code.FORBIDDEN, "With this login or key you may only read, not send.")
         if self.stopping.is_set():
             text = "The server is shutting down. Retry in a moment with the same key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
@@ -190,7 +193,7 @@ class Edge:
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
         check_encoding(headers.get(b"content-encoding"))
-        if exchange.expects_body and scope["path"] != "/v1/auth/login":
+        if exchange.expects_body and scope["path"] not in UNAUTHENTICATED_BODIES:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)
