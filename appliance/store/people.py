@@ -17,7 +17,7 @@ INVITATION_LIFETIME = 7 * DAY
 RESET_LIFETIME = DAY  # of a link that sets another password of a user
 PEOPLE_PER_ACCOUNT = 100  # users and open invitations
 
-NO_SUCH_USER = "There is no such user in this account."
+UNKNOWN_PERSON = "There is no such user in this account."
 LAST_OWNER = "An account needs an owner: make another user an owner first."
 
 _PEOPLE = """SELECT u.id, u.email, u.account_role, u.role, f.confirmed_at IS NOT NULL, u.created_at,
@@ -66,7 +66,7 @@ class People(StorePart):
         wanted = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
         found = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", wanted)
         if found is None:
-            raise Refused(Code.NOT_FOUND, NO_SUCH_USER)
+            raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
         return found
 
     async def set_role(self, account_id: str, user_id: str, role: AccountRole) -> None:
@@ -191,7 +191,7 @@ def _check_is_there(tx: Tx, wanted: Bindings) -> str:
     """The user's address."""
     found = one(tx, _person, f"{_PEOPLE} AND u.id = :user_id", wanted)
     if found is None:
-        raise Refused(Code.NOT_FOUND, NO_SUCH_USER)
+        raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
     return found.email
 
 

@@ -431,7 +431,8 @@ def test_its_operations_have_names_of_their_own() -> None:
 def test_what_needs_no_credential_says_so() -> None:
     """The login and the health checks are public; everything else names its schemes."""
     public = {(path, method) for path, method, operation in operations() if operation["security"] == []}
-    assert public == {("/v1/auth/login", "post"), ("/healthz", "get"), ("/readyz", "get")}
+    by_link = ("/v1/auth/invitation", "post")
+    assert public == {("/v1/auth/login", "post"), by_link, ("/healthz", "get"), ("/readyz", "get")}
 
 
 def test_its_statuses_are_those_of_the_interface() -> None:

@@ -37,7 +37,7 @@ async def joined(store: Store, account: Account, email: str, role: AccountRole) 
 
 
 async def test_the_first_user_owns_the_account(store: Store, account: Account) -> None:
-    """Whoever is created with an account is its owner, and needs no second factor."""
+    """The user who is created with an account is its owner, and needs no second factor."""
     (person,) = await store.people.of(account.id)
     assert (person.email, person.account_role, person.role) == ("demo@example.org", OWNER, Role.CUSTOMER)
     assert (person.has_totp, person.last_seen_at) == (False, None)

@@ -146,7 +146,7 @@ def test_an_address_of_another_account_is_refused_clearly(boss: Caller, new_acco
     ],
 )
 def test_a_strange_invitation_is_400(customer: Caller, body: dict[str, Any]) -> None:
-    """Nobody is invited, and nobody becomes an administrator so."""
+    """No invitation is made, and none makes an administrator."""
     error(customer.request("POST", "/v1/users", json=body), 400, "invalid_request")
 
 

@@ -142,7 +142,7 @@ def test_who_has_lost_everything_asks_an_administrator(running: Any, client: Any
 
 @pytest.mark.parametrize("demand", ["admins", "all"])
 def test_the_installation_can_demand_it(tmp_path: Path, demand: str) -> None:
-    """Whoever it is demanded of can, without it, do nothing but turn it on; then everything."""
+    """A user of whom it is demanded can, without it, only turn it on; then everything."""
     with appliance(tmp_path, dashboard=f'require_totp = "{demand}"') as running:
         plain = running.account
         boss = add_account(running.data_dir, "boss", role=Role.ADMIN)
