@@ -68,7 +68,7 @@ DASHBOARD_SECTIONS = (
 )
 # Sections with a page for each item below their own path.
 WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates"})
-ALONE = {"login": "Log in", "invitation": "Set a password"}  # without a session
+SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # without a session
 
 
 class Site(NamedTuple):
@@ -102,7 +102,7 @@ def blueprint(read: Site) -> Blueprint:
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
     frames["people"] = frame("account", "People")  # is below Account
-    alone = {name: frame("login", title) for name, title in ALONE.items()}
+    alone = {name: frame("login", title) for name, title in SESSIONLESS_PAGES.items()}
     lost = frame("", "Nothing here")
 
     @routes.get("/")

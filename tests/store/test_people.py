@@ -221,7 +221,7 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
     clock.now += RESET_LIFETIME
     assert await store.people.use_link(token, "newest") is None
     with refusal(Code.NOT_FOUND):
-        await store.people.reset("usr_nobody")
+        await store.people.reset("usr_unknown")
 
 
 async def test_a_deleted_account_has_no_people(store: Store, account: Account) -> None:

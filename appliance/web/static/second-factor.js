@@ -3,6 +3,7 @@ import { del, get, post } from "./api.js";
 import { h, toast } from "./dom.js";
 import { dialog, form } from "./form.js";
 import { badge, button, copyButton, facts } from "./pieces.js";
+import { qr } from "./qr.js";
 import { when } from "./time.js";
 
 const CODE = { name: "code", label: "Code", required: true, autocomplete: "one-time-code", maxlength: 64 };
@@ -59,7 +60,8 @@ function enrolment(page, place, { secret, uri }) {
 	return h(
 		"div",
 		{ class: "card stack" },
-		h("p", null, "Add this key to an authenticator app (time-based), then type the code that it shows."),
+		h("p", null, "Scan this with an authenticator app, or type the key into it. Then type the code that it shows."),
+		qr(uri, "The key as a QR code"),
 		facts([
 			[
 				"Key",

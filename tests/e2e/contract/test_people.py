@@ -271,7 +271,7 @@ def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
     assert admin.request("POST", path, json={"role": "owner"}).json()["role"] == "owner"
     assert admin.request("POST", f"/v1/admin/users/{user_id(boss)}/role", json={"role": "viewer"}).status_code == 200
     error(admin.request("POST", path, json={"role": "developer"}), 409, "conflict")
-    nobody = f"usr_{'0' * 32}"
-    error(admin.request("POST", f"/v1/admin/users/{nobody}/role", json={"role": "owner"}), 404, "not_found")
-    error(admin.request("POST", f"/v1/admin/users/{nobody}/password-reset"), 404, "not_found")
+    unknown = f"usr_{'0' * 32}"
+    error(admin.request("POST", f"/v1/admin/users/{unknown}/role", json={"role": "owner"}), 404, "not_found")
+    error(admin.request("POST", f"/v1/admin/users/{unknown}/password-reset"), 404, "not_found")
     assert admin.using(bearer("x")).get("/v1/users").status_code == 401

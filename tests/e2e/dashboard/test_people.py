@@ -1,5 +1,6 @@
 """People in the browser: an invitation is accepted, a second factor turned on and asked for, and roles seen."""
 
+import subprocess
 import time
 from base64 import b32decode
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 from appliance.keys.totp import code_of
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
+from tests.programs import find, needs, require
 
 RULES = (Path(__file__).parent / "rules.js").read_text()
 NEW_PASSWORD = "a password of her own"
@@ -36,6 +38,14 @@ def shown(browser: Browser, css: str) -> list[str]:
     )
 
 
+def scanned(browser: Browser, directory: Path) -> str:
+    """What a program that others wrote reads from the QR code on the screen."""
+    picture = directory / "code.png"
+    picture.write_bytes(browser.one("//*[name()='svg' and @class='qr']").screenshot_as_png)
+    command = [require("zbar"), "--quiet", "--raw", str(picture)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.removesuffix("\n")
+
+
 def invited(browser: Browser, email: str, role: str) -> str:
     """Invite a person on the page; the link."""
     browser.click("Invite person")
@@ -47,7 +57,7 @@ def invited(browser: Browser, email: str, role: str) -> str:
     return browser.url + link[link.index("/dashboard/") :]  # this program's port is not in its settings
 
 
-def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser) -> None:
+def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path: Path) -> None:
     """From the link to a login with a code; a viewer sees no button that would be refused."""
     account = stage.account()
     email = f"ann-{account.name}@example.org"
@@ -84,9 +94,13 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser) -> None:
     browser.log_in(email, NEW_PASSWORD)
     browser.go("Account")
     browser.click("Turn on")
-    browser.see("authenticator app")
+    browser.one("//*[@data-secret='totp']")
     (secret,) = shown(browser, "[data-secret=totp]")
     raw = b32decode(secret.replace(" ", ""))
+    uri = next(each for each in shown(browser, "main code") if each.startswith("otpauth:"))
+    assert f"secret={secret.replace(' ', '')}" in uri
+    if find("zbar"):
+        assert scanned(browser, tmp_path) == uri
     check_rules(browser, "enrolment")
     browser.fill("Code", code_of(raw, int(time.time()) // 30))
     browser.click("Turn on")
@@ -138,3 +152,25 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
     browser.click("Remove person")
     browser.see("An account needs an owner")
     assert stage.ask(account, "GET", "/v1/users")["users"][0]["role"] == "owner"
+
+
+DRAW = """
+const [text, done] = arguments;
+const src = document.querySelector("script[type=module]").src.replace("main.js", "qr.js");
+import(src).then((module) => {
+    const drawn = module.qr(text, "test");
+    if (drawn) document.querySelector("main").replaceChildren(drawn);
+    done(drawn !== null);
+});
+"""
+
+
+@needs("zbar")
+def test_a_qr_code_of_every_size_is_read(browser: Browser, tmp_path: Path) -> None:
+    """The longest text of each version, and the shortest of the next; one that is too long is not drawn."""
+    browser.open("/dashboard/login")
+    for length in (1, 17, 18, 32, 33, 53, 54, 78, 79, 106, 107, 134, 135, 154, 155, 192, 193, 230, 231, 271):
+        text = "".join("otpauth://totp/ABC234?secret=&issuer"[(at * 7 + length) % 36] for at in range(length))
+        assert browser.driver.execute_async_script(DRAW, text) is True
+        assert scanned(browser, tmp_path) == text, length
+    assert browser.driver.execute_async_script(DRAW, "x" * 272) is False
