@@ -237,6 +237,8 @@ resolvers = ["{dns}"]
 mode = "sandbox"
 [webhooks]
 {webhooks}
+[dashboard]
+{dashboard}
 [retention]
 {retention}
 [limits]
@@ -256,6 +258,7 @@ def appliance(
     smtp_bind: str = '["127.0.0.1:0"]',
     webhooks: str = "",
     retention: str = "",
+    dashboard: str = "",
     dns: str = NO_DNS,
     requests_per_second: int = 0,
     disk: str = 'min_free_disk = "0"',
@@ -282,6 +285,7 @@ def appliance(
             dns=dns,
             webhooks=webhooks,
             retention=retention,
+            dashboard=dashboard,
             requests_per_second=requests_per_second,
             disk=disk,
             store=engines.settings_of(data_dir),

@@ -93,6 +93,14 @@ class RelayTls(StrEnum):
     OFF = "off"
 
 
+class TotpDemand(StrEnum):
+    """Who must have a second factor."""
+
+    NONE = "none"
+    ADMINS = "admins"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table: a key, what a file that omits it gets, what it may hold and what it is for."""
@@ -198,6 +206,15 @@ class HttpSettings:
         size(), "256MiB", "Bytes of bodies in flight, at least max_body, less on a small machine; more is answered 503"
     )
     text_from_html: bool = _key(BOOLEAN, True, "A message sent with html alone gets a text part made from it")
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardSettings:
+    """People who log in."""
+
+    require_totp: TotpDemand = _key(
+        choice(TotpDemand), "none", "Who can do nothing without a second factor but turn it on: none, admins or all"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,6 +443,7 @@ class Config:
     server: ServerSettings
     store: StoreSettings
     http: HttpSettings
+    dashboard: DashboardSettings
     smtp: SmtpSettings
     inbound: InboundSettings
     acme: AcmeSettings

@@ -1,6 +1,7 @@
 """The rules for account names, login addresses, From domains and passwords, for the CLI and the API. No I/O."""
 
 import re
+from urllib.parse import urlencode
 
 from appliance.errors import Refused, invalid
 from appliance.keys import passwords
@@ -23,6 +24,11 @@ def login_email(text: str) -> str:
     if address.spelling != address.text:
         raise invalid("email", "give the address alone, without a name")
     return address.spelling
+
+
+def password_link(base_url: str, email: str, token: str) -> str:
+    """What a person opens to set a password. Browsers send the fragment to no server, so no log has the token."""
+    return f"{base_url}/dashboard/invitation#{urlencode({'token': token, 'email': email})}"
 
 
 def domain_name(text: str) -> str:

@@ -84,10 +84,18 @@ class Scope(StrEnum):
 
 
 class Role(StrEnum):
-    """What a user of the dashboard may do."""
+    """Whether a user of the dashboard administers the installation."""
 
     CUSTOMER = "customer"
     ADMIN = "admin"
+
+
+class AccountRole(StrEnum):
+    """What a user may do in the account: all, all but what concerns its people, or only read."""
+
+    OWNER = "owner"
+    DEVELOPER = "developer"
+    VIEWER = "viewer"
 
 
 class Permission(StrEnum):
@@ -152,8 +160,9 @@ class Principal(Protocol):
 
 _DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
 _PERMISSIONS = {
-    Role.CUSTOMER: _DEVELOPER | {Permission.OWN},
-    Role.ADMIN: frozenset(Permission),
+    AccountRole.OWNER: _DEVELOPER | {Permission.OWN},
+    AccountRole.DEVELOPER: _DEVELOPER,
+    AccountRole.VIEWER: frozenset({Permission.VIEW}),
 }
 
 
@@ -168,10 +177,14 @@ class User:
     role: Role
     password_hash: str
     token_epoch: int
+    account_role: AccountRole = AccountRole.OWNER
+    has_totp: bool = False  # a second factor is in force
+    must_enrol: bool = False  # nothing else may be done before it is
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        return _PERMISSIONS[self.role]
+        in_account = _PERMISSIONS[self.account_role]
+        return in_account | {Permission.ADMINISTER} if self.role is Role.ADMIN else in_account
 
 
 class KeyPrincipal(Struct, frozen=True, gc=False):

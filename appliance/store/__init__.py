@@ -28,12 +28,14 @@ from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
 from appliance.store.messages import KeyTaken, MessageRecords, Messages
+from appliance.store.people import People
 from appliance.store.pools import PoolStates, WarmupStates
 from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
 from appliance.store.queue_control import QueueControl
 from appliance.store.reports import Reports
 from appliance.store.retention import Deletion
 from appliance.store.search_index import SearchIndex
+from appliance.store.second_factors import SecondFactors
 from appliance.store.sessions import Sessions
 from appliance.store.shared_certificates import SharedCertificates
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
@@ -66,7 +68,9 @@ class Store:
         self.shared_certificates = SharedCertificates(engine, outside)
         self.accounts = Accounts(engine, outside)
         self.first_start = FirstStart(engine, outside)
+        self.people = People(engine, outside)
         self.sessions = Sessions(engine, outside)
+        self.second_factors = SecondFactors(engine, outside)
         self.access = Access(engine, outside)
         self.audit = Audit(engine, outside)
         self.domains = Domains(engine, outside)

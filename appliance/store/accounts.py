@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, LedgerEntry, LedgerKind, Role, Scope, User
+from appliance.model.mail import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
+from appliance.store.people import OF_USER
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -20,13 +21,15 @@ MAX_CREDITS = 10**15  # far from the edge of a 64-bit integer, whatever is added
 
 _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES (:id, :name, :credits, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
-_SET_ROLE = """UPDATE users SET role = :role, token_epoch = token_epoch + 1
-    WHERE account_id = :account_id AND role <> :role"""
+# The one whose address stands for the account: of its owners the first. Ids sort by time.
+_FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
+_SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
+    WHERE id = {_FIRST_OWNER.format(account_id=":account_id")} AND role <> :role"""  # noqa: S608
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
-_ACCOUNTS = """SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
-    FROM accounts a JOIN users u ON u.account_id = a.id"""
+_ACCOUNTS = f"""SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
+    FROM accounts a JOIN users u ON u.id = {_FIRST_OWNER.format(account_id="a.id")}"""  # noqa: S608
 _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
     WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
 _MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
@@ -46,14 +49,16 @@ _WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount,
     created_at) VALUES {(?, ?, ?, ?i, ?i, ?, ?, ?i)}""")
 _LEDGER = """SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
     WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most"""
-_USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch
-    FROM users u JOIN accounts a ON a.id = u.account_id"""
+_USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash, u.token_epoch, u.account_role,
+        f.confirmed_at IS NOT NULL
+    FROM users u JOIN accounts a ON a.id = u.account_id LEFT JOIN second_factors f ON f.user_id = u.id"""
 _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
     WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 # What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
 _DELETE_STEPS = (
-    "DELETE FROM sessions WHERE user_id IN (SELECT id FROM users WHERE account_id = :account_id)",
+    *(f"{each} IN (SELECT id FROM users WHERE account_id = :account_id)" for each in OF_USER),  # noqa: S608
+    "DELETE FROM password_links WHERE account_id = :account_id",
     "DELETE FROM users WHERE account_id = :account_id",
     "UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
     "UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
@@ -195,7 +200,7 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def set_role(self, account_id: str, role: Role) -> None:
-        """Give the account's user another role; tokens that were given with the former one end."""
+        """Give the account's first owner another role; tokens that were given with the former one end."""
         await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
@@ -229,7 +234,11 @@ class Accounts(StorePart):
     async def _user(self, where: str, value: str) -> User | None:
         wanted = {"value": value, "now": self.outside.now()}
         row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", wanted))
-        return None if row is None else User(row[0], row[1], row[2], row[3], Role(row[4]), row[5], row[6])
+        if row is None:
+            return None
+        user_id, account_id, name, email, role, password_hash, epoch, account_role, has_totp = row
+        known = (user_id, account_id, name, email, Role(role), password_hash, epoch)
+        return User(*known, AccountRole(account_role), bool(has_totp))
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
         """Change a password, and with it end every session and revoke every token of that user.

@@ -8,7 +8,8 @@ _VALUE = "SELECT value FROM installation WHERE name = :name"
 _ADD = "INSERT INTO installation (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
 _SET = """INSERT INTO installation (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
-_SEALED = "SELECT 1 WHERE EXISTS (SELECT 1 FROM dkim_keys) OR EXISTS (SELECT 1 FROM webhooks)"
+_SEALED = """SELECT 1 WHERE EXISTS (SELECT 1 FROM dkim_keys) OR EXISTS (SELECT 1 FROM webhooks)
+    OR EXISTS (SELECT 1 FROM second_factors)"""
 
 
 class InstallationRecords(StorePart):

@@ -60,6 +60,8 @@ _EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
         (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 _EXPIRED_SESSIONS = """DELETE FROM sessions WHERE id IN
         (SELECT id FROM sessions WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
+_EXPIRED_LINKS = """DELETE FROM password_links WHERE id IN
+        (SELECT id FROM password_links WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
 # A delivery that still waits for its next attempt is never too old.
 _OLD_DELIVERIES = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
         (SELECT webhook_id, id FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since
@@ -83,6 +85,7 @@ _REPORTS = {
 _ANY = (
     "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
+    "SELECT EXISTS (SELECT 1 FROM password_links WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
     "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
     "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
@@ -95,7 +98,8 @@ _OLD_REPORTS = tuple(
 )
 _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
         (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
-_STEPS = (_OLD_AUDIT, _EXPIRED_KEYS, _EXPIRED_SESSIONS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
+_STEPS: tuple[str, ...] = (_OLD_AUDIT, _EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
+_STEPS += (_OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 

@@ -21,7 +21,6 @@ from werkzeug.routing import BaseConverter
 from appliance.config.settings import Config
 from appliance.errors import Code, Refused, invalid
 from appliance.intake.accept import MessageIntake
-from appliance.intake.login_throttle import LoginThrottle
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
@@ -33,8 +32,9 @@ from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
-from appliance.web.auth import Authenticator
+from appliance.web.auth import ENROL_FIRST, Authenticator
 from appliance.web.body import check_content_type, decode_body
+from appliance.web.login_check import LoginCheck
 from appliance.web.operations import HOLDERS, PAGE_LIMIT, Operation, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
@@ -55,7 +55,7 @@ class ApiServices:
     outside: Outside
     auth: Authenticator
     intake: MessageIntake
-    guesses: LoginThrottle
+    logins: LoginCheck
     hashing: PasswordHasher
     cookies: SessionCookies
     signing_keys: SigningKeys
@@ -160,8 +160,11 @@ def check_permission(operation: Operation, principal: Principal) -> None:
     needed = operation.permission
     if needed is not None and needed not in principal.permissions:
         raise Refused(Code.FORBIDDEN, f"{HOLDERS[needed]} may do this.")
-    if operation.people_only and not isinstance(principal, User):
-        raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
+    if not isinstance(principal, User):
+        if operation.people_only:
+            raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
+    elif principal.must_enrol and not (operation.people_only and needed is Permission.VIEW):
+        raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # all but what is about the person itself
 
 
 async def _compressed(response: Response) -> Response:

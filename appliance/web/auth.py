@@ -3,14 +3,16 @@
 import binascii
 import hashlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import pybase64
 
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.config.settings import TotpDemand
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
-from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, User
+from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
@@ -24,6 +26,7 @@ ONLY_TOKENS = (
     " other keys and SMTP credentials do not open it."
 )
 KEY_PREFIX = "ma_"
+ENROL_FIRST = "This needs a second factor, by a rule of this installation: turn it on, on the page of your account."
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class Authenticator:
     tokens: Tokens
     credentials: Credentials
     known: KnownNetworks
+    totp_demand: TotpDemand = TotpDemand.NONE
     # By keyed digest of the header, so that the cache holds no secret.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: TtlCache[bytes, Caller] = field(init=False)
@@ -96,6 +100,14 @@ class Authenticator:
         self.known.note(address)
         return found
 
+    def demands_totp(self, user: User) -> bool:
+        """Whether the installation wants this user to have a second factor."""
+        return self.totp_demand is TotpDemand.ALL or (self.totp_demand is TotpDemand.ADMINS and user.role is Role.ADMIN)
+
+    def must_enrol(self, user: User) -> bool:
+        """Whether the user may do nothing else yet."""
+        return not user.has_totp and self.demands_totp(user)
+
     async def _look_up(self, authorization: bytes) -> Caller | None:
         scheme, secret = _split(authorization)
         if scheme == "basic":
@@ -107,7 +119,13 @@ class Authenticator:
         if secret.startswith(KEY_PREFIX):
             return await self.store.access.caller_by_key(secret)
         found = await self._user(secret)
-        return None if found is None else await self.store.access.caller_by_account(found[0].account_id)
+        if found is None:
+            return None
+        if found[0].must_enrol:
+            raise Refused(Code.FORBIDDEN, ENROL_FIRST)
+        caller = await self.store.access.caller_by_account(found[0].account_id)
+        may_send = Permission.DEVELOP in found[0].permissions
+        return None if caller is None else msgspec.structs.replace(caller, may_send=may_send)
 
     async def _user(self, token: str) -> tuple[User, Claims] | None:
         claims = self.tokens.read(token)
@@ -116,7 +134,7 @@ class Authenticator:
             return None
         if (user.id, user.token_epoch, user.account_id) != (claims.user_id, claims.epoch, claims.account_id):
             return None
-        return user, claims
+        return replace(user, must_enrol=self.must_enrol(user)), claims
 
 
 def _split(authorization: bytes) -> tuple[str, str]:

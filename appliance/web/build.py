@@ -9,6 +9,7 @@ from appliance.intake.accept import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import PasswordHasher
+from appliance.keys.totp import TotpSecrets
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.outside import Outside
 from appliance.store import Store
@@ -18,6 +19,7 @@ from appliance.web.app import ApiServices, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.body import BodyBudgets
 from appliance.web.edge import Edge
+from appliance.web.login_check import LoginCheck
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
 
@@ -32,15 +34,18 @@ def build(
     check_webhook_url: Callable[[str], Awaitable[str | None]],
 ) -> Edge:
     intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), outside)
-    auth = Authenticator(store, outside, tokens, intake_services.credentials, intake_services.known)
+    auth = Authenticator(
+        store, outside, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
+    )
+    hashing = PasswordHasher()
     services = ApiServices(
         config=config,
         store=store,
         outside=outside,
         auth=auth,
         intake=intake,
-        guesses=intake_services.guesses,
-        hashing=PasswordHasher(),
+        logins=LoginCheck(store, intake_services.guesses, hashing, TotpSecrets(key, outside)),
+        hashing=hashing,
         cookies=SessionCookies(derive(key, "dashboard cookies"), config.http.base_url),
         signing_keys=SigningKeys(store, outside, key),
         webhook_secrets=WebhookSecrets(key, outside),

@@ -50,6 +50,7 @@ from appliance.web.http1 import Peer
 from appliance.web.message_json import idempotency_key, message_json
 
 V1_BODY = 64 * 1024  # bytes
+UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
 
 AsgiSend = Callable[[Any], Awaitable[None]]
@@ -137,7 +138,7 @@ class Edge:
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if not caller.may_send:
-            raise Refused(Code.FORBIDDEN, "This API key may only read: its scope is read. Send with another one.")
+            raise Refused(Code.FORBIDDEN, "With this login or key you may only read, not send.")
         if self.stopping.is_set():
             text = "The server is shutting down. Retry in a moment with the same key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
@@ -190,7 +191,7 @@ class Edge:
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
         check_encoding(headers.get(b"content-encoding"))
-        if exchange.expects_body and scope["path"] != "/v1/auth/login":
+        if exchange.expects_body and scope["path"] not in UNAUTHENTICATED_BODIES:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)

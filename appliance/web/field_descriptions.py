@@ -9,7 +9,9 @@ from typing import Any
 FIELD_DESCRIPTIONS = {
     "accepted_request_id": "The `request_id` of the request that the message came with.",
     "account": "The account that the token belongs to.",
+    "account_role": "What the user may do in the account: `owner`, `developer` or `viewer`.",
     "accounts": "The accounts of the page, sorted by name.",
+    "admin": "Whether the user administers the installation.",
     "address": "The suppressed address, in lower case and with its domain in A-labels.",
     "action": "What was done, such as `api_key.created`.",
     "actor": "Who did it: the address of a user, the id of an API key, or the name of the system's user.",
@@ -69,6 +71,7 @@ FIELD_DESCRIPTIONS = {
     "ended": "How many sessions were ended.",
     "entries": "The changes of the page, newest first.",
     "envelope_from": "The sender on the SMTP envelope.",
+    "enabled_at": "Since when; null if it is off.",
     "error": "What is wrong, in words for people; it begins with the name of the field if one is at fault.",
     "event_id": "The `id` of the event in the posted body; retries and replays share it.",
     "events": "The types of event that are posted.",
@@ -113,6 +116,8 @@ FIELD_DESCRIPTIONS = {
     "origin": "What put the address on the list; an address that is listed again keeps its first.",
     "pending": "True for the record of a new key, which signs once DNS shows all new ones; the old signs till then.",
     "new_password": "The new password: at least 8 characters, at most 1,024 bytes.",
+    "invitations": "The invitations that are open, the oldest first.",
+    "last_seen_at": "When a session of the user was renewed last; null if none goes on.",
     "next": "Where the following page begins; null on the last page.",
     "next_at": "When more mail may be sent; null if it may now.",
     "next_attempt_at": "When the next attempt is due; null if there is none.",
@@ -122,6 +127,8 @@ FIELD_DESCRIPTIONS = {
     "oldest_at": "When the oldest waiting message was accepted; null if none waits.",
     "p95_ms": "Milliseconds from acceptance within which 95 % of the deliveries were done; null if there were none.",
     "password": "The password.",
+    "recovery_codes": "Ten codes, each good once in place of a code of the app.",
+    "recovery_codes_left": "How many recovery codes were not used yet.",
     "paused": "Since when and why all mail is paused; null if it is not.",
     "per_hour": "Recipients the address may send to in an hour at this stage.",
     "pool": "The provider pool; null while the domain has not been looked up.",
@@ -188,6 +195,8 @@ FIELD_DESCRIPTIONS = {
     "tls": "TLS version, cipher, and by what it was verified: DANE, MTA-STS, PKIX, or not; null without TLS.",
     "to": "The recipient.",
     "token": "The token, to be sent as `Authorization: Bearer <token>`.",
+    "totp": "Whether the user has a second factor.",
+    "totp_required": "Whether the user can do nothing before a second factor is on.",
     "token_type": "Always `Bearer`.",
     "totals": "The whole period together.",
     "trigger": "Why it is posted: `event`, `ping` or `replay`.",
@@ -195,8 +204,10 @@ FIELD_DESCRIPTIONS = {
     "type": "The type of the event.",
     "unsubscribe": "Messages with it get a link to unsubscribe by one click.",
     "updated_at": "When it was last changed.",
+    "uri": "The secret for an authenticator app, as a QR code holds it.",
     "url": "Where events are posted.",
     "used": "Recipients sent to in the current hour.",
+    "users": "The users, the first one first.",
     "user_agent": "What the client called itself in `User-Agent`.",
     "username": "The username for SMTP and HTTP Basic.",
     "value": "The value to publish.",
@@ -214,6 +225,8 @@ _RECIPIENT = "`queued`, `deferred` (tried, and will be tried again), `delivered`
 _DOMAIN = "`pending` (not proven), `verified` (proven by DNS) or `allowed` (registered by the operator)."
 _ALWAYS_NULL = "Always null: there is one page."
 _OWN_NAME = "A name of your choice: one line of at most 64 characters."
+_INVITED = "The address to log in with. Upper and lower case are the same."
+_ACCOUNT_ROLE = "`owner` (everything), `developer` (everything but people) or `viewer` (reads only)."
 _ACCOUNT_NAME = "The name of the account."
 _KEY_LIMITS = {
     "domain": "The only domain that the key may send from; null for every domain of the account.",
@@ -222,6 +235,11 @@ _KEY_LIMITS = {
 _LOGIN = "The address the user logs in with. Upper and lower case are the same."
 
 SCHEMA_FIELD_DESCRIPTIONS = {
+    "AcceptanceRequest": {
+        "token": "The token of the link, behind `token=`.",
+        "password": "At least 8 characters, at most 1,024 bytes.",
+    },
+    "AcceptedAnswer": {"email": _LOGIN},
     "AccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "ApiKeyObject": {"id": "The key's id, `key_…`.", "name": _OWN_NAME, **_KEY_LIMITS},
     "ApiKeyRequest": {"name": _OWN_NAME, **_KEY_LIMITS},
@@ -323,6 +341,8 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     },
     "HeaderObject": {"name": "The name of the header field.", "value": "Its value, decoded."},
     "HealthAnswer": {"status": "`ok` if the process is alive (`/healthz`), `ready` if it can store mail (`/readyz`)."},
+    "InvitationObject": {"id": "The invitation's id, `inv_…`.", "email": _INVITED, "role": _ACCOUNT_ROLE},
+    "InvitationRequest": {"email": _INVITED, "role": _ACCOUNT_ROLE},
     "LedgerEntryObject": {"id": "The entry's id, `led_…`."},
     "LateBounceObject": {
         "at": "When it came.",
@@ -339,7 +359,10 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "outcome": "The same in one word more: `suppressed` for a bounce that was never tried, `cancelled` for what was"
         " given up.",
     },
-    "LoginRequest": {"email": _LOGIN},
+    "LoginRequest": {
+        "email": _LOGIN,
+        "code": "A code of the second factor, or a recovery code; needed where it is on.",
+    },
     "ManagedAccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
     "NewAccountRequest": {
         "name": "The name: 1 to 64 letters, digits, dots, underscores and hyphens, the first a letter or digit.",
@@ -373,6 +396,12 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "reason": "Why, in one line of 1 to 200 characters. Accounts with mail for the pool are shown it."
     },
     "PoolHeldAnswer": {"reason": "Why the pool is held; null if it is not.", "pool": "The name of the pool."},
+    "PasswordLinkAnswer": {
+        "id": "The link's id, `inv_…`.",
+        "email": "The address that logs in with the password.",
+        "role": _ACCOUNT_ROLE,
+        "link": "What the person opens to set the password. It is shown only here.",
+    },
     "QueueAnswer": {"next": _ALWAYS_NULL},
     "Receipt": {
         "status": "Always `queued`.",
@@ -435,6 +464,13 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "html": "The HTML body.",
         "template": "The alias of a template; not together with `text` or `html`.",
     },
+    "TotpAnswer": {"enabled": "Whether it is on.", "required": "Whether the installation demands it of this user."},
+    "TotpConfirmRequest": {"code": "The current code of the app."},
+    "TotpRemovalRequest": {
+        "password": "The current password.",
+        "code": "The current code of the app, or a recovery code.",
+    },
+    "TotpSecretAnswer": {"secret": "The secret in Base32, to be typed into an app."},
     "TimelineObject": {"id": "The recipient's id, `rcp_…`.", "email": "The bare address.", "status": _RECIPIENT},
     "TlsDayObject": {
         "start": "When the day begins.",
@@ -468,6 +504,9 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "text": "What is wrong and what to do, in words.",
         "subject": "The domain, the pool or the URL it is about; null if it is about none.",
     },
+    "UserObject": {"id": "The user's id, `usr_…`.", "email": _LOGIN, "role": _ACCOUNT_ROLE},
+    "UserRoleRequest": {"role": _ACCOUNT_ROLE},
+    "UsersAnswer": {"next": _ALWAYS_NULL},
     "WebhookAnswer": {"webhook": "The webhook; null if the account has none."},
     "WebhookEvent": {
         "id": "The event's id, `evt_…`; retries and replays share it.",

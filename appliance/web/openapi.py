@@ -32,7 +32,9 @@ from appliance.web.api.send_test import SendTestRoutes
 from appliance.web.api.stats import StatsRoutes
 from appliance.web.api.suppressions import SuppressionRoutes
 from appliance.web.api.templates import TemplateRoutes
+from appliance.web.api.totp import TotpRoutes
 from appliance.web.api.unsubscribe_tags import UnsubscribeTagRoutes
+from appliance.web.api.users import AdminUserRoutes, UserRoutes
 from appliance.web.api.webhook import WebhookRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import HealthRoutes, Routes
@@ -62,6 +64,7 @@ class _Tag:
 _TAGS = (
     _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
+    _Tag("People", "The users of the account, their roles and second factors.", (UserRoutes, TotpRoutes)),
     _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
     _Tag("Audit", "Who changed what in the account, when and from where.", (AuditRoutes,)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
@@ -74,7 +77,7 @@ _TAGS = (
     _Tag(
         "Administration",
         "All accounts, the queue and the nodes; for administrators.",
-        (AdminAccountRoutes, AdminQueueRoutes, AdminNodeRoutes),
+        (AdminAccountRoutes, AdminUserRoutes, AdminQueueRoutes, AdminNodeRoutes),
     ),
     _Tag("Health", "For monitoring and load balancers.", (HealthRoutes,)),
 )

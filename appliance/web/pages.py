@@ -76,7 +76,7 @@ DASHBOARD_SECTIONS = (
 )
 # Sections with a page for each item below their own path.
 WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates"})
-LOGIN = "login"
+SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # without a session
 
 
 class Site(NamedTuple):
@@ -110,7 +110,9 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
         return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
-    login, lost = frame(LOGIN, "Log in"), frame("", "Nothing here")
+    frames["people"] = frame("account", "People")  # is below Account
+    alone = {name: frame("login", title) for name, title in SESSIONLESS_PAGES.items()}
+    lost = frame("", "Nothing here")
 
     @routes.get("/")
     async def root() -> Response:
@@ -140,8 +142,8 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get(f"{DASHBOARD_ROOT}/<name>")
     @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")
     async def page(name: str, below: str = "") -> Response:
-        if name == LOGIN and not below:
-            return _page(login, PAGE_POLICY)
+        if name in alone and not below:
+            return _page(alone[name], PAGE_POLICY)
         if name in frames and name != "overview" and (not below or name in WITH_PAGES_BELOW):
             return _page(frames[name], PAGE_POLICY)
         return _page(lost, PAGE_POLICY, 404)

@@ -2,10 +2,13 @@
 
 import json
 import re
+import time
 import uuid
+from base64 import b32decode
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import jsonschema_rs
@@ -15,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
+from appliance.keys.totp import code_of
 from appliance.model.mail import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.web.openapi import document
@@ -98,6 +102,12 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         body |= {"email": running.account.email, "password": PASSWORD}
     elif case.path == "/v1/auth/password":
         body |= {"current_password": PASSWORD, "new_password": PASSWORD}
+    elif case.path == "/v1/users":
+        body["email"] = f"{uuid.uuid4().hex}@example.org"
+    elif case.path == "/v1/auth/invitation":
+        body["token"] = new_link(running)
+    elif case.path == "/v1/account/totp/confirm":
+        body["code"] = "123456"  # of a user for whom none was begun: 409
     elif case.path == "/v1/templates/{alias}":
         body.setdefault("text", "t")
     elif case.path == "/v1/suppressions":
@@ -151,7 +161,7 @@ def test_every_answer_is_described(
     case: schemathesis.Case[Any], running: Running, fickle: Running, customer: dict[str, str], admin: dict[str, str]
 ) -> None:
     """For data that fits the description and data that does not: no 5xx, and no undescribed status, header or body."""
-    if case.path in ("/v1/auth/logout", "/v1/auth/password", "/v1/auth/sessions"):
+    if case.path in ("/v1/auth/logout", "/v1/auth/password", "/v1/auth/sessions", "/v1/account/totp"):
         headers = fickle.login()
     elif case.path.startswith("/v1/admin"):
         headers = admin
@@ -177,6 +187,7 @@ def test_every_success_is_described(
     check(running, "POST", "/v1/auth/logout", fickle.login())
     passwords = {"current_password": PASSWORD, "new_password": PASSWORD}
     check(running, "POST", "/v1/auth/password", fickle.login(), passwords)
+    check_people(running, fickle, customer, admin)
     check(running, "PUT", "/v1/templates/a", customer, {"text": "t"})
     check(running, "GET", "/v1/templates/a", customer)
     check(running, "GET", "/v1/templates/a/versions", customer)
@@ -212,6 +223,39 @@ def account_with_a_webhook(running: Running) -> dict[str, str]:
     with running.client(headers=authorization) as client:
         client.put("/v1/webhook", json=WEBHOOK).raise_for_status()
     return authorization
+
+
+def new_link(running: Running) -> str:
+    """The token of a new invitation to the account."""
+    with running.client(headers=running.login()) as client:
+        wanted = {"email": f"{uuid.uuid4().hex}@example.org", "role": "viewer"}
+        made = client.post("/v1/users", json=wanted)
+    return str(dict(parse_qsl(urlsplit(made.raise_for_status().json()["link"]).fragment))["token"])
+
+
+def check_people(running: Running, fickle: Running, customer: dict[str, str], admin: dict[str, str]) -> None:
+    """One success of everything about people and second factors."""
+    made = check(running, "POST", "/v1/users", customer, {"email": "ann@example.org", "role": "viewer"}).json()
+    token = dict(parse_qsl(urlsplit(made["link"]).fragment))["token"]
+    check(running, "POST", "/v1/auth/invitation", {}, {"token": token, "password": PASSWORD})
+    users = check(running, "GET", "/v1/users", customer).json()["users"]
+    ann = next(user["id"] for user in users if user["email"] == "ann@example.org")
+    check(running, "POST", f"/v1/users/{ann}/role", customer, {"role": "developer"})
+    check(running, "GET", f"/v1/admin/accounts/{running.account.account_id}/users", admin)
+    check(running, "POST", f"/v1/admin/users/{ann}/role", admin, {"role": "viewer"})
+    check(running, "POST", f"/v1/admin/users/{ann}/password-reset", admin)
+    check(running, "DELETE", f"/v1/users/{ann}", customer)
+    mine = fickle.login()
+    (user,) = check(running, "GET", "/v1/users", mine).json()["users"]
+    for remove in (f"/v1/admin/users/{user['id']}/totp", "/v1/account/totp"):
+        secret = check(running, "POST", "/v1/account/totp", mine).json()["secret"]
+        code = code_of(b32decode(secret), int(time.time()) // 30)
+        codes = check(running, "POST", "/v1/account/totp/confirm", mine, {"code": code}).json()["recovery_codes"]
+        check(running, "GET", "/v1/account/totp", mine)
+        if "admin" in remove:
+            check(running, "DELETE", remove, admin)
+        else:
+            check(running, "DELETE", remove, mine, {"password": PASSWORD, "code": codes[0]})
 
 
 def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, str]) -> None:
@@ -404,7 +448,8 @@ def test_its_operations_have_names_of_their_own() -> None:
 def test_what_needs_no_credential_says_so() -> None:
     """The login and the health checks are public; everything else names its schemes."""
     public = {(path, method) for path, method, operation in operations() if operation["security"] == []}
-    assert public == {("/v1/auth/login", "post"), ("/healthz", "get"), ("/readyz", "get")}
+    by_link = ("/v1/auth/invitation", "post")
+    assert public == {("/v1/auth/login", "post"), by_link, ("/healthz", "get"), ("/readyz", "get")}
 
 
 def test_its_statuses_are_those_of_the_interface() -> None:

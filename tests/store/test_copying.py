@@ -35,6 +35,7 @@ ROWS = 20  # of each table
 # Values that the schema demands; all others are made of the column's name.
 WORDS = {
     "role": "admin",
+    "account_role": "owner",
     "status": "failed",
     "billing_status": "settled",
     "algorithm": "rsa",

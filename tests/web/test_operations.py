@@ -1,7 +1,7 @@
 """Operations: one declaration registers the method that answers, describes it, and has its caller authenticated."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -9,8 +9,8 @@ import pytest
 from quart import Response
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Permission, Role, User
-from appliance.web.app import create_app
+from appliance.model.mail import AccountRole, Permission, Role, User
+from appliance.web.app import check_permission, create_app
 from appliance.web.openapi import ROUTES
 from appliance.web.operations import HOLDERS, Operation, for_admins, for_customers, for_people, operations_of
 
@@ -122,6 +122,7 @@ def test_operations_that_need_no_permission_are_few() -> None:
     assert {operation.name for *_, operation in EVERY if operation.permission is None} == {
         "POST /v1/auth/login",
         "POST /v1/auth/refresh",
+        "POST /v1/auth/invitation",
         "GET /healthz",
         "GET /readyz",
     }
@@ -141,7 +142,7 @@ async def test_every_operation_refuses_a_principal_without_its_permission(
 
 @pytest.mark.parametrize(
     ("routes", "name", "operation"),
-    [each for each in UNDER_LOGIN if "/auth/" in each[2].name or "/admin/" in each[2].name],
+    [each for each in UNDER_LOGIN if "/auth/" in each[2].name or "/admin/" in each[2].name or "/totp" in each[2].name],
     ids=lambda each: getattr(each, "name", ""),
 )
 async def test_what_is_about_a_person_or_all_accounts_is_refused_to_programs(
@@ -150,6 +151,37 @@ async def test_what_is_about_a_person_or_all_accounts_is_refused_to_programs(
     """An API key ends no session, changes no password and administers nothing, whatever permissions it has."""
     program: Any = Requests(Program(frozenset(Permission)))
     assert (await called(program, routes, operation))["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
+async def test_a_role_has_its_permissions(routes: type, name: str, operation: Operation) -> None:
+    """An owner is refused nothing but administration, a developer people too, a viewer all that changes anything."""
+    refused_to = {
+        Permission.VIEW: (),
+        Permission.DEVELOP: (AccountRole.VIEWER,),
+        Permission.OWN: (AccountRole.VIEWER, AccountRole.DEVELOPER),
+        Permission.ADMINISTER: tuple(AccountRole),
+    }
+    assert operation.permission is not None
+    for role in refused_to[operation.permission]:
+        user: Any = Requests(replace(person(Role.CUSTOMER), account_role=role))
+        assert (await called(user, routes, operation))["code"] == "forbidden"
+    for role in AccountRole:
+        if role not in refused_to[operation.permission]:
+            check_permission(operation, replace(person(Role.CUSTOMER), account_role=role))
+        if operation.permission is Permission.ADMINISTER:  # an administrator is one in any role
+            check_permission(operation, replace(person(Role.ADMIN), account_role=role))
+
+
+@pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
+async def test_a_user_who_must_enrol_can_do_little_else(routes: type, name: str, operation: Operation) -> None:
+    """Only what is about the person itself: sessions, the password, the second factor."""
+    user = replace(person(Role.ADMIN), must_enrol=True)
+    if operation.path.startswith(("/v1/auth/", "/v1/account/totp")):
+        check_permission(operation, user)
+    else:
+        requests: Any = Requests(user)
+        assert (await called(requests, routes, operation))["code"] == "forbidden"
 
 
 async def called(requests: Any, routes: type, operation: Operation) -> dict[str, Any]:

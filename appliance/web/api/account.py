@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from quart import request
 
-from appliance.model.mail import LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.model.mail import AccountRole, LedgerEntry, LedgerKind, Principal, Role, User
 from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
@@ -38,6 +38,7 @@ class AccountAnswer(msgspec.Struct):
     name: str
     email: str
     role: Role
+    account_role: AccountRole
     credits: int | None
     daily_cap: int | None
     suspended: bool
@@ -92,6 +93,7 @@ class AccountRoutes(Routes):
             account,
             email=by.email if by else account.email,
             role=by.role if by else Role.CUSTOMER,
+            account_role=by.account_role if by else AccountRole.DEVELOPER,
             stored_bytes_limit=intake.quota.bytes(),
             service=service,
             warnings=await warnings_of(account, self.store, intake.free_space),

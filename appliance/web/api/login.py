@@ -6,20 +6,19 @@ A wrong password and an unknown address are answered alike, after the same time.
 from typing import Annotated, Literal
 
 import msgspec
-import trio
 from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import Code, Refused
-from appliance.intake.login_throttle import FAILURE_DELAY
-from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new, hash_password
+from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.dashboard import LoginSession
-from appliance.model.mail import Role, User
+from appliance.model.mail import AccountRole, Role, User
 from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import ApiServices, Routes, actor_of, answer, client_address, refusal, request_id
+from appliance.web.app import Routes, actor_of, answer, client_address, refusal, request_id
+from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier
 from appliance.web.session_cookie import COOKIE_NAME
 
@@ -41,6 +40,7 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
     password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
+    code: Annotated[str, Meta(max_length=64, examples=["123456"])] = ""
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,6 +57,8 @@ class AccountObject(msgspec.Struct):
     name: str
     email: str
     role: Role
+    account_role: AccountRole
+    totp_required: bool
 
 
 class TokenObject(msgspec.Struct):
@@ -88,38 +90,17 @@ def user_agent() -> str:
 
 
 class LoginRoutes(Routes):
-    def __init__(self, services: ApiServices) -> None:
-        super().__init__(services)
-        # The password of an unknown user is checked against this hash, so that the answer takes as long.
-        self._unknown_user_hash = hash_password("unknown user")
-
     def _token_answer(self, user: User, session_id: str) -> Response:
         token, expires_at = self.services.auth.tokens.issue(user, session_id)
-        account = AccountObject(user.account_id, user.account_name, user.email, user.role)
+        must_enrol = self.services.auth.must_enrol(user)
+        shown = (user.account_id, user.account_name, user.email, user.role, user.account_role)
+        account = AccountObject(*shown, must_enrol)
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
     def _with_cookie(self, response: Response, session: LoginSession | None) -> Response:
         cookies, scheme = self.services.cookies, request.scheme
         response.headers["Set-Cookie"] = cookies.clear(scheme) if session is None else cookies.give(session, scheme)
         return response
-
-    async def _is_right(self, email: str, password: str, user: User | None) -> bool:
-        """Whether this is the user's password; it takes as long if there is no such user."""
-        # Counted as a failed login, or refused, before the password is hashed.
-        known = await self.store.sessions.addresses(user.id if user else "")
-        attempt = self.services.guesses.attempt(email, client_address(), known)
-        await trio.sleep(attempt.wait)
-        try:
-            stored = user.password_hash if user else self._unknown_user_hash
-            right = await self.services.hashing.matches(password, stored, site_of(client_address()))
-        except Refused:
-            attempt.withdrawn()
-            raise
-        if user is None or not right:
-            await trio.sleep(FAILURE_DELAY)
-            return False
-        attempt.succeeded()
-        return True
 
     @Operation(
         "POST /v1/auth/login",
@@ -132,11 +113,19 @@ class LoginRoutes(Routes):
         """Get a customer token, good for 12 hours, and a cookie to renew it by.
 
         The token goes into `Authorization: Bearer …` of all other requests under `/v1`. A wrong address and a wrong
-        password are refused alike, after a second.
+        password are refused alike, after a second. Where a second factor is on, a login with the right password and no
+        `code`, or a wrong one, is refused with the header `Second-Factor: required`.
         """
         address, email = client_address(), wanted.email.strip().lower()
         user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
-        if not await self._is_right(email, wanted.password, user) or user is None:
+        logins = self.services.logins
+        try:
+            right = await logins.is_right_with_code(email, wanted.password, wanted.code.strip(), user, address)
+        except SecondFactorNeeded as needed:
+            refused = await refusal(needed)
+            refused.headers[SECOND_FACTOR_HEADER] = "required"
+            return refused
+        if not right or user is None:
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         async with self.store.audit.noting(actor_of(user), "user.logged_in", address, (user.account_id,)):
             session = await self.store.sessions.begin(user, address, user_agent())
@@ -197,7 +186,7 @@ class LoginRoutes(Routes):
     async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
         """Change the password, and with it end every session of the user."""
         new = check_new(wanted.new_password, "new_password")
-        if not await self._is_right(user.email, wanted.current_password, user):
+        if not await self.services.logins.is_right(user.email, wanted.current_password, user, client_address()):
             raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
         new_hash = await self.services.hashing.hashed(new, site_of(client_address()))
         if not await self.store.accounts.set_password(user.id, new_hash, user.token_epoch):

@@ -9,12 +9,13 @@ let whenEnded = () => {};
 
 /** An error response: the API's sentence, its code, the field that the sentence begins with, and the request id. */
 export class ApiError extends Error {
-	constructor(status, body, retryAfter) {
+	constructor(status, body, headers) {
 		super(body.error);
 		this.status = status;
 		this.code = body.code;
 		this.requestId = body.request_id;
-		this.retryAfter = retryAfter;
+		this.retryAfter = Number(headers?.get("Retry-After")) || null;
+		this.secondFactor = headers?.has("Second-Factor");
 		const [, field, rest] = /^([a-z_]+)(?:\[[^\]]*\])?[.\w]*: (.*)$/s.exec(body.error) ?? [];
 		this.field = field;
 		this.detail = rest;
@@ -33,7 +34,7 @@ async function answer(response, as) {
 	} catch {
 		body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
 	}
-	if (!response.ok) throw new ApiError(response.status, body, Number(response.headers.get("Retry-After")) || null);
+	if (!response.ok) throw new ApiError(response.status, body, response.headers);
 	return body;
 }
 
@@ -54,9 +55,7 @@ function keep(given) {
 	return given.account;
 }
 
-export async function login(email, password) {
-	return keep(await answer(await send("POST", "/v1/auth/login", { email, password })));
-}
+export const login = async (values) => keep(await answer(await send("POST", "/v1/auth/login", values)));
 
 // Each cookie is good once. So one window renews at a time, and a request that was begun survives its page.
 function withCookie() {
@@ -110,4 +109,4 @@ export const get = (path, signal) => call("GET", path, undefined, signal);
 export const file = (path, signal) => call("GET", path, undefined, signal, {}, "blob");
 export const post = (path, body, headers) => call("POST", path, body, undefined, headers);
 export const put = (path, body) => call("PUT", path, body);
-export const del = (path) => call("DELETE", path);
+export const del = (path, body) => call("DELETE", path, body);

@@ -5,14 +5,14 @@ import { fragment, h } from "./dom.js";
 const ROOT = "/dashboard";
 const PAGES = [
 	[/^\/dashboard$/, "overview"],
-	[/^\/dashboard\/login$/, "login"],
+	[/^\/dashboard\/people$/, "people", "account"],
 	[/^\/dashboard\/messages$/, "messages"],
 	[/^\/dashboard\/messages\/([^/]+)$/, "message", "messages"],
 	[/^\/dashboard\/domains$/, "domains"],
 	[/^\/dashboard\/domains\/([^/]+)$/, "domain", "domains"],
 	[/^\/dashboard\/templates$/, "templates"],
 	[/^\/dashboard\/templates\/([^/]+)$/, "template", "templates"],
-	[/^\/dashboard\/(feedback|webhook|suppressions|keys|account|admin)$/, null],
+	[/^\/dashboard\/(feedback|webhook|suppressions|keys|account|admin|login|invitation)$/, null],
 ];
 const SLOW = 150; // milliseconds after which a bar shows that something is on its way
 
@@ -35,6 +35,8 @@ function find(pathname) {
 	}
 	return null;
 }
+
+const alone = (place) => ["login", "invitation"].includes(place?.name);
 
 /** What a page is given: where it is, who looks, the end of its stay, and whether the user came by a step back. */
 function context(place, signal, back) {
@@ -88,7 +90,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 		if (!signal.aborted) document.body.classList.remove("slow");
 	}
 	if (signal.aborted || !content) return;
-	document.body.className = place?.name === "login" ? "alone" : "";
+	document.body.className = alone(place) ? "alone" : "";
 	main.replaceChildren(fragment(content));
 	main.dataset.page = place?.name ?? "";
 	mark(place?.section);
@@ -148,7 +150,7 @@ function logInAgain(error) {
 
 async function start() {
 	api.onEnded(logInAgain);
-	if (find(location.pathname)?.name === "login") return show();
+	if (alone(find(location.pathname))) return show();
 	try {
 		entered(await api.resume());
 	} catch (error) {

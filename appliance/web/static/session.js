@@ -4,7 +4,21 @@ import { h } from "./dom.js";
 import { dialog, form } from "./form.js";
 
 /** The form; `entered` is given who has logged in. With an address only the password is left to type. */
-export const loginForm = (entered, email = "") =>
+export function loginForm(entered, email = "") {
+	const place = h("div", null, passwordForm(email, send));
+	async function send(values) {
+		try {
+			await entered(await api.login(values));
+		} catch (error) {
+			if (!error.secondFactor || values.code) throw error;
+			place.replaceChildren(codeForm(values, send, () => place.replaceChildren(passwordForm(values.email, send))));
+			place.querySelector("input").focus();
+		}
+	}
+	return place;
+}
+
+const passwordForm = (email, send) =>
 	form({
 		fields: [
 			{
@@ -26,7 +40,23 @@ export const loginForm = (entered, email = "") =>
 			},
 		],
 		submit: "Log in",
-		send: async (values) => entered(await api.login(values.email, values.password)),
+		send,
+	});
+
+const codeForm = (known, send, back) =>
+	form({
+		fields: [
+			{
+				name: "code",
+				label: "Code of your second factor",
+				required: true,
+				autocomplete: "one-time-code",
+				hint: "Six digits from your authenticator app, or a recovery code.",
+			},
+		],
+		extra: [h("button", { type: "button", onclick: back }, "Back")],
+		submit: "Log in",
+		send: (values) => send({ ...known, ...values }),
 	});
 
 /** Who has logged in again; null if the question was put away. */

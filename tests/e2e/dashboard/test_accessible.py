@@ -28,6 +28,7 @@ PAGES = {
     "suppressions": "/suppressions",
     "keys": "/keys",
     "account": "/account",
+    "people": "/people",
     "admin": "/admin",
     "nothing": "/nothing",
 }
@@ -39,6 +40,7 @@ def owner(stage: Stage) -> Provisioned:
     account = stage.account(role=Role.ADMIN)
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
     stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
+    stage.ask(account, "POST", "/v1/users", {"email": "invited@good.test", "role": "viewer"})
     return account
 
 

@@ -19,7 +19,8 @@ CREATE TABLE users (
     password_hash TEXT COLLATE "C" NOT NULL,
     role TEXT COLLATE "C" NOT NULL CHECK (role IN ('customer', 'admin')),
     token_epoch BIGINT NOT NULL DEFAULT 0,  -- a token of an older epoch is revoked
-    created_at BIGINT NOT NULL
+    created_at BIGINT NOT NULL,
+    account_role TEXT COLLATE "C" NOT NULL DEFAULT 'owner' CHECK (account_role IN ('owner', 'developer', 'viewer'))
 );
 CREATE INDEX users_by_account ON users (account_id);
 
@@ -36,6 +37,37 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_by_user ON sessions (user_id, renewed_at);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
+
+-- A link that sets a password, once: of a user who is invited, or of one who has forgotten it.
+CREATE TABLE password_links (
+    id TEXT COLLATE "C" PRIMARY KEY,
+    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
+    user_id TEXT COLLATE "C" REFERENCES users (id),  -- NULL: an invitation, and the user is created with the password
+    email TEXT COLLATE "C" NOT NULL,  -- lower case
+    account_role TEXT COLLATE "C" NOT NULL CHECK (account_role IN ('owner', 'developer', 'viewer')),
+    token_sha256 BYTEA NOT NULL UNIQUE,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL
+);
+CREATE INDEX password_links_by_account ON password_links (account_id);
+CREATE INDEX password_links_by_user ON password_links (user_id);
+CREATE INDEX password_links_by_expiry ON password_links (expires_at);
+
+-- The second factor of a user (RFC 6238).
+CREATE TABLE second_factors (
+    user_id TEXT COLLATE "C" PRIMARY KEY REFERENCES users (id),
+    secret BYTEA NOT NULL,  -- sealed under the key file
+    created_at BIGINT NOT NULL,
+    confirmed_at BIGINT,  -- NULL: not in force, no code of it was given yet
+    last_step BIGINT NOT NULL  -- of the code that was used last: it and older ones are spent
+);
+
+-- What a user has in place of codes, each good once: then its row goes.
+CREATE TABLE recovery_codes (
+    user_id TEXT COLLATE "C" NOT NULL REFERENCES users (id),
+    code_sha256 BYTEA NOT NULL,
+    PRIMARY KEY (user_id, code_sha256)
+);
 
 CREATE TABLE domains (
     account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),

@@ -4,6 +4,7 @@ import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
+import { secondFactor } from "../second-factor.js";
 import { ports } from "../snippets.js";
 import { ago, bytes, number, when } from "../time.js";
 
@@ -63,7 +64,7 @@ function sessionsTable(page, sessions) {
 			each.current
 				? badge("success", "this one")
 				: button(
-						"End",
+						"End session",
 						async () => {
 							await del(path("/v1/auth/sessions", each.id));
 							await page.reload();
@@ -107,11 +108,18 @@ function passwordForm(page) {
 }
 
 export default async function account(page) {
+	if (page.account.totp_required)
+		return fragment(
+			head("Turn on a second factor", { about: page.account.email }),
+			h("p", { class: "quiet" }, "This installation demands one of you, before anything else can be done."),
+			await secondFactor(page),
+		);
 	const load = loader(page.signal, "/v1/credits", "entries", "before", { limit: 10 });
-	const [mine, first, { sessions }] = await Promise.all([
+	const [mine, first, { sessions }, factor] = await Promise.all([
 		get("/v1/account", page.signal),
 		load(),
 		get("/v1/auth/sessions", page.signal),
+		secondFactor(page),
 	]);
 	const leave = button("Log out", async () => {
 		await post("/v1/auth/logout");
@@ -135,7 +143,11 @@ export default async function account(page) {
 	);
 	const { service } = mine;
 	return fragment(
-		head("Account", { about: mine.email, badge: mine.suspended && badge("failed", "suspended"), actions: [leave] }),
+		head("Account", {
+			about: mine.email,
+			badge: mine.suspended && badge("failed", "suspended"),
+			actions: [h("a", { class: "button", href: "/dashboard/people" }, "People"), leave],
+		}),
 		h(
 			"div",
 			{ class: "card" },
@@ -170,6 +182,7 @@ export default async function account(page) {
 				: h("p", { class: "quiet" }, mine.credits === null ? "No limit, so nothing is counted." : "No changes yet."),
 		),
 		section("Password", h("div", { class: "card" }, passwordForm(page))),
+		section("Second factor", factor),
 		h(
 			"section",
 			null,

@@ -18,7 +18,7 @@ export default async function login(page) {
 		h("p", { class: "quiet" }, "To the mail appliance at ", h("b", null, location.host)),
 		loginForm(async (who) => {
 			page.entered(who);
-			await page.go(next(page.query), { replace: true });
+			await page.go(who.totp_required ? "/dashboard/account" : next(page.query), { replace: true });
 		}),
 		h(
 			"p",

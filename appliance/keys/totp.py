@@ -1,0 +1,88 @@
+"""Time-based one-time passwords (RFC 6238: SHA-1, 6 digits, 30 seconds), their sealed secrets, and recovery codes.
+
+A code is accepted one step early or late, for clocks that differ. That it is good once is for the store to see to.
+"""
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlencode
+
+from appliance.keys.keyfile import derive, seal, unseal
+from appliance.outside import Outside
+from appliance.times import SECOND
+
+TOTP_PURPOSE = "second factors"  # of the key that secrets are sealed with
+TOTP_SECRET_BYTES = 20  # RFC 4226 4, R6
+STEP = 30 * SECOND
+CODE_DIGITS = 6
+STEPS_AROUND = 1  # RFC 6238 5.2
+RECOVERY_CODES = 10
+RECOVERY_BYTES = 10  # 80 bits: nothing to guess, so a plain SHA-256 is enough to store
+
+
+def code_of(secret: bytes, step: int, digits: int = CODE_DIGITS) -> str:
+    """The code of a step (RFC 4226 5.3)."""
+    digest = hmac.digest(secret, step.to_bytes(8, "big"), hashlib.sha1)
+    offset = digest[-1] & 15
+    number = int.from_bytes(digest[offset : offset + 4], "big") & 0x7FFF_FFFF
+    return f"{number % 10**digits:0{digits}}"
+
+
+def step_of(secret: bytes, code: str, now: int) -> int | None:
+    """The step that this is the code of, if that is the current one or next to it; the latest, if several are."""
+    current, found = now // STEP, None
+    for step in range(current - STEPS_AROUND, current + STEPS_AROUND + 1):
+        if hmac.compare_digest(code_of(secret, step).encode(), code.encode()):
+            found = step
+    return found
+
+
+def plain_code(text: str) -> str:
+    """A code or recovery code as it is compared: however it was grouped or cased."""
+    return "".join(text.split()).replace("-", "").lower()
+
+
+def is_totp_code(code: str) -> bool:
+    """Whether a plain code has the form of a TOTP code; else it may be a recovery code."""
+    return len(code) == CODE_DIGITS and code.isascii() and code.isdecimal()
+
+
+def key_uri(secret: str, issuer: str, user: str) -> str:
+    """What authenticator apps read from a QR code."""
+    label = f"{quote(issuer, safe='')}:{quote(user, safe='@')}"
+    given = {"secret": secret, "issuer": issuer, "algorithm": "SHA1", "digits": CODE_DIGITS, "period": STEP // SECOND}
+    return f"otpauth://totp/{label}?{urlencode(given, quote_via=quote)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TotpSecrets:
+    """The secrets of all users; `key` is the installation's."""
+
+    key: bytes = field(repr=False)
+    outside: Outside
+
+    def fresh(self, user_id: str) -> tuple[str, bytes]:
+        """A new secret for a user: as text to show, and sealed to store."""
+        secret = self.outside.token_bytes(TOTP_SECRET_BYTES)
+        sealed = seal(derive(self.key, TOTP_PURPOSE), secret, _context(user_id))
+        return base64.b32encode(secret).decode(), sealed
+
+    def step_of(self, user_id: str, sealed: bytes, code: str) -> int | None:
+        """See the function; raises UnsealError when the secret cannot be read."""
+        secret = unseal(derive(self.key, TOTP_PURPOSE), sealed, _context(user_id))
+        return step_of(secret, code, self.outside.now())
+
+    def recovery_codes(self) -> list[str]:
+        """New ones, as they are shown."""
+        made = []
+        for _ in range(RECOVERY_CODES):
+            text = base64.b32encode(self.outside.token_bytes(RECOVERY_BYTES)).decode().lower()
+            made.append("-".join(text[at : at + 4] for at in range(0, len(text), 4)))
+        return made
+
+
+def _context(user_id: str) -> bytes:
+    """What a sealed secret belongs to: it cannot be moved to another row."""
+    return f"second_factors\0{user_id}\0secret".encode()

@@ -1,0 +1,213 @@
+"""The users of an account and their roles in it, and links to set a password by: invitations and password resets.
+
+Invariants: an account has an owner, whatever changes meet; a link is good once, and only the hash of its token is
+stored; a user who is removed, or whose role or password changes, can do nothing more by an older token.
+"""
+
+import pybase64
+
+from appliance.errors import Code, Refused
+from appliance.model.mail import AccountRole, Role
+from appliance.model.people import PasswordLink, Person
+from appliance.store.access import CREDENTIAL_BYTES, sha256
+from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
+from appliance.times import DAY
+
+INVITATION_LIFETIME = 7 * DAY
+RESET_LIFETIME = DAY  # of a link that sets another password of a user
+PEOPLE_PER_ACCOUNT = 100  # users and open invitations
+
+UNKNOWN_PERSON = "There is no such user in this account."
+LAST_OWNER = "An account needs an owner: make another user an owner first."
+
+_PEOPLE = """SELECT u.id, u.email, u.account_role, u.role, f.confirmed_at IS NOT NULL, u.created_at,
+        (SELECT max(s.renewed_at) FROM sessions s WHERE s.user_id = u.id AND s.expires_at > :now)
+    FROM users u LEFT JOIN second_factors f ON f.user_id = u.id
+    WHERE u.account_id = :account_id"""
+_COUNT = "SELECT count(*) FROM users WHERE account_id = :account_id"
+_OWNERS = "SELECT count(*) FROM users WHERE account_id = :account_id AND account_role = 'owner'"
+_SET_ROLE = """UPDATE users SET account_role = :account_role, token_epoch = token_epoch + 1
+    WHERE id = :user_id AND account_id = :account_id AND account_role <> :account_role"""
+# Only these names of our own columns are put into SQL (S608).
+_LINK = "id, account_id, user_id, email, account_role, created_at, expires_at"
+_INVITATIONS = f"""SELECT {_LINK} FROM password_links
+    WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""  # noqa: S608
+_OPEN = f"SELECT {_LINK} FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now"  # noqa: S608
+_USE = f"DELETE FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now RETURNING {_LINK}"  # noqa: S608
+_ADD_LINK = """INSERT INTO password_links
+        (id, account_id, user_id, email, account_role, token_sha256, created_at, expires_at)
+    VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
+_REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
+_REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
+_WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
+    AND expires_at > :now RETURNING email"""
+_ACCOUNT_OF = "SELECT account_id FROM users WHERE email = :email"
+_FOR_RESET = "SELECT account_id, email, account_role FROM users WHERE id = :user_id"
+_ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, account_role, created_at)
+    VALUES (:id, :account_id, :email, :password_hash, 'customer', :account_role, :now)
+    ON CONFLICT DO NOTHING RETURNING id"""
+_CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
+# What belongs to users, and goes before them.
+OF_USER = tuple(
+    f"DELETE FROM {table} WHERE user_id"  # noqa: S608
+    for table in ("sessions", "password_links", "recovery_codes", "second_factors")
+)
+_END_SESSIONS, *_ = OF_USER
+_REMOVE = "DELETE FROM users WHERE id = :user_id"
+
+
+class People(StorePart):
+    async def of(self, account_id: str) -> list[Person]:
+        """The users, the first one first."""
+        wanted = {"account_id": account_id, "now": self.outside.now()}
+        return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", wanted)
+
+    async def one(self, account_id: str, user_id: str) -> Person:
+        wanted = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
+        found = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", wanted)
+        if found is None:
+            raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
+        return found
+
+    async def set_role(self, account_id: str, user_id: str, role: AccountRole) -> None:
+        """Give a user another role; what its tokens allowed ends."""
+        change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.outside.now()}
+
+        def work(tx: Tx) -> None:
+            _check_is_there(tx, change)
+            run(tx, _SET_ROLE, change)
+            _check_owner(tx, account_id)
+
+        await self.engine.write(work)
+
+    async def remove(self, account_id: str, user_id: str) -> str:
+        """Delete a user with everything of it; its address."""
+        change = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
+
+        def work(tx: Tx) -> str:
+            email = _check_is_there(tx, change)
+            for statement in OF_USER:
+                run(tx, f"{statement} = :user_id", change)
+            run(tx, _REMOVE, change)
+            _check_owner(tx, account_id)
+            return email
+
+        return await self.engine.write(work)
+
+    # ---- links
+
+    async def invitations(self, account_id: str) -> list[PasswordLink]:
+        """Those that are open, the oldest first."""
+        return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.outside.now()})
+
+    async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
+        """A new invitation and its token; an earlier one of that address to this account ends."""
+        now = self.outside.now()
+        row: dict[str, object] = {
+            "id": self.outside.identifier("inv"),
+            "account_id": account_id,
+            "user_id": None,
+            "email": email.lower(),
+        }
+        row |= {"account_role": role.value, "now": now, "expires_at": now + INVITATION_LIFETIME}
+
+        def work(tx: Tx) -> tuple[PasswordLink, str]:
+            taken = one(tx, str, _ACCOUNT_OF, row)
+            if taken is not None:
+                where = "this account already" if taken == account_id else "another account"
+                raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to {where}")
+            run(tx, _REPLACE_INVITATION, row)
+            users = one(tx, int, _COUNT, row) or 0
+            if users + len(rows(tx, _INVITATIONS, row)) >= PEOPLE_PER_ACCOUNT:
+                text = f"An account has at most {PEOPLE_PER_ACCOUNT} users and open invitations: remove one first."
+                raise Refused(Code.CONFLICT, text)
+            return self._add_link(tx, row)
+
+        return await self.engine.write(work)
+
+    async def withdraw(self, account_id: str, invitation_id: str) -> str:
+        """End an invitation; the address it was for."""
+        given = {"account_id": account_id, "id": invitation_id, "now": self.outside.now()}
+        found = await self.engine.change(_WITHDRAW, given)
+        if not found:
+            raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
+        return str(found[0][0])
+
+    async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
+        """A link that sets another password of a user, and its token; an earlier one ends."""
+        now = self.outside.now()
+        row: dict[str, object] = {
+            "id": self.outside.identifier("inv"),
+            "user_id": user_id,
+            "now": now,
+            "expires_at": now + RESET_LIFETIME,
+        }
+
+        def work(tx: Tx) -> tuple[PasswordLink, str]:
+            found = first(tx, _FOR_RESET, row)
+            if found is None:
+                raise Refused(Code.NOT_FOUND, "There is no such user.")
+            run(tx, _REPLACE_RESET, row)
+            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
+
+        return await self.engine.write(work)
+
+    def _add_link(self, tx: Tx, row: Bindings) -> tuple[PasswordLink, str]:
+        token = pybase64.urlsafe_b64encode(self.outside.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
+        stored = {**row, "sha256": sha256(token)}
+        run(tx, _ADD_LINK, stored)
+        link = one(tx, _link, _OPEN, stored)
+        assert link is not None  # noqa: S101 - it was just written
+        return link, token
+
+    async def open_link(self, token: str) -> PasswordLink | None:
+        """The link of a token, as long as it is good."""
+        return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.outside.now()})
+
+    async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
+        """Set the password that a link is for, which ends the link, and every session of the user."""
+        now = self.outside.now()
+        given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
+        new_id = self.outside.identifier("usr")
+
+        def work(tx: Tx) -> PasswordLink | None:
+            link = one(tx, _link, _USE, given)
+            if link is None:
+                return None
+            if link.user_id is not None:
+                run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
+                run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
+                return link
+            named = {"id": new_id, "account_id": link.account_id, "email": link.email}
+            if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
+                text = f"{link.email} logs in to another account by now: ask for an invitation of another address."
+                raise Refused(Code.CONFLICT, text)
+            return link
+
+        return await self.engine.write(work)
+
+
+def _check_is_there(tx: Tx, wanted: Bindings) -> str:
+    """The user's address."""
+    found = one(tx, _person, f"{_PEOPLE} AND u.id = :user_id", wanted)
+    if found is None:
+        raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
+    return found.email
+
+
+def _check_owner(tx: Tx, account_id: str) -> None:
+    """Refuse the change, which is then undone, if it has left the account without an owner."""
+    if not one(tx, int, _OWNERS, {"account_id": account_id}):
+        raise Refused(Code.CONFLICT, LAST_OWNER)
+
+
+def _person(
+    user_id: str, email: str, account_role: str, role: str, has_totp: int, created_at: int, last_seen_at: int | None
+) -> Person:
+    return Person(user_id, email, AccountRole(account_role), Role(role), bool(has_totp), created_at, last_seen_at)
+
+
+def _link(
+    link_id: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int
+) -> PasswordLink:
+    return PasswordLink(link_id, account_id, user_id, email, AccountRole(account_role), *times)

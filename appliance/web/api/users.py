@@ -1,0 +1,250 @@
+"""The people of an account, their roles, and invitations by a link that is shown once: /v1/users.
+
+Administrators see the people of every account, and make links that set another password: /v1/admin/users.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from appliance.errors import Code, Refused
+from appliance.intake import account_rules
+from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.mail import AccountRole, Permission, Role, User
+from appliance.model.people import PasswordLink, Person
+from appliance.net.address_policy import site_of
+from appliance.web.answer import DeletedAnswer, Object, Time, object_from
+from appliance.web.app import Routes, client_address, request_id
+from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier
+
+LINK_REFUSED = "This link is not good any more: it was used, or withdrawn, or it has expired. Ask for a new one."
+NO_USER = "There is no such user."
+
+_USER_ID = identifier("The user's id.", "^usr_[0-9a-f]{32}$")
+_PERSON_ID = identifier("The id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
+
+
+class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an invitation."""
+
+    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["ann@example.com"])]
+    role: AccountRole
+
+
+class UserRoleRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a change of a user's role."""
+
+    role: AccountRole
+
+
+class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body that sets a password by a link."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=100)]
+    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
+
+
+class UserObject(msgspec.Struct):
+    """A user of the account."""
+
+    id: str
+    email: str
+    role: AccountRole
+    admin: bool
+    totp: bool
+    created_at: Time
+    last_seen_at: Time | None
+
+
+class UserAnswer(UserObject):
+    """One user on its own."""
+
+    request_id: str
+
+
+class InvitationObject(msgspec.Struct):
+    """An invitation that was not accepted yet."""
+
+    id: str
+    email: str
+    role: AccountRole
+    created_at: Time
+    expires_at: Time
+
+
+class UsersAnswer(msgspec.Struct):
+    """All people of an account; `next` is always null, for there are at most 100."""
+
+    users: list[UserObject]
+    invitations: list[InvitationObject]
+    next: str | None
+    request_id: str
+
+
+class PasswordLinkAnswer(InvitationObject):
+    """A link that sets a password, once; it is shown only here."""
+
+    link: str
+    request_id: str
+
+
+class AcceptedAnswer(msgspec.Struct):
+    """The password was set: log in with it."""
+
+    email: str
+    request_id: str
+
+
+class _People(Routes):
+    async def _people(self, account_id: str) -> UsersAnswer:
+        users = [_shown(UserObject, each) for each in await self.store.people.of(account_id)]
+        open_ones = [
+            object_from(InvitationObject, each, role=each.account_role)
+            for each in await self.store.people.invitations(account_id)
+        ]
+        return UsersAnswer(users, open_ones, None, request_id())
+
+    async def _user(self, user_id: str) -> User:
+        user = await self.store.accounts.user(user_id)
+        if user is None:
+            raise Refused(Code.NOT_FOUND, NO_USER)
+        return user
+
+    async def _change_role(self, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
+        await self.store.people.set_role(account_id, user_id, role)
+        self.services.auth.forget()
+        return _shown(UserAnswer, await self.store.people.one(account_id, user_id), request_id=request_id())
+
+    def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
+        shown = account_rules.password_link(self.services.config.http.base_url, link.email, token)
+        return object_from(PasswordLinkAnswer, link, role=link.account_role, link=shown, request_id=request_id())
+
+
+class UserRoutes(_People):
+    @for_customers("GET /v1/users", (200, UsersAnswer, "The users and the open invitations."))
+    async def list_users(self, user: User) -> UsersAnswer:
+        """List the people of the account, and the invitations that are open."""
+        return await self._people(user.account_id)
+
+    @for_customers(
+        "POST /v1/users",
+        (201, PasswordLinkAnswer, "The invitation, with its link."),
+        Code.CONFLICT,
+        body=InvitationRequest,
+        permission=Permission.OWN,
+    )
+    async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
+        """Invite a person to the account, with a role.
+
+        The answer has a link, which is shown only here, and which you give to the person: it is good for seven days,
+        and once. Another invitation of the same address replaces it. An address can log in to one account only.
+        """
+        email = account_rules.login_email(body.email)
+        return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
+
+    @for_customers(
+        "POST /v1/users/{id}/role",
+        (200, UserAnswer, "The user as it is now."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        body=UserRoleRequest,
+        parameters=(_USER_ID,),
+        permission=Permission.OWN,
+    )
+    async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
+        """Give a user another role, which counts from the next request on. An account keeps at least one owner."""
+        return await self._change_role(user.account_id, user_id, body.role)
+
+    @for_customers(
+        "DELETE /v1/users/{id}",
+        (200, DeletedAnswer, "Removed."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        parameters=(_PERSON_ID,),
+        permission=Permission.OWN,
+    )
+    async def remove_user(self, user: User, person_id: str) -> DeletedAnswer:
+        """Remove a user from the account, or withdraw an invitation. The sessions of the user end at once."""
+        if person_id.startswith("inv_"):
+            await self.store.people.withdraw(user.account_id, person_id)
+        else:
+            await self.store.people.remove(user.account_id, person_id)
+            self.services.auth.forget()
+        return DeletedAnswer(True, request_id())
+
+    @Operation(
+        "POST /v1/auth/invitation",
+        (200, AcceptedAnswer, "The password is set."),
+        (*WITH_BODY, Code.UNAUTHORIZED, Code.CONFLICT, *ALWAYS),
+        AcceptanceRequest,
+    )
+    async def accept_invitation(self, wanted: AcceptanceRequest) -> AcceptedAnswer:
+        """Accept an invitation, or set another password by a link of an administrator.
+
+        The token is in the link, behind `token=`. A wrong one is refused as a wrong credential is, after a second.
+        """
+        password = check_new(wanted.password)
+        found = await self.store.people.open_link(wanted.token)
+        if found is not None:  # nothing is hashed for a token that is none
+            password_hash = await self.services.hashing.hashed(password, site_of(client_address()))
+            found = await self.store.people.use_link(wanted.token, password_hash)
+        if found is None:
+            refused = await self.services.auth.credentials.wrong_guess(client_address())
+            raise Refused(refused.code, LINK_REFUSED, retry_after=refused.retry_after)
+        self.services.auth.forget()
+        return AcceptedAnswer(found.email, request_id())
+
+
+class AdminUserRoutes(_People):
+    @for_admins(
+        "GET /v1/admin/accounts/{id}/users",
+        (200, UsersAnswer, "The users and the open invitations."),
+        Code.NOT_FOUND,
+        parameters=(identifier("The account's id.", "^acc_[0-9a-f]{32}$"),),
+    )
+    async def list_managed_users(self, _admin: User, account_id: str) -> UsersAnswer:
+        """List the people of an account."""
+        return await self._people((await self.store.accounts.find(account_id)).id)
+
+    @for_admins(
+        "POST /v1/admin/users/{id}/role",
+        (200, UserAnswer, "The user as it is now."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        body=UserRoleRequest,
+        parameters=(_USER_ID,),
+    )
+    async def change_managed_user_role(self, _admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
+        """Give a user of any account another role in it."""
+        return await self._change_role((await self._user(user_id)).account_id, user_id, body.role)
+
+    @for_admins(
+        "POST /v1/admin/users/{id}/password-reset",
+        (201, PasswordLinkAnswer, "The link."),
+        Code.NOT_FOUND,
+        parameters=(_USER_ID,),
+    )
+    async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
+        """Get a link by which a user sets another password; it is good for a day, and once.
+
+        The password so far is good until then. A second factor stays on.
+        """
+        return self._with_link(*await self.store.people.reset(user_id))
+
+    @for_admins(
+        "DELETE /v1/admin/users/{id}/totp",
+        (200, DeletedAnswer, "It is off."),
+        Code.NOT_FOUND,
+        parameters=(_USER_ID,),
+    )
+    async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
+        """Turn off the second factor of a user who has lost the app and the recovery codes."""
+        if not await self.store.second_factors.remove((await self._user(user_id)).id):
+            raise Refused(Code.NOT_FOUND, "This user has no second factor.")
+        return DeletedAnswer(True, request_id())
+
+
+def _shown(kind: type[Object], person: Person, **more: str) -> Object:
+    admin = person.role is Role.ADMIN
+    return object_from(kind, person, role=person.account_role, admin=admin, totp=person.has_totp, **more)

@@ -1,0 +1,138 @@
+// The people of the account: their roles, invitations by a link shown once, and removal.
+import { del, get, post } from "../api.js";
+import { fragment, h, path, toast } from "../dom.js";
+import { confirmed, dialog, form, shownOnce } from "../form.js";
+import { badge, button, head, section, table } from "../pieces.js";
+import { ago, when } from "../time.js";
+
+const ROLES = [
+	["owner", "owner: everything"],
+	["developer", "developer: everything but people"],
+	["viewer", "viewer: reads only"],
+];
+const PEOPLE = [
+	{ title: "Person" },
+	{ title: "Role" },
+	{ title: "Second factor", class: "wide" },
+	{ title: "Last seen", class: "side wide" },
+	{ title: "Since", class: "side wide" },
+];
+const INVITATIONS = [{ title: "Address" }, { title: "Role" }, { title: "Good until", class: "side" }];
+const ACTIONS = { title: "Actions", class: "side" };
+
+const roleField = (value) => ({ name: "role", label: "Role", type: "select", options: ROLES, value });
+const cancel = (close) => [h("button", { type: "button", onclick: close }, "Cancel")];
+
+function changeRole(page, user) {
+	dialog("Change role", (close) => [
+		h("p", { class: "quiet" }, h("bdi", null, user.email)),
+		form({
+			fields: [{ ...roleField(user.role), autofocus: true }],
+			extra: cancel(close),
+			submit: "Change role",
+			async send(values) {
+				await post(path("/v1/users", user.id, "role"), values);
+				close();
+				toast("Role changed. It counts at once.");
+				await page.reload();
+			},
+		}),
+	]);
+}
+
+async function remove(page, each, title, text, label) {
+	if (!(await confirmed(title, text, label))) return;
+	await del(path("/v1/users", each.id));
+	await page.reload();
+}
+
+const actions = (page, user) => [
+	button("Change role", () => changeRole(page, user), "tiny", { "aria-label": `Change the role of ${user.email}` }),
+	" ",
+	button(
+		"Remove",
+		() => remove(page, user, `Remove ${user.email}?`, "Every session of this person ends at once.", "Remove person"),
+		"tiny danger",
+		{ "aria-label": `Remove ${user.email}` },
+	),
+];
+
+const withdraw = (page, each) =>
+	button(
+		"Withdraw",
+		() => remove(page, each, `Withdraw the invitation of ${each.email}?`, "Its link ends at once.", "Withdraw it"),
+		"tiny danger",
+		{ "aria-label": `Withdraw the invitation of ${each.email}` },
+	);
+
+function invite(page, place) {
+	dialog("Invite a person", (close) => [
+		form({
+			fields: [
+				{ name: "email", label: "Email address", type: "email", required: true, autofocus: true },
+				roleField("developer"),
+			],
+			extra: cancel(close),
+			submit: "Create link",
+			async send(values) {
+				const made = await post("/v1/users", values);
+				close();
+				await page.reload();
+				const box = shownOnce(
+					"Give this link to the person",
+					"It is good for seven days, and once. No mail was sent.",
+					[
+						["For", made.email],
+						["Link", made.link],
+					],
+				);
+				document.querySelector(place).prepend(box);
+				box.querySelector("h2").focus();
+			},
+		}),
+	]);
+}
+
+export default async function people(page) {
+	const { users, invitations } = await get("/v1/users", page.signal);
+	const owner = page.account.account_role === "owner";
+	const columns = (some) => (owner ? [...some, ACTIONS] : some);
+	return fragment(
+		head("People", {
+			crumb: { href: "/dashboard/account", title: "Account" },
+			actions: owner ? [button("Invite person", () => invite(page, ".invited"), "primary")] : [],
+		}),
+		h("div", { class: "invited" }),
+		table(
+			"People of the account",
+			columns(PEOPLE),
+			users.map((user) => [
+				[
+					h("bdi", { class: "break" }, user.email),
+					user.email === page.account.email && [" ", badge("success", "you")],
+					user.admin && [" ", badge("queued", "administrator")],
+				],
+				user.role,
+				user.totp ? "on" : "off",
+				user.last_seen_at ? ago(user.last_seen_at) : "–",
+				when(user.created_at),
+				...(owner ? [actions(page, user)] : []),
+			]),
+		),
+		invitations.length > 0 &&
+			section(
+				"Open invitations",
+				table(
+					"Open invitations",
+					columns(INVITATIONS),
+					invitations.map((each) => [
+						h("bdi", { class: "break" }, each.email),
+						each.role,
+						when(each.expires_at),
+						...(owner ? [withdraw(page, each)] : []),
+					]),
+				),
+			),
+		h("p", { class: "quiet small" }, "Owners may do everything, developers everything but this, viewers read."),
+	);
+}

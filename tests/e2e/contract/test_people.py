@@ -1,0 +1,277 @@
+"""People of an account: invitations, the three roles, and what each is refused."""
+
+import uuid
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import httpx
+import pytest
+
+from appliance.model.mail import Permission, Role
+from appliance.store.people import INVITATION_LIFETIME
+from appliance.web.openapi import ROUTES
+from appliance.web.operations import operations_of
+from tests.e2e.contract.conftest import NewAccount
+from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, owner
+from tests.running_appliance import PASSWORD, add_account
+
+OPERATIONS = [
+    operation for routes in ROUTES for _, operation in operations_of(routes) if operation.permission is not None
+]
+MOVE_BACK = "UPDATE password_links SET expires_at = expires_at - :by WHERE email = :email"
+
+
+def someone() -> str:
+    """An address that no other test uses."""
+    return f"{uuid.uuid4().hex[:12]}@example.org"
+
+
+def invited(caller: Caller, email: str, role: str) -> dict[str, Any]:
+    """A new invitation."""
+    made = caller.request("POST", "/v1/users", json={"email": email, "role": role})
+    assert made.status_code == 201, made.text
+    found: dict[str, Any] = made.json()
+    return found
+
+
+def token_of(invitation: dict[str, Any]) -> str:
+    """The token in its link."""
+    return str(dict(parse_qsl(urlsplit(invitation["link"]).fragment))["token"])
+
+
+def accept(caller: Caller, token: str, password: str = PASSWORD) -> httpx.Response:
+    """One POST /v1/auth/invitation."""
+    return caller.client.post("/v1/auth/invitation", json={"token": token, "password": password})
+
+
+def joined(caller: Caller, role: str) -> Caller:
+    """Another user of the account, in this role, logged in."""
+    email = someone()
+    assert accept(caller, token_of(invited(caller, email, role))).status_code == 200
+    return owner(replace(caller, account=replace(caller.account, email=email)))
+
+
+def people(caller: Caller) -> dict[str, dict[str, Any]]:
+    """The users by their addresses."""
+    return {user["email"]: user for user in caller.get("/v1/users").json()["users"]}
+
+
+def user_id(caller: Caller) -> str:
+    """Of the caller."""
+    return str(people(caller)[caller.account.email]["id"])
+
+
+@pytest.fixture
+def boss(new_account: NewAccount) -> Caller:
+    """The owner of a new account."""
+    return owner(new_account())
+
+
+def test_an_invitation_leads_to_a_login(boss: Caller) -> None:
+    """The link is shown once, its token in the fragment; who accepts it logs in with the role it was made for."""
+    email = someone()
+    made = invited(boss, email.upper(), "developer")
+    assert set(made) == {"id", "email", "role", "created_at", "expires_at", "link", "request_id"}
+    assert (made["email"], made["role"]) == (email, "developer")
+    link = urlsplit(made["link"])
+    assert (link.path, link.query) == ("/dashboard/invitation", "")
+    assert dict(parse_qsl(link.fragment)) == {"token": token_of(made), "email": email}
+    (waiting,) = boss.get("/v1/users").json()["invitations"]
+    assert waiting == {key: made[key] for key in ("id", "email", "role", "created_at", "expires_at")}
+    accepted = accept(boss, token_of(made)).json()
+    assert accepted == {"email": email, "request_id": accepted["request_id"]}
+    login = boss.client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}).json()
+    assert (login["account"]["id"], login["account"]["account_role"]) == (boss.account.account_id, "developer")
+    assert login["account"]["totp_required"] is False
+    told = boss.get("/v1/users").json()
+    assert told["invitations"] == []
+    assert [user["role"] for user in told["users"]] == ["owner", "developer"]
+    assert boss.get("/v1/account").json()["account_role"] == "owner"
+    assert token_of(made) not in boss.running.log_file.read_text()
+
+
+def test_an_invitation_is_good_once(boss: Caller) -> None:
+    """Of several who accept it at once one succeeds; the others are told what a wrong token is told."""
+    token = token_of(invited(boss, someone(), "viewer"))
+    answers = at_once(lambda number: accept(boss, token, f"password number {number}"), range(3))
+    assert sorted(answer.status_code for answer in answers) == [200, 401, 401]
+    again, guessed = accept(boss, token), accept(boss, "A" * 43)
+    for answer in (again, guessed):
+        error(answer, 401, "unauthorized")
+    assert again.json()["error"] == guessed.json()["error"]
+
+
+def test_an_invitation_that_has_expired_is_nothing(boss: Caller) -> None:
+    """Seven days later it is neither listed nor accepted."""
+    email = someone()
+    token = token_of(invited(boss, email, "viewer"))
+    moved = {"by": INVITATION_LIFETIME, "email": email}
+    change(boss.running.data_dir, lambda store: store.engine.change(MOVE_BACK, moved))
+    assert boss.get("/v1/users").json()["invitations"] == []
+    error(accept(boss, token), 401, "unauthorized")
+    error(boss.client.post("/v1/auth/login", json={"email": email, "password": PASSWORD}), 401, "unauthorized")
+
+
+def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
+    """By an owner of the same account; then it is nothing."""
+    made = invited(boss, someone(), "viewer")
+    error(customer.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
+    assert boss.request("DELETE", f"/v1/users/{made['id']}").json()["deleted"] is True
+    error(accept(boss, token_of(made)), 401, "unauthorized")
+    error(boss.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
+
+
+def test_an_address_of_another_account_is_refused_clearly(boss: Caller, new_account: NewAccount) -> None:
+    """When it is invited, and also when it was taken after that."""
+    body = {"email": boss.account.email, "role": "viewer"}
+    other = owner(new_account())
+    assert "another account" in error(other.request("POST", "/v1/users", json=body), 409, "conflict")
+    assert "this account" in error(boss.request("POST", "/v1/users", json=body), 409, "conflict")
+    email = someone()
+    here, there = (token_of(invited(each, email, "viewer")) for each in (boss, other))
+    assert accept(other, there).status_code == 200
+    assert email in error(accept(boss, here), 409, "conflict")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"email": "ann@example.org"},
+        {"email": "ann", "role": "viewer"},
+        {"email": "Ann <ann@example.org>", "role": "viewer"},
+        {"email": "ann@example.org", "role": "admin"},
+        {"email": "ann@example.org", "role": "viewer", "password": "x"},
+    ],
+)
+def test_a_strange_invitation_is_400(customer: Caller, body: dict[str, Any]) -> None:
+    """No invitation is made, and none makes an administrator."""
+    error(customer.request("POST", "/v1/users", json=body), 400, "invalid_request")
+
+
+def test_a_weak_password_keeps_the_invitation(boss: Caller) -> None:
+    """It is refused as in a password change, and the link is still good."""
+    token = token_of(invited(boss, someone(), "viewer"))
+    error(accept(boss, token, "short"), 400, "invalid_request")
+    assert accept(boss, token).status_code == 200
+
+
+# ---- roles
+
+
+@pytest.mark.parametrize("role", ["viewer", "developer", "owner"])
+def test_what_a_role_may_not_is_403(new_account: NewAccount, role: str) -> None:
+    """Every operation of the API is asked: what the role lacks is refused, and nothing else is."""
+    user = joined(owner(new_account()), role)
+    allowed = {Permission.VIEW} | ({Permission.DEVELOP} if role != "viewer" else set())
+    allowed |= {Permission.OWN} if role == "owner" else set()
+    for operation in OPERATIONS:
+        path = operation.path.replace("{", "").replace("}", "")
+        ends_it = operation.method != "GET" and ("/auth/" in path or "/totp" in path)
+        if operation.permission in allowed and (ends_it or operation.method != "GET"):
+            continue  # it would be done; the tests of each operation have it
+        given: Any = {"json": {}} if operation.body is not None else {}
+        answer = user.request(operation.method, path, **given)
+        if operation.permission in allowed:
+            assert answer.status_code != 403, operation.name
+        else:
+            error(answer, 403, "forbidden")
+
+
+def test_a_viewer_reads_mail_and_sends_none(new_account: NewAccount) -> None:
+    """`POST /emails` with the token is 403; `GET /emails/{id}` is what it was."""
+    caller = new_account()
+    sent = caller.send()["id"]
+    boss = owner(caller)
+    viewer, developer = joined(boss, "viewer"), joined(boss, "developer")
+    error(viewer.post(message()), 403, "forbidden")
+    assert viewer.read(sent)["id"] == sent
+    assert developer.post(message()).status_code == 202
+
+
+def test_another_role_counts_at_once(boss: Caller) -> None:
+    """The token of before ends; one that is renewed by the session has the new role."""
+    user = joined(boss, "developer")
+    cookie = boss.client.post("/v1/auth/login", json={"email": user.account.email, "password": PASSWORD})
+    assert cookie.status_code == 200
+    changed = boss.request("POST", f"/v1/users/{user_id(user)}/role", json={"role": "viewer"})
+    assert (changed.status_code, changed.json()["role"]) == (200, "viewer")
+    error(user.request("PUT", "/v1/templates/a", json={"text": "t"}), 401, "unauthorized")
+    error(user.post(message()), 401, "unauthorized")
+    again = owner(user)
+    error(again.request("PUT", "/v1/templates/a", json={"text": "t"}), 403, "forbidden")
+    assert again.get("/v1/templates").status_code == 200
+
+
+def test_a_removed_user_is_out_at_once(boss: Caller, customer: Caller) -> None:
+    """Token, session and login end, and the address may be invited again."""
+    user = joined(boss, "owner")
+    found = user_id(user)
+    error(customer.request("DELETE", f"/v1/users/{found}"), 404, "not_found")
+    assert boss.request("DELETE", f"/v1/users/{found}").json()["deleted"] is True
+    error(user.get("/v1/account"), 401, "unauthorized")
+    error(user.get("/emails/msg_x"), 401, "unauthorized")
+    error(user.login(), 401, "unauthorized")
+    assert set(people(boss)) == {boss.account.email}
+    invited(boss, user.account.email, "viewer")
+
+
+def test_the_last_owner_stays(boss: Caller) -> None:
+    """Neither its own removal nor another role is possible, until there is another owner."""
+    mine = user_id(boss)
+    error(boss.request("DELETE", f"/v1/users/{mine}"), 409, "conflict")
+    error(boss.request("POST", f"/v1/users/{mine}/role", json={"role": "viewer"}), 409, "conflict")
+    other = joined(boss, "owner")
+    targets = [(boss, user_id(other)), (other, mine)]
+    answers = at_once(lambda each: each[0].request("DELETE", f"/v1/users/{each[1]}"), targets)
+    left = [caller for caller in (boss, other) if caller.get("/v1/account").status_code == 200]
+    assert len(left) == 1
+    assert sum(answer.status_code == 200 for answer in answers) == 1
+
+
+def test_other_accounts_people_are_not_found(boss: Caller, customer: Caller) -> None:
+    """Their ids are 404, and nothing of them is listed."""
+    theirs = user_id(boss)
+    error(customer.request("POST", f"/v1/users/{theirs}/role", json={"role": "viewer"}), 404, "not_found")
+    error(customer.request("DELETE", f"/v1/users/{theirs}"), 404, "not_found")
+    assert boss.account.email not in people(customer)
+
+
+# ---- administration
+
+
+@pytest.fixture(scope="module")
+def admin(running: Any, client: Any) -> Caller:
+    """A user who may manage other accounts."""
+    return owner(
+        Caller(running, add_account(running.data_dir, f"admin-{uuid.uuid4().hex[:8]}", role=Role.ADMIN), client, {})
+    )
+
+
+def test_an_administrator_resets_a_password(admin: Caller, boss: Caller) -> None:
+    """By a link like an invitation's: the user's sessions end when it is used, and it is good once."""
+    users = admin.get(f"/v1/admin/accounts/{boss.account.account_id}/users").json()["users"]
+    assert [user["email"] for user in users] == [boss.account.email]
+    made = admin.request("POST", f"/v1/admin/users/{users[0]['id']}/password-reset")
+    assert made.status_code == 201
+    assert boss.get("/v1/users").json()["invitations"] == []
+    assert boss.get("/v1/account").status_code == 200
+    assert accept(boss, token_of(made.json()), "a password for later").status_code == 200
+    error(boss.get("/v1/account"), 401, "unauthorized")
+    error(boss.login(), 401, "unauthorized")
+    assert boss.login("a password for later").status_code == 200
+    error(accept(boss, token_of(made.json())), 401, "unauthorized")
+
+
+def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
+    """Of any user, with the same rule about the last owner."""
+    user = joined(boss, "viewer")
+    path = f"/v1/admin/users/{user_id(user)}/role"
+    assert admin.request("POST", path, json={"role": "owner"}).json()["role"] == "owner"
+    assert admin.request("POST", f"/v1/admin/users/{user_id(boss)}/role", json={"role": "viewer"}).status_code == 200
+    error(admin.request("POST", path, json={"role": "developer"}), 409, "conflict")
+    unknown = f"usr_{'0' * 32}"
+    error(admin.request("POST", f"/v1/admin/users/{unknown}/role", json={"role": "owner"}), 404, "not_found")
+    error(admin.request("POST", f"/v1/admin/users/{unknown}/password-reset"), 404, "not_found")
+    assert admin.using(bearer("x")).get("/v1/users").status_code == 401

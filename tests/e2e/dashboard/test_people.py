@@ -1,0 +1,176 @@
+"""People in the browser: an invitation is accepted, a second factor turned on and asked for, and roles seen."""
+
+import subprocess
+import time
+from base64 import b32decode
+from pathlib import Path
+
+from appliance.keys.totp import code_of
+from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.programs import find, needs, require
+
+RULES = (Path(__file__).parent / "rules.js").read_text()
+NEW_PASSWORD = "a password of her own"
+
+
+def check_rules(browser: Browser, where: str) -> None:
+    """No rule is broken, in light and dark, wide and narrow."""
+    for size in (DESKTOP, PHONE):
+        for theme in ("light", "dark"):
+            browser.size(*size)
+            browser.theme(theme)
+            assert list(browser.script(RULES)) == [], (where, size, theme)
+    browser.size(*DESKTOP)
+    browser.theme("light")
+
+
+def forget(browser: Browser) -> None:
+    """Be a browser without a session."""
+    browser.driver.get(f"{browser.url}/healthz")
+    browser.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
+
+
+def shown(browser: Browser, css: str) -> list[str]:
+    """The texts of these elements."""
+    return list(
+        browser.script("return [...document.querySelectorAll(arguments[0])].map(each => each.textContent)", css)
+    )
+
+
+def scanned(browser: Browser, directory: Path) -> str:
+    """What a program that others wrote reads from the QR code on the screen."""
+    picture = directory / "code.png"
+    picture.write_bytes(browser.one("//*[name()='svg' and @class='qr']").screenshot_as_png)
+    command = [require("zbar"), "--quiet", "--raw", str(picture)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.removesuffix("\n")
+
+
+def invited(browser: Browser, email: str, role: str) -> str:
+    """Invite a person on the page; the link."""
+    browser.click("Invite person")
+    browser.fill("Email address", email)
+    browser.script("document.querySelector('dialog select').value = arguments[0]", role)
+    browser.click("Create link")
+    browser.see("Give this link to the person")
+    (link,) = shown(browser, "[data-secret=Link]")
+    return browser.url + link[link.index("/dashboard/") :]  # this program's port is not in its settings
+
+
+def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path: Path) -> None:
+    """From the link to a login with a code; a viewer sees no button that would be refused."""
+    account = stage.account()
+    email = f"ann-{account.name}@example.org"
+    browser.log_in(account.email)
+    browser.go("Account")
+    browser.click("People")
+    browser.see("owner")
+    link = invited(browser, email, "viewer")
+    browser.see(email, "bdi")
+    check_rules(browser, "people")
+
+    # The person opens the link in a browser without a session, and is in.
+    forget(browser)
+    browser.driver.get(link)
+    browser.see("Set a password", "h1")
+    browser.see(email, "bdi")
+    check_rules(browser, "invitation")
+    browser.fill("New password", NEW_PASSWORD)
+    browser.click("Set password")
+    browser.until(lambda: browser.path() == "/dashboard", "the overview")
+    browser.open("/dashboard/people")
+    browser.see(email, "bdi")
+    assert "Invite person" not in browser.text()
+    assert "Remove" not in browser.text()
+
+    # The link was good once.
+    browser.driver.get(f"{browser.url}/healthz")
+    browser.driver.get(link)
+    browser.fill("New password", NEW_PASSWORD)
+    browser.click("Set password")
+    browser.see("This link is not good any more")
+
+    # A second factor is turned on.
+    browser.log_in(email, NEW_PASSWORD)
+    browser.go("Account")
+    browser.click("Turn on")
+    browser.one("//*[@data-secret='totp']")
+    (secret,) = shown(browser, "[data-secret=totp]")
+    raw = b32decode(secret.replace(" ", ""))
+    uri = next(each for each in shown(browser, "main code") if each.startswith("otpauth:"))
+    assert f"secret={secret.replace(' ', '')}" in uri
+    if find("zbar"):
+        assert scanned(browser, tmp_path) == uri
+    check_rules(browser, "enrolment")
+    browser.fill("Code", code_of(raw, int(time.time()) // 30))
+    browser.click("Turn on")
+    browser.see("Save the recovery codes")
+    codes = shown(browser, "[data-code]")
+    assert len(codes) == 10
+    check_rules(browser, "recovery codes")
+    browser.click("I have saved them")
+    browser.see("10 left")
+
+    # The login asks for a code in a second step; a wrong one is told, and a recovery code is good.
+    forget(browser)
+    browser.open("/dashboard/login")
+    browser.fill("Email address", email)
+    browser.fill("Password", NEW_PASSWORD)
+    browser.click("Log in")
+    check_rules(browser, "code")
+    browser.fill("Code of your second factor", "000000")
+    browser.click("Log in")
+    browser.see("This code is wrong")
+    browser.fill("Code of your second factor", codes[0])
+    browser.click("Log in")
+    browser.until(lambda: browser.path() == "/dashboard", "the overview")
+    browser.open("/dashboard/account")
+    browser.see("9 left")
+    browser.click("Turn off")
+    browser.fill("Password", NEW_PASSWORD)
+    browser.fill("Code", codes[1])
+    browser.script("document.querySelector('dialog button[type=submit]').click()")
+    browser.see("Off. With it a login needs a code")
+
+
+def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) -> None:
+    """An owner does both; the last owner is told why not."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.open("/dashboard/people")
+    email = f"bob-{account.name}@example.org"
+    invited(browser, email, "developer")
+    browser.click(f"Withdraw the invitation of {email}")
+    browser.click("Withdraw it")
+    browser.until(lambda: email not in browser.text(), "no invitation")
+    browser.click(f"Change the role of {account.email}")
+    browser.script("document.querySelector('dialog select').value = 'viewer'")
+    browser.script("document.querySelector('dialog button[type=submit]').click()")
+    browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
+    browser.click("Cancel")
+    browser.click(f"Remove {account.email}")
+    browser.click("Remove person")
+    browser.see("An account needs an owner")
+    assert stage.ask(account, "GET", "/v1/users")["users"][0]["role"] == "owner"
+
+
+DRAW = """
+const [text, done] = arguments;
+const src = document.querySelector("script[type=module]").src.replace("main.js", "qr.js");
+import(src).then((module) => {
+    const drawn = module.qr(text, "test");
+    if (drawn) document.querySelector("main").replaceChildren(drawn);
+    done(drawn !== null);
+});
+"""
+
+
+@needs("zbar")
+def test_a_qr_code_of_every_size_is_read(browser: Browser, tmp_path: Path) -> None:
+    """The longest text of each version, and the shortest of the next; one that is too long is not drawn."""
+    browser.open("/dashboard/login")
+    for length in (1, 17, 18, 32, 33, 53, 54, 78, 79, 106, 107, 134, 135, 154, 155, 192, 193, 230, 231, 271):
+        text = "".join("otpauth://totp/ABC234?secret=&issuer"[(at * 7 + length) % 36] for at in range(length))
+        assert browser.driver.execute_async_script(DRAW, text) is True
+        assert scanned(browser, tmp_path) == text, length
+    assert browser.driver.execute_async_script(DRAW, "x" * 272) is False

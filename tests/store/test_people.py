@@ -1,0 +1,297 @@
+"""People of an account: roles, the owner that is always left, invitations that are good once, and second factors."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.model.mail import Account, AccountRole, Role, User
+from appliance.store import Store
+from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
+from tests.store.samples import HASH, Clock, Database
+
+OWNER, DEVELOPER, VIEWER = AccountRole.OWNER, AccountRole.DEVELOPER, AccountRole.VIEWER
+WHERE = ("192.0.2.1", "curl")
+
+
+def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
+    """The error that a refusal with this code is."""
+    return pytest.RaisesExc(Refused, check=lambda error: error.code is code)
+
+
+async def first_user(store: Store, account: Account) -> User:
+    """The account's first user."""
+    found = await store.accounts.user_by_email(account.email)
+    assert found is not None
+    return found
+
+
+async def joined(store: Store, account: Account, email: str, role: AccountRole) -> User:
+    """A user who has accepted an invitation."""
+    _, token = await store.people.invite(account.id, email, role)
+    assert await store.people.use_link(token, HASH) is not None
+    found = await store.accounts.user_by_email(email)
+    assert found is not None
+    return found
+
+
+async def test_the_first_user_owns_the_account(store: Store, account: Account) -> None:
+    """The user who is created with an account is its owner, and needs no second factor."""
+    (person,) = await store.people.of(account.id)
+    assert (person.email, person.account_role, person.role) == ("demo@example.org", OWNER, Role.CUSTOMER)
+    assert (person.has_totp, person.last_seen_at) == (False, None)
+
+
+async def test_an_invitation_makes_one_user_once(store: Store, account: Account) -> None:
+    """The token creates a user with the role it was made for; the second time it is nothing."""
+    link, token = await store.people.invite(account.id, "Ann@Example.org", VIEWER)
+    assert (link.email, link.account_role, link.user_id) == ("ann@example.org", VIEWER, None)
+    assert link.expires_at - link.created_at == INVITATION_LIFETIME
+    assert await store.people.invitations(account.id) == [link]
+    assert await store.people.open_link(token) == link
+    assert await store.people.use_link(token, HASH) == link
+    assert await store.people.use_link(token, HASH) is None
+    assert await store.people.open_link(token) is None
+    assert await store.people.invitations(account.id) == []
+    user = await store.accounts.user_by_email("ann@example.org")
+    assert user is not None
+    assert (user.account_role, user.role, user.account_id) == (VIEWER, Role.CUSTOMER, account.id)
+    assert (await store.accounts.find(account.id)).email == account.email  # that of its first owner
+    assert len(await store.accounts.all()) == 1
+
+
+async def test_a_token_is_stored_as_its_hash_only(store: Store, account: Account) -> None:
+    """Who reads the database cannot accept an invitation."""
+    _, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    stored = await store.engine.rows("SELECT * FROM password_links", {})
+    assert token not in repr(stored)
+    assert len(token) == 43  # 256 bits
+
+
+async def test_an_invitation_expires(store: Store, account: Account, clock: Clock) -> None:
+    """After seven days it is neither open nor good, and is deleted with what has expired."""
+    _, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    clock.now += INVITATION_LIFETIME
+    assert await store.people.open_link(token) is None
+    assert await store.people.use_link(token, HASH) is None
+    assert await store.people.invitations(account.id) == []
+    assert (await store.deletion.expired(0, 10)).deleted == 1
+    assert await store.engine.rows("SELECT id FROM password_links", {}) == []
+
+
+async def test_a_new_invitation_replaces_the_last(store: Store, account: Account) -> None:
+    """Of two for the same address the later one is good."""
+    _, former = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    _, token = await store.people.invite(account.id, "ann@example.org", DEVELOPER)
+    assert await store.people.use_link(former, HASH) is None
+    link = await store.people.use_link(token, HASH)
+    assert link is not None
+    assert link.account_role is DEVELOPER
+
+
+async def test_an_invitation_can_be_withdrawn(store: Store, account: Account) -> None:
+    """Then its token is nothing; another account cannot do it."""
+    link, token = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    with refusal(Code.NOT_FOUND):
+        await store.people.withdraw("acc_other", link.id)
+    assert await store.people.withdraw(account.id, link.id) == "ann@example.org"
+    assert await store.people.use_link(token, HASH) is None
+    with refusal(Code.NOT_FOUND):
+        await store.people.withdraw(account.id, link.id)
+
+
+async def test_an_address_logs_in_to_one_account(store: Store, account: Account) -> None:
+    """An address that is taken is refused at the invitation, and one that was taken meanwhile at its acceptance."""
+    with refusal(Code.CONFLICT):
+        await store.people.invite(account.id, "demo@example.org", VIEWER)
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    with refusal(Code.CONFLICT):
+        await store.people.invite(account.id, "other@example.org", VIEWER)
+    _, here = await store.people.invite(account.id, "ann@example.org", VIEWER)
+    _, there = await store.people.invite(other.id, "ann@example.org", OWNER)
+    assert await store.people.use_link(there, HASH) is not None
+    with refusal(Code.CONFLICT):
+        await store.people.use_link(here, HASH)
+
+
+async def test_an_account_has_so_many_people(store: Store, account: Account, clock: Clock) -> None:
+    """Users and open invitations together are limited; expired ones do not count."""
+    for number in range(PEOPLE_PER_ACCOUNT - 1):
+        await store.people.invite(account.id, f"user{number}@example.org", VIEWER)
+    with refusal(Code.CONFLICT):
+        await store.people.invite(account.id, "ann@example.org", VIEWER)
+    await store.people.invite(account.id, "user1@example.org", VIEWER)  # takes its own place
+    clock.now += INVITATION_LIFETIME
+    await store.people.invite(account.id, "ann@example.org", VIEWER)
+
+
+async def test_a_new_role_ends_the_tokens_of_the_former(store: Store, account: Account) -> None:
+    """The epoch counts up with a change, and only with one; the session goes on with the new role."""
+    user = await joined(store, account, "ann@example.org", DEVELOPER)
+    session = await store.sessions.begin(user, *WHERE)
+    assert session is not None
+    await store.people.set_role(account.id, user.id, DEVELOPER)
+    assert await store.accounts.user(user.id) == user
+    await store.people.set_role(account.id, user.id, VIEWER)
+    changed = await store.accounts.user_of_session(session.id)
+    assert changed is not None
+    assert (changed.account_role, changed.token_epoch) == (VIEWER, user.token_epoch + 1)
+    with refusal(Code.NOT_FOUND):
+        await store.people.set_role("acc_other", user.id, OWNER)
+
+
+async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
+    """With sessions, second factor and links; the address can be invited again."""
+    user = await joined(store, account, "ann@example.org", OWNER)
+    session = await store.sessions.begin(user, *WHERE)
+    assert session is not None
+    await store.second_factors.begin(user.id, b"sealed")
+    await store.second_factors.confirm(user.id, b"sealed", 7, ["a", "b"])
+    _, token = await store.people.reset(user.id)
+    with refusal(Code.NOT_FOUND):
+        await store.people.remove("acc_other", user.id)
+    assert await store.people.remove(account.id, user.id) == "ann@example.org"
+    assert await store.accounts.user(user.id) is None
+    assert await store.accounts.user_of_session(session.id) is None
+    assert await store.people.use_link(token, HASH) is None
+    assert [person.email for person in await store.people.of(account.id)] == ["demo@example.org"]
+    await joined(store, account, "ann@example.org", VIEWER)
+
+
+async def test_the_last_owner_stays(store: Store, account: Account) -> None:
+    """Neither removed nor given another role, until there is another owner."""
+    owner = await first_user(store, account)
+    user = await joined(store, account, "ann@example.org", DEVELOPER)
+    with refusal(Code.CONFLICT):
+        await store.people.set_role(account.id, owner.id, VIEWER)
+    with refusal(Code.CONFLICT):
+        await store.people.remove(account.id, owner.id)
+    assert await store.accounts.user(owner.id) == owner  # nothing of it was done
+    await store.people.set_role(account.id, user.id, OWNER)
+    await store.people.remove(account.id, owner.id)
+    assert (await store.accounts.find(account.id)).email == "ann@example.org"
+
+
+Change = Callable[[Store, str, str], object]
+
+
+@pytest.mark.parametrize("how", ["roles", "removals", "both"])
+async def test_two_owners_cannot_leave_at_once(database: Database, how: str) -> None:
+    """Of two changes at the same moment that would together leave no owner, one is refused."""
+    async with database.open() as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH)
+        owners = [await first_user(store, account), await joined(store, account, "ann@example.org", OWNER)]
+        refused = []
+
+        async def leave(user: User, by_role: bool) -> None:
+            try:
+                if by_role:
+                    await store.people.set_role(account.id, user.id, VIEWER)
+                else:
+                    await store.people.remove(account.id, user.id)
+            except Refused as error:
+                refused.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave, owners[0], how != "removals")
+            nursery.start_soon(leave, owners[1], how == "roles")
+        assert refused == [Code.CONFLICT]
+        left = [person for person in await store.people.of(account.id) if person.account_role is OWNER]
+        assert len(left) == 1
+
+
+async def test_a_reset_sets_the_password_once(store: Store, account: Account, clock: Clock) -> None:
+    """It ends the sessions, keeps role and second factor, and expires after a day."""
+    user = await first_user(store, account)
+    session = await store.sessions.begin(user, *WHERE)
+    assert session is not None
+    _, former = await store.people.reset(user.id)
+    link, token = await store.people.reset(user.id)
+    assert (link.user_id, link.email) == (user.id, user.email)
+    assert await store.people.invitations(account.id) == []  # it is none
+    assert await store.people.use_link(former, "new") is None
+    assert await store.people.use_link(token, "new") is not None
+    assert await store.people.use_link(token, "newer") is None
+    changed = await store.accounts.user(user.id)
+    assert changed is not None
+    assert (changed.password_hash, changed.token_epoch) == ("new", user.token_epoch + 1)
+    assert await store.accounts.user_of_session(session.id) is None
+    _, token = await store.people.reset(user.id)
+    clock.now += RESET_LIFETIME
+    assert await store.people.use_link(token, "newest") is None
+    with refusal(Code.NOT_FOUND):
+        await store.people.reset("usr_unknown")
+
+
+async def test_a_deleted_account_has_no_people(store: Store, account: Account) -> None:
+    """Users, invitations and factors of an account go with it; the addresses are free."""
+    user = await joined(store, account, "ann@example.org", VIEWER)
+    await store.second_factors.begin(user.id, b"sealed")
+    _, token = await store.people.invite(account.id, "bob@example.org", VIEWER)
+    await store.accounts.delete(account.id)
+    assert await store.people.of(account.id) == []
+    assert await store.people.use_link(token, HASH) is None
+    await store.accounts.create("next", "ann@example.org", HASH)
+
+
+async def test_only_the_first_owner_becomes_an_administrator(store: Store, account: Account) -> None:
+    """A role in the installation is given to the user who stands for the account, not to all of its people."""
+    user = await joined(store, account, "ann@example.org", OWNER)
+    await store.accounts.set_role(account.id, Role.ADMIN)
+    assert [person.role for person in await store.people.of(account.id)] == [Role.ADMIN, Role.CUSTOMER]
+    assert await store.accounts.user(user.id) == user
+
+
+# ---- second factors
+
+
+async def test_a_factor_is_in_force_once_confirmed(store: Store, account: Account) -> None:
+    """Until then another secret may take its place; afterwards none may."""
+    user = await first_user(store, account)
+    assert await store.second_factors.of(user.id) is None
+    await store.second_factors.begin(user.id, b"one")
+    await store.second_factors.begin(user.id, b"two")
+    with refusal(Code.CONFLICT):
+        await store.second_factors.confirm(user.id, b"one", 5, ["a"])
+    before = await store.accounts.user(user.id)
+    assert before is not None
+    assert not before.has_totp
+    assert not await store.second_factors.use_step(user.id, 9)  # not in force
+    await store.second_factors.confirm(user.id, b"two", 5, ["a", "b"])
+    after = await store.accounts.user(user.id)
+    assert after is not None
+    assert after.has_totp
+    for again in (store.second_factors.begin(user.id, b"three"), store.second_factors.confirm(user.id, b"two", 6, [])):
+        with refusal(Code.CONFLICT):
+            await again
+    assert await store.second_factors.recovery_codes_left(user.id) == 2
+    assert await store.installation.has_secrets()
+
+
+async def test_a_step_is_spent_with_those_before(store: Store, account: Account) -> None:
+    """The code that confirmed it is spent, too."""
+    user = await first_user(store, account)
+    await store.second_factors.begin(user.id, b"sealed")
+    await store.second_factors.confirm(user.id, b"sealed", 5, [])
+    assert not await store.second_factors.use_step(user.id, 5)
+    assert await store.second_factors.use_step(user.id, 7)
+    assert not await store.second_factors.use_step(user.id, 7)
+    assert not await store.second_factors.use_step(user.id, 6)
+    assert await store.second_factors.use_step(user.id, 8)
+
+
+async def test_a_recovery_code_is_good_once(store: Store, account: Account) -> None:
+    """And for its own user alone."""
+    user = await first_user(store, account)
+    other = await joined(store, account, "ann@example.org", VIEWER)
+    await store.second_factors.begin(user.id, b"sealed")
+    await store.second_factors.confirm(user.id, b"sealed", 5, ["aaaa", "bbbb"])
+    assert not await store.second_factors.use_recovery_code(other.id, "aaaa")
+    assert await store.second_factors.use_recovery_code(user.id, "aaaa")
+    assert not await store.second_factors.use_recovery_code(user.id, "aaaa")
+    assert await store.second_factors.recovery_codes_left(user.id) == 1
+    assert "bbbb" not in repr(await store.engine.rows("SELECT * FROM recovery_codes", {}))
+    assert await store.second_factors.remove(user.id)
+    assert not await store.second_factors.remove(user.id)
+    assert await store.second_factors.recovery_codes_left(user.id) == 0
