@@ -26,7 +26,8 @@ export function unreachable() {
 	throw new ApiError(0, { error, code: "unreachable" });
 }
 
-async function answer(response) {
+async function answer(response, read = "json") {
+	if (response.ok && read !== "json") return response[read]();
 	let body;
 	try {
 		body = await response.json();
@@ -95,18 +96,19 @@ export function forget() {
 	token = null;
 }
 
-async function call(method, path, body, signal) {
+async function call(method, path, body, signal, read) {
 	if (token && Date.now() > expires - EARLY) await resume().catch(ended);
 	try {
-		return await answer(await send(method, path, body, signal));
+		return await answer(await send(method, path, body, signal), read);
 	} catch (error) {
 		if (error.status !== 401) throw error;
 		await resume().catch(ended);
-		return answer(await send(method, path, body, signal));
+		return answer(await send(method, path, body, signal), read);
 	}
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);
+export const file = (path, signal) => call("GET", path, undefined, signal, "blob");
 export const post = (path, body) => call("POST", path, body);
 export const put = (path, body) => call("PUT", path, body);
 export const del = (path) => call("DELETE", path);
