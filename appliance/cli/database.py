@@ -115,7 +115,7 @@ def run(
 
 
 # How the audit log calls what commands change. Others change nothing, or the whole installation.
-ACTIONS = {
+AUDITED_COMMANDS = {
     "account create": "account.created",
     "account suspend": "account.suspended",
     "account resume": "account.resumed",
@@ -155,7 +155,7 @@ def _audited() -> tuple[str, str]:
     given = [context.params.get(each.name or "") for each in context.command.params if isinstance(each, click.Argument)]
     flat = [word for each in given for word in (each if isinstance(each, tuple) else (each,)) if isinstance(word, str)]
     last = flat[-1] if flat else ""
-    return ACTIONS.get(words, ""), "" if last.startswith("ma_") else last
+    return AUDITED_COMMANDS.get(words, ""), "" if last.startswith("ma_") else last
 
 
 def _system_user() -> str:

@@ -71,6 +71,7 @@ DASHBOARD_SECTIONS = (
     Section("webhook", f"{DASHBOARD_ROOT}/webhook", "Webhook", "w"),
     Section("suppressions", f"{DASHBOARD_ROOT}/suppressions", "Suppressions", "s"),
     Section("keys", f"{DASHBOARD_ROOT}/keys", "Keys & credentials", "k"),
+    Section("audit", f"{DASHBOARD_ROOT}/audit", "Audit log", "l"),
     Section("account", f"{DASHBOARD_ROOT}/account", "Account", "a"),
     Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
 )

@@ -12,7 +12,7 @@ const PAGES = [
 	[/^\/dashboard\/domains\/([^/]+)$/, "domain", "domains"],
 	[/^\/dashboard\/templates$/, "templates"],
 	[/^\/dashboard\/templates\/([^/]+)$/, "template", "templates"],
-	[/^\/dashboard\/(feedback|webhook|suppressions|keys|account|admin|login|invitation)$/, null],
+	[/^\/dashboard\/(feedback|webhook|suppressions|keys|audit|account|admin|login|invitation)$/, null],
 ];
 const SLOW = 150; // milliseconds after which a bar shows that something is on its way
 

@@ -27,6 +27,7 @@ PAGES = {
     "webhook": "/webhook",
     "suppressions": "/suppressions",
     "keys": "/keys",
+    "audit": "/audit",
     "account": "/account",
     "people": "/people",
     "admin": "/admin",

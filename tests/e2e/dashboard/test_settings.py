@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import httpx
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import Select
 
 from appliance.config.settings import WarmupSettings
 from appliance.model.mail import Role
@@ -28,10 +29,40 @@ def test_a_key_is_revoked(stage: Stage, browser: Browser) -> None:
     assert read(stage, account) == 404
     browser.log_in(account.email)
     browser.go("Keys & credentials")
-    browser.click(f"Revoke the key …{account.full_key[-4:]}")
-    browser.click("Revoke it")
+    browser.click(f"Delete key …{account.full_key[-4:]}")
+    browser.one("//dialog//button[normalize-space()='Delete key']").click()
     browser.see("revoked")
     assert read(stage, account) == 401
+
+
+def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) -> None:
+    """Scope, domain and expiry are asked for and shown; rolling shows another secret once, and the audit log tells."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Keys & credentials")
+    browser.fill("Name of the key", "deploy")
+    for label, choice in (("It may", "read"), ("From", account.domain), ("Expires", "in 90 days")):
+        Select(browser.field(label)).select_by_visible_text(choice)
+    browser.click("Create key")
+    browser.see("Copy it now")
+    browser.click("I have saved it")
+    browser.one(f"//td[normalize-space()='read from {account.domain}']")
+    (made,) = [each for each in stage.ask(account, "GET", "/v1/api-keys")["api_keys"] if each["name"] == "deploy"]
+    assert (made["scope"], made["domain"], made["expires_at"] is None) == ("read", account.domain, False)
+    browser.click("Roll key deploy")
+    browser.one("//dialog//button[normalize-space()='Roll key']").click()
+    browser.see("Copy it now")
+    browser.click("I have saved it")
+    browser.one("//td[contains(., 'works until')]")
+    browser.go("Audit log")
+    browser.see("api_key.rolled")
+    browser.see(made["id"])
+    browser.see("127.0.0.1")
+    browser.fill("Action", "api_key.created")
+    browser.click("Filter actions")
+    browser.see("api_key.created")
+    assert "action=api_key.created" in browser.path()
+    browser.click("Export CSV")
 
 
 def edited(browser: Browser) -> object:

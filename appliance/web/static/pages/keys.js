@@ -1,32 +1,37 @@
-// API keys and SMTP credentials: created here, shown once, revoked permanently.
+// API keys and SMTP credentials: created here, shown once, rolled, deleted for good.
 import { del, get, post } from "../api.js";
 import { fragment, h, path, toast } from "../dom.js";
-import { confirmed, form, secretBox } from "../form.js";
+import { confirmed, dialog, form, secretBox } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, code, empty, head } from "../pieces.js";
 import { firstMessageTabs, smtp } from "../snippets.js";
 import { ago, when } from "../time.js";
 
-const state = (each) => (each.revoked_at ? badge("failed", "revoked") : badge("success", "works"));
+const isOver = (each) => each.expires_at && Date.parse(each.expires_at) <= Date.now();
+
+function state(each) {
+	if (each.revoked_at) return badge("failed", "revoked");
+	return isOver(each) ? badge("failed", "expired") : badge("success", "works");
+}
 
 function revoke(page, what, address, name) {
 	return button(
-		"Revoke",
+		`Delete ${what.toLowerCase()}`,
 		async () => {
 			if (
 				!(await confirmed(
-					`Revoke ${name}?`,
-					"It works no more, at once and for good. Programs that use it are refused.",
-					"Revoke it",
+					`Delete ${what.toLowerCase()} ${name}?`,
+					"It stops working at once and for good. Programs that use it are refused.",
+					`Delete ${what.toLowerCase()}`,
 				))
 			)
 				return;
 			await del(address);
-			toast(`${what} revoked`);
+			toast(`${what} deleted`);
 			await page.reload();
 		},
 		"tiny danger",
-		{ "aria-label": `Revoke ${name}` },
+		{ "aria-label": `Delete ${what.toLowerCase()} ${name}` },
 	);
 }
 
@@ -35,18 +40,74 @@ const KEY_COLUMNS = [
 	{ title: "Key" },
 	{ title: "May", class: "wide" },
 	{ title: "Last used", class: "side wide" },
-	{ title: "Created", class: "side wide" },
+	{ title: "Expires", class: "side wide" },
 	{ title: "State", class: "side" },
-	{ title: "", class: "side" },
+	{ title: "Actions", class: "side" },
 ];
-const keyRow = (page) => (each) => [
-	each.name || "–",
+const SCOPES = [
+	["send", "send"],
+	["read", "read"],
+	["full", "send and read"],
+	["manage", "send, read and manage the account"],
+];
+const EXPIRIES = [
+	["", "never"],
+	["30", "in 30 days"],
+	["90", "in 90 days"],
+	["365", "in a year"],
+];
+const OVERLAPS = [
+	["86400", "24 hours"],
+	["3600", "1 hour"],
+	["604800", "7 days"],
+	["0", "not at all"],
+];
+
+function limits(each) {
+	const scope = SCOPES.find(([name]) => name === each.scope)?.[1] ?? each.scope;
+	return [
+		scope,
+		each.domain && [" from ", h("bdi", { class: "mono" }, each.domain)],
+		each.test && ", tests only",
+		each.previous_hint && ["; …", each.previous_hint, " works until ", when(each.previous_expires_at)],
+	];
+}
+
+function rolled(each, place) {
+	const name = each.name || `…${each.hint}`;
+	return button(
+		"Roll key",
+		() =>
+			dialog(`Roll key ${name}`, (close) => [
+				h("p", { class: "quiet" }, "The key gets a new secret. Its scope and limits stay."),
+				form({
+					fields: [{ name: "overlap", label: "The old secret still works for", type: "select", options: OVERLAPS }],
+					submit: "Roll key",
+					extra: [h("button", { type: "button", onclick: () => close() }, "Cancel")],
+					async send({ overlap }) {
+						const made = await post(path("/v1/api-keys", each.id, "roll"), { overlap: Number(overlap) });
+						close();
+						place.replaceChildren(secretBox(`API key ${made.name}`.trim(), [["API key", made.key]]));
+						place.querySelector("h2").focus();
+					},
+				}),
+			]),
+		"tiny",
+		{ "aria-label": `Roll key ${name}` },
+	);
+}
+
+const keyRow = (page, place) => (each) => [
+	h("bdi", null, each.name || "–"),
 	h("code", null, `ma_${each.test ? "test" : "live"}_…${each.hint}`),
-	`${each.scope === "full" ? "send and read" : "send"}${each.test ? ", tests only" : ""}`,
-	ago(each.last_used_at),
-	when(each.created_at),
+	limits(each),
+	[ago(each.last_used_at), each.last_used_from && [" from ", h("bdi", { class: "mono" }, each.last_used_from)]],
+	each.expires_at ? when(each.expires_at) : "never",
 	state(each),
-	!each.revoked_at && revoke(page, "Key", path("/v1/api-keys", each.id), each.name || `the key …${each.hint}`),
+	!each.revoked_at && [
+		!isOver(each) && [rolled(each, place), " "],
+		revoke(page, "Key", path("/v1/api-keys", each.id), each.name || `…${each.hint}`),
+	],
 ];
 
 const CREDENTIAL_COLUMNS = [
@@ -55,10 +116,10 @@ const CREDENTIAL_COLUMNS = [
 	{ title: "Last used", class: "side wide" },
 	{ title: "Created", class: "side wide" },
 	{ title: "State", class: "side" },
-	{ title: "", class: "side" },
+	{ title: "Actions", class: "side" },
 ];
 const credentialRow = (page) => (each) => [
-	each.name || "–",
+	h("bdi", null, each.name || "–"),
 	h("code", { class: "break" }, each.username),
 	ago(each.last_used_at),
 	when(each.created_at),
@@ -67,7 +128,7 @@ const credentialRow = (page) => (each) => [
 		revoke(page, "Credential", path("/v1/smtp-credentials", each.username), each.name || each.username),
 ];
 
-function keyForm(place, domain) {
+function keyForm(place, domain, domains) {
 	return form({
 		inline: true,
 		fields: [
@@ -76,11 +137,15 @@ function keyForm(place, domain) {
 				name: "scope",
 				label: "It may",
 				type: "select",
-				options: [
-					["send", "send"],
-					["full", "send and read"],
-				],
+				options: SCOPES,
 			},
+			{
+				name: "domain",
+				label: "From",
+				type: "select",
+				options: [["", "any domain"], ...domains.map((each) => [each.name, each.name])],
+			},
+			{ name: "expires_in", label: "Expires", type: "select", options: EXPIRIES },
 			{
 				name: "test",
 				label: "For",
@@ -93,7 +158,13 @@ function keyForm(place, domain) {
 		],
 		submit: "Create key",
 		async send(values) {
-			const made = await post("/v1/api-keys", { name: values.name, scope: values.scope, test: values.test === "test" });
+			const made = await post("/v1/api-keys", {
+				name: values.name,
+				scope: values.scope,
+				test: values.test === "test",
+				domain: values.domain || null,
+				expires_in: values.expires_in ? Number(values.expires_in) * 86_400 : null,
+			});
 			const box = secretBox(
 				`API key ${made.name}`.trim(),
 				[["API key", made.key]],
@@ -145,10 +216,10 @@ export default async function keys(page) {
 			"section",
 			{ class: "stack" },
 			h("h2", null, "API keys"),
-			h("div", { class: "card" }, keyForm(keyPlace, domain)),
+			h("div", { class: "card" }, keyForm(keyPlace, domain, domains)),
 			keyPlace,
 			firstKeys.items.length
-				? paged("API keys, newest first", KEY_COLUMNS, firstKeys, keyRow(page), loadKeys)
+				? paged("API keys, newest first", KEY_COLUMNS, firstKeys, keyRow(page, keyPlace), loadKeys)
 				: empty(
 						"No key yet",
 						"Create one for each program that sends; then each can be revoked alone.",
