@@ -113,10 +113,12 @@ _TOOLS = (
         ("messages",),
         "Find messages, the newest first; a message has to pass all arguments.",
         (
+            _Argument("query", _text("Words or their beginnings: of addresses, subject, ids, tags, replies.")),
             _Argument("account", _text("Only messages of this account."), "--account"),
             _Argument("to", _text("A recipient's address, or its domain."), "--to"),
             _Argument("from", _text("The sender's address, or its domain."), "--from"),
             _Argument("status", _text("queued, delivered, partial or failed."), "--status"),
+            _Argument("outcome", _text("Of a recipient: bounced, deferred, suppressed, cancelled …"), "--outcome"),
             _Argument("since", _text(_MOMENT), "--since"),
             _Argument("until", _text(_MOMENT), "--until"),
             _Argument("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "--limit"),
@@ -263,8 +265,12 @@ def _send(key: str, fields: Json, *, allow_send: bool) -> str:
     settings, outside, body = database.load_settings(), Outside(), json.dumps(fields).encode()
 
     async def work(store: "Store") -> str:
-        if (caller := await store.access.caller_by_key(key)) is None:
-            raise Refused(Code.UNAUTHORIZED, f"${_KEY_VARIABLE} is not an API key of this installation")
+        caller = await store.access.caller_by_key(key)
+        ends_at = caller.key.expires_at if caller and caller.key else None
+        if caller is None or (ends_at is not None and ends_at <= outside.now()):
+            raise Refused(Code.UNAUTHORIZED, f"${_KEY_VARIABLE} is not an API key of this installation, or has expired")
+        if not caller.may_send:
+            raise Refused(Code.FORBIDDEN, "this key may only read")
         if not (caller.test or allow_send):
             text = "this key sends real mail: give a test key, or start `appliance mcp --allow-send`"
             raise Refused(Code.FORBIDDEN, text)

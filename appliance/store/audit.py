@@ -82,6 +82,12 @@ def about(
         note.details |= {name: str(value) for name, value in (details or {}).items() if value not in (None, "")}
 
 
+def concerns(account_id: str) -> None:
+    """Tell the task's note, if there is one, that the change is this account's, too."""
+    if (note := _NOTE.get()) is not None:
+        note.accounts.append(account_id)
+
+
 def of_account(account_id: str) -> None:
     """Tell a note that has no account yet whose log it belongs to."""
     if (note := _NOTE.get()) is not None and not note.accounts:

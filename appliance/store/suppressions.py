@@ -14,7 +14,7 @@ from appliance.store.body_parts import SUPPRESSION, add, check_room
 from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
 
 SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
-SEARCH_TIME = 0.05  # seconds of searching for one page
+_SEARCH_TIME = 0.05  # seconds of searching for one page
 
 _FIND = """SELECT address, reason, created_at, origin FROM suppressions
     WHERE account_id = :account_id AND address = :address"""
@@ -116,7 +116,7 @@ class Suppressions(StorePart):
 
         def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
             found: list[Suppression] = []
-            at, end = (after, after_list), self.clock() + SEARCH_TIME
+            at, end = (after, after_list), self.clock() + _SEARCH_TIME
             while True:
                 bindings = {"account_id": account_id, "after": at[0], "after_list": at[1], "most": SEARCHED}
                 block = [_entry(*row) for row in rows(tx, _LIST, bindings)]

@@ -109,6 +109,7 @@ def test_its_tools_answer_as_the_commands_do(start: Start, acme: Shell) -> None:
     assert [each["id"] for each in found["messages"]] == [sent["id"]]
     assert found == acme.json("messages")
     assert session.found("search_messages", status="failed")["messages"] == []
+    assert session.found("search_messages", query="hello ada@ex", outcome="queued") == found
     explained = session.found("explain", what=sent["id"], dialogue=True)
     assert fields(explained) == fields(acme.json("explain", sent["id"]))
     assert session.found("explain", what="ada@example.net")["messages"][0]["id"] == sent["id"]
@@ -145,6 +146,8 @@ def test_it_sends_only_what_it_may(start: Start, acme: Shell) -> None:
     """Not without a key; by a test key, which simulates; by others only if that was allowed at the start."""
     assert start().fault("tools/call", name="send_email", arguments=MAIL)[1] == "there is no tool 'send_email'"
     assert "not an API key" in start(key="ma_live_x").refused("send_email", **MAIL)
+    reading = acme.json("key", "create", "acme", "--scope", "read")["key"]
+    assert "may only read" in start("--allow-send", key=reading).refused("send_email", **MAIL)
     live = acme.json("key", "create", "acme")["key"]
     assert "--allow-send" in start(key=live).refused("send_email", **MAIL)
     assert acme.json("messages")["messages"] == []

@@ -87,6 +87,7 @@ class TotpRoutes(Routes):
         (200, RecoveryCodesAnswer, "It is on; the recovery codes."),
         Code.CONFLICT,
         body=TotpConfirmRequest,
+        action="totp.enabled",
     )
     async def confirm_totp(self, user: User, body: TotpConfirmRequest) -> RecoveryCodesAnswer:
         """Turn on the second factor with a code of the app; get ten recovery codes.
@@ -108,6 +109,7 @@ class TotpRoutes(Routes):
         (200, DeletedAnswer, "It is off."),
         Code.NOT_FOUND,
         body=TotpRemovalRequest,
+        action="totp.disabled",
     )
     async def remove_totp(self, user: User, body: TotpRemovalRequest) -> DeletedAnswer:
         """Turn off the second factor, with the password and a code or a recovery code.

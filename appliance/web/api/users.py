@@ -11,9 +11,11 @@ from msgspec import Meta
 from appliance.errors import Code, Refused
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.dashboard import Actor
 from appliance.model.mail import AccountRole, Permission, Role, User
 from appliance.model.people import PasswordLink, Person
 from appliance.net.address_policy import site_of
+from appliance.store.audit import about, concerns
 from appliance.web.answer import DeletedAnswer, Object, Time, object_from
 from appliance.web.app import Routes, client_address, request_id
 from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier
@@ -109,9 +111,12 @@ class _People(Routes):
         user = await self.store.accounts.user(user_id)
         if user is None:
             raise Refused(Code.NOT_FOUND, NO_USER)
+        about(user.email)
+        concerns(user.account_id)
         return user
 
     async def _change_role(self, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
+        about(None, {"role": role.value})
         await self.store.people.set_role(account_id, user_id, role)
         self.services.auth.forget()
         return _shown(UserAnswer, await self.store.people.one(account_id, user_id), request_id=request_id())
@@ -133,6 +138,7 @@ class UserRoutes(_People):
         Code.CONFLICT,
         body=InvitationRequest,
         permission=Permission.OWN,
+        action="user.invited",
     )
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
         """Invite a person to the account, with a role.
@@ -141,6 +147,7 @@ class UserRoutes(_People):
         and once. Another invitation of the same address replaces it. An address can log in to one account only.
         """
         email = account_rules.login_email(body.email)
+        about(email, {"role": body.role.value})
         return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 
     @for_customers(
@@ -151,6 +158,7 @@ class UserRoutes(_People):
         body=UserRoleRequest,
         parameters=(_USER_ID,),
         permission=Permission.OWN,
+        action="user.role_changed",
     )
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user another role, which counts from the next request on. An account keeps at least one owner."""
@@ -163,6 +171,7 @@ class UserRoutes(_People):
         Code.CONFLICT,
         parameters=(_PERSON_ID,),
         permission=Permission.OWN,
+        action="user.removed",
     )
     async def remove_user(self, user: User, person_id: str) -> DeletedAnswer:
         """Remove a user from the account, or withdraw an invitation. The sessions of the user end at once."""
@@ -187,8 +196,11 @@ class UserRoutes(_People):
         password = check_new(wanted.password)
         found = await self.store.people.open_link(wanted.token)
         if found is not None:  # nothing is hashed for a token that is none
-            password_hash = await self.services.hashing.hashed(password, site_of(client_address()))
-            found = await self.store.people.use_link(wanted.token, password_hash)
+            address = client_address()
+            password_hash = await self.services.hashing.hashed(password, site_of(address))
+            actor, action = Actor("user", found.email), "user.password_changed" if found.user_id else "user.joined"
+            async with self.store.audit.noting(actor, action, address, (found.account_id,), always=False):
+                found = await self.store.people.use_link(wanted.token, password_hash)
         if found is None:
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             raise Refused(refused.code, LINK_REFUSED, retry_after=refused.retry_after)
@@ -214,6 +226,7 @@ class AdminUserRoutes(_People):
         Code.CONFLICT,
         body=UserRoleRequest,
         parameters=(_USER_ID,),
+        action="user.role_changed",
     )
     async def change_managed_user_role(self, _admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user of any account another role in it."""
@@ -224,19 +237,21 @@ class AdminUserRoutes(_People):
         (201, PasswordLinkAnswer, "The link."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
+        action="user.password_reset",
     )
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
         """Get a link by which a user sets another password; it is good for a day, and once.
 
         The password so far is good until then. A second factor stays on.
         """
-        return self._with_link(*await self.store.people.reset(user_id))
+        return self._with_link(*await self.store.people.reset((await self._user(user_id)).id))
 
     @for_admins(
         "DELETE /v1/admin/users/{id}/totp",
         (200, DeletedAnswer, "It is off."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
+        action="totp.disabled",
     )
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
         """Turn off the second factor of a user who has lost the app and the recovery codes."""

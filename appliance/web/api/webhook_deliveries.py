@@ -63,10 +63,10 @@ class DeliveriesAnswer(msgspec.Struct):
     request_id: str
 
 
-EVENT_TYPES = (*EventType, PING_TYPE)
+_POSTED_TYPES = (*EventType, PING_TYPE)
 _HISTORY = (
     parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(PostStatus)}),
-    parameter("type", "query", "Only of events of this type.", {"type": "string", "enum": list(EVENT_TYPES)}),
+    parameter("type", "query", "Only of events of this type.", {"type": "string", "enum": list(_POSTED_TYPES)}),
     parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
     limit_parameter(DELIVERIES_ON_PAGE),
     BEFORE_PARAMETER,
@@ -87,8 +87,8 @@ class WebhookDeliveryRoutes(Routes):
         """
         limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
         status, kind = choice("status", PostStatus), request.args.get("type")
-        if kind is not None and kind not in EVENT_TYPES:
-            raise invalid("type", f"must be one of {', '.join(EVENT_TYPES)}")
+        if kind is not None and kind not in _POSTED_TYPES:
+            raise invalid("type", f"must be one of {', '.join(_POSTED_TYPES)}")
         if (status or kind) and "message_id" not in request.args:
             before, config = request.args.get("before"), self.services.config
             posts, following = await history.search(user.account_id, status, kind, before, limit)
