@@ -22,6 +22,7 @@ _BETWEEN = re.compile("[\\s\0-\x1f\x7f-\x9f\U0010ffff]+")
 # A letter or digit after what is neither; and every one of the scripts that are written without spaces.
 _START = re.compile(r"(?=[\u2e80-\U0010fffe])[^\W_]|(?<![^\W_])[^\W_]")
 _RUN = re.compile(r"[a-z0-9]+")
+_ESCAPED = re.compile(r"[\"\\]")
 
 
 def folded(text: str) -> str:
@@ -81,6 +82,8 @@ def holds(text: str, word: str) -> bool:
     return False
 
 
-def longest_run(word: str) -> str:
-    """The longest part of a word that stands in every ASCII text that has it, apart from case; empty: none."""
+def plain_part(word: str) -> str:
+    """A part of a word, or all of it, that stands in every ASCII text that has it, also as JSON; empty: none."""
+    if word.isascii() and not _ESCAPED.search(word):
+        return word
     return max(_RUN.findall(word), key=len, default="")

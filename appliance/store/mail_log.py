@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.message.search_words import longest_run, plain_words
+from appliance.message.search_words import plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.outside import identifier_from, identifier_time
@@ -240,8 +240,8 @@ class _Search:
         """Conditions that every message meets which has the words."""
         hints = []
         for number, word in enumerate(self._words):
-            if run := longest_run(word):
-                self._bindings[f"word{number}"] = run
+            if part := plain_part(word):
+                self._bindings[f"word{number}"] = part
                 hints.append(_MAY_HAVE.format(word=f"word{number}"))
         return hints
 

@@ -157,6 +157,8 @@ _POSTINGS = """SELECT CAST(wanted.value AS BIGINT) AS block, group_concat(t.post
     FROM json_each(:blocks) wanted CROSS JOIN search_terms t ON t.block = CAST(wanted.value AS BIGINT)
         AND t.term >= :word AND t.term < :end
     GROUP BY CAST(wanted.value AS BIGINT)"""
+_WEIGHT = """SELECT coalesce(sum(octet_length(t.postings)), 0) FROM json_each(:blocks) wanted
+    CROSS JOIN search_terms t ON t.block = CAST(wanted.value AS BIGINT) AND t.term >= :word AND t.term < :end"""
 _IDS = """SELECT b.number, b.ids FROM json_each(:blocks) wanted
     CROSS JOIN search_blocks b ON b.number = CAST(wanted.value AS BIGINT)"""
 _CHANGED = """SELECT message_id FROM search_changes
@@ -180,17 +182,28 @@ def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int)
 
 def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> list[str]:
     """The ids of the messages in these blocks that have all words, and maybe of others."""
+    everywhere = _among([block.number for block in blocks])
+    weights = {word: one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0 for word in words} if words[1:] else {}
+    if weights and not all(weights.values()):
+        return []
     left: dict[int, set[int]] = {}
-    for number, word in enumerate(words):
-        among = list(left) if number else [block.number for block in blocks]
-        wanted = {"blocks": msgspec.json.encode(among).decode(), "word": word, "end": word + _AFTER_ALL}
+    for number, word in enumerate(sorted(words, key=lambda each: weights.get(each, 0))):  # the rarest first
+        wanted = (_among(list(left)) if number else everywhere) | _range(word)
         found = {block: _numbers(postings) for block, postings in tx.gather(_POSTINGS, "block, postings", wanted)}
         left = {block: left[block] & hits for block, hits in found.items()} if number else found
         left = {block: hits for block, hits in left.items() if hits}
         if not left:
             return []
-    kept = rows(tx, _IDS, {"blocks": msgspec.json.encode(list(left)).decode()})
+    kept = rows(tx, _IDS, _among(list(left)))
     return [f"msg_{ids[at * ID : at * ID + ID]}" for number, ids in kept for at in left[number] if at * ID < len(ids)]
+
+
+def _among(blocks: list[int]) -> dict[str, str]:
+    return {"blocks": msgspec.json.encode(blocks).decode()}
+
+
+def _range(word: str) -> dict[str, str]:
+    return {"word": word, "end": word + _AFTER_ALL}
 
 
 def changed_lately(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[str]:

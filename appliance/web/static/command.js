@@ -1,4 +1,4 @@
-// The command field, which finds a message, an address or a domain, or searches all messages; and the keyboard shortcuts.
+// The command field, which finds a message, an address or a domain, or searches all messages; and the shortcuts.
 import { h, path, query, style } from "./dom.js";
 
 await style("command");
