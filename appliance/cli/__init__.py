@@ -12,6 +12,7 @@ import click
 
 from appliance import __version__
 from appliance.cli.account import account
+from appliance.cli.audit import audit
 from appliance.cli.backup import backup, restore, verify
 from appliance.cli.completion import completion
 from appliance.cli.config import config
@@ -111,7 +112,7 @@ def main() -> None:
 
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, account, domain, credential, key, suppressions, webhook, template)
-_COMMANDS += (queue, messages, explain, send_test, pause, resume, nodes, backup, verify, restore, store)
+_COMMANDS += (queue, messages, explain, audit, send_test, pause, resume, nodes, backup, verify, restore, store)
 _COMMANDS += (config, doctor, install, uninstall, completion)
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -86,6 +86,7 @@ def run(
     from appliance.store import FILE_NAME, open_store
 
     settings = settings or load_settings()
+    action, target, user = *_audited(), _system_user()
     prepare(settings, make=create)
 
     async def opened() -> T:
@@ -95,7 +96,12 @@ def run(
 
             check_key = key_check(settings.server.data_dir)
         async with open_store(settings.server.data_dir, Outside(), url=url, check_key=check_key, inline=True) as store:
-            return await work(store)
+            if not action:
+                return await work(store)
+            from appliance.model.dashboard import Actor
+
+            async with store.audit.noting(Actor("operator", user), action, "cli", target=target, always=False):
+                return await work(store)
 
     with explained(settings), refusals():
         if not (create or settings.store.url or os.path.lexists(settings.server.data_dir / FILE_NAME)):
@@ -106,6 +112,60 @@ def run(
             missing = f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
             raise click.ClickException(missing)
         return trio.run(opened)
+
+
+# How the audit log calls what commands change. Others change nothing, or the whole installation.
+ACTIONS = {
+    "account create": "account.created",
+    "account suspend": "account.suspended",
+    "account resume": "account.resumed",
+    "account credit": "account.credits_changed",
+    "account cap": "account.cap_changed",
+    "account role": "account.role_changed",
+    "account delete": "account.deleted",
+    "account password": "user.password_changed",
+    "domain add": "domain.added",
+    "domain remove": "domain.removed",
+    "domain rotate": "domain.keys_rotated",
+    "credential create": "smtp_credential.created",
+    "credential revoke": "smtp_credential.revoked",
+    "key create": "api_key.created",
+    "key roll": "api_key.rolled",
+    "key revoke": "api_key.revoked",
+    "suppressions add": "suppression.added",
+    "suppressions remove": "suppression.removed",
+    "suppressions import": "suppression.imported",
+    "webhook set": "webhook.saved",
+    "webhook remove": "webhook.deleted",
+    "template push": "template.saved",
+    "template remove": "template.deleted",
+    "queue cancel": "email.cancelled",
+    "queue pause": "pool.paused",
+    "queue resume": "pool.resumed",
+    "pause": "mail.paused",
+    "resume": "mail.resumed",
+    "nodes drain": "node.drained",
+}
+
+
+def _audited() -> tuple[str, str]:
+    """What the command that runs changes, and of what: its last argument, unless that is a secret."""
+    context = click.get_current_context()
+    _, _, words = context.command_path.partition(" ")
+    given = [context.params.get(each.name or "") for each in context.command.params if isinstance(each, click.Argument)]
+    flat = [word for each in given for word in (each if isinstance(each, tuple) else (each,)) if isinstance(word, str)]
+    last = flat[-1] if flat else ""
+    return ACTIONS.get(words, ""), "" if last.startswith("ma_") else last
+
+
+def _system_user() -> str:
+    """Who runs the command: behind `sudo`, and before root becomes the owner of the files."""
+    import pwd
+
+    try:
+        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _not_installed(settings: "Config") -> str:

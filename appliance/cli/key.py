@@ -1,24 +1,44 @@
-"""`appliance key …`: creates, lists and revokes API keys."""
+"""`appliance key …`: creates, lists, rolls and revokes API keys."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option
+from appliance.cli.options import PRINTABLE, SPAN, TIME_AHEAD, common, config_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.mail import ApiKey
+    from appliance.store import Store
 
-KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
-KEY_COLUMNS |= {"created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
+KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
+KEY_COLUMNS |= {"domain": "DOMAIN", "created_at": "CREATED (UTC)", "expires_at": "EXPIRES (UTC)"}
+KEY_COLUMNS |= {"last_used_at": "LAST USED (UTC)", "last_used_from": "FROM", "revoked_at": "REVOKED (UTC)"}
+_FIELDS = ("name", "hint", "scope", "test", "domain", "created_at", "expires_at", "last_used_at", "last_used_from")
+KEY_FIELDS = (*_FIELDS, "previous_hint", "previous_expires_at", "revoked_at")
+SCOPES = ("send", "read", "full", "manage")
+
+
+class Scopes(click.ParamType[str]):
+    """One word for what a key may do; `send,read` is `full`."""
+
+    name = "scope"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word; `manage` includes the others."""
+        words = set(value.split(","))
+        if not words <= set(SCOPES):
+            self.fail(f"{value!r} is not one of {', '.join(SCOPES)}, nor several of them with commas", param, ctx)
+        if "manage" in words:
+            return "manage"
+        return words.pop() if len(words) == 1 else "full"
 
 
 @click.group()
 @config_option
 def key() -> None:
-    """API keys, for programs that send over HTTP."""
+    """API keys, for programs that send over HTTP or manage the account."""
 
 
 @key.command()
@@ -26,23 +46,38 @@ def key() -> None:
 @click.option("--test", is_flag=True, help="Its messages cost nothing and never leave the machine.")
 @click.option(
     "--scope",
-    type=click.Choice(["send", "full"]),
+    type=Scopes(),
     default="send",
     show_default=True,
-    help="Only send, or also read what became of messages.",
+    metavar="SCOPE",
+    help="send, read (what became of messages), full (both), or manage (both, and all that a developer may under /v1).",
 )
-def create(name: str, test: bool, scope: str, as_json: bool) -> None:
+@click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="The only domain that it may send from.")
+@click.option("--expires", type=TIME_AHEAD, metavar="TIME", help="When it ends: 90d from now, or a date. Else never.")
+@click.option("--name", "label", type=PRINTABLE, metavar="TEXT", help="What to call it.")
+def create(
+    name: str, test: bool, scope: str, domain: str | None, expires: int | None, label: str | None, as_json: bool
+) -> None:
     """Create an API key for the account NAME. The key itself is shown only now.
 
     \b
     Examples:
       appliance key create acme --scope full
+      appliance key create acme --scope manage --domain example.com --expires 90d
       appliance key create acme --test --json
     """
+    from appliance.intake import account_rules
     from appliance.model.mail import Scope
 
+    if test and scope == "manage":
+        raise click.UsageError("A key with the scope manage changes what is real: it cannot be a test key.")
+    with database.refusals():
+        only = None if domain is None else account_rules.domain_name(domain)
     key_id, secret = database.run_for(
-        name, lambda store, account_id: store.access.create_key(account_id, scope=Scope(scope), test=test)
+        name,
+        lambda store, account_id: store.access.create_key(
+            account_id, scope=Scope(scope), test=test, name=label or "", domain=only, expires_at=expires
+        ),
     )
     made = {"id": key_id, "key": secret}
     show_record(as_json, made, made)
@@ -64,10 +99,45 @@ def list_all(name: str | None, as_json: bool) -> None:
         found = database.run(lambda store: store.access.keys(), or_nothing=[])
     else:
         found = database.run_for(name, lambda store, account_id: store.access.keys(account_id))
-    columns = ("hint", "scope", "test", "created_at", "revoked_at")
-    rows = [{"id": each.id, "account": each.account_name} | record(each, *columns) for each in found]
+    rows = [{"id": each.id, "account": each.account_name} | record(each, *KEY_FIELDS) for each in found]
     nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
     show_list(as_json, "keys", rows, KEY_COLUMNS, nothing)
+
+
+@key.command()
+@click.argument("name_and_id", type=PRINTABLE, nargs=-1, required=True, metavar="[NAME] ID")
+@click.option(
+    "--overlap",
+    type=SPAN,
+    default="24h",
+    show_default=True,
+    metavar="SPAN",
+    help="For how long the former secret still works; 0 ends it at once.",
+)
+@common
+def roll(name_and_id: tuple[str, ...], overlap: int, as_json: bool) -> None:
+    """Give the API key of that ID a new secret, shown only now. With NAME only if it belongs to that account.
+
+    \b
+    Examples:
+      appliance key roll key_01k8hv1f7x5c4t9rq2m6b3n0pw
+      appliance key roll acme key_01k8hv1f7x5c4t9rq2m6b3n0pw --overlap 0
+    """
+    from appliance.times import rfc3339
+
+    name, key_id = _named(name_and_id)
+
+    async def work(store: "Store") -> "tuple[str, ApiKey]":
+        account_id = None if name is None else (await store.accounts.named(name)).id
+        found = await store.access.key(key_id, account_id)
+        account_id = (await store.accounts.named(found.account_name)).id
+        secret = await store.access.roll_key(found, overlap, account_id)
+        return secret, await store.access.key(key_id)
+
+    secret, rolled = database.run(work)
+    until = rolled.previous_expires_at
+    made = {"id": key_id, "key": secret, "previous_expires_at": None if until is None else rfc3339(until)}
+    show_record(as_json, made, made)
 
 
 @key.command()
@@ -81,11 +151,20 @@ def revoke(name_and_id: tuple[str, ...], as_json: bool) -> None:
       appliance key revoke key_01k8hv1f7x5c4t9rq2m6b3n0pw
       appliance key revoke acme key_01k8hv1f7x5c4t9rq2m6b3n0pw
     """
+    name, key_id = _named(name_and_id)
+
+    async def work(store: "Store") -> str:
+        named = name
+        if named is None and key_id.startswith("key_"):
+            named = (await store.access.key(key_id)).account_name
+        return await store.access.revoke_key(key_id, None if named is None else (await store.accounts.named(named)).id)
+
+    revoked = database.run(work)
+    show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
+
+
+def _named(name_and_id: tuple[str, ...]) -> tuple[str | None, str]:
     if len(name_and_id) > 2:
         raise click.UsageError(f"Got unexpected extra argument ({name_and_id[2]})")
     *name, key_id = name_and_id
-    if name:
-        revoked = database.run_for(name[0], lambda store, account_id: store.access.revoke_key(key_id, account_id))
-    else:
-        revoked = database.run(lambda store: store.access.revoke_key(key_id))
-    show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
+    return (name[0] if name else None), key_id

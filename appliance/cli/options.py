@@ -100,6 +100,40 @@ class TimeAgo(click.ParamType[int]):
         return min(max(0, round(seconds * SECOND)), LATEST)
 
 
+class TimeAhead(click.ParamType[int]):
+    """A span from now on, a date, or a time of UTC; as microseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The time; the clock is read here."""
+        if isinstance(value, int):
+            return value
+        now = time.time_ns() // 1000
+        if found := TimeAgo.span.fullmatch(value):
+            at = now + int(found[1]) * TimeAgo.units[found[2]]
+        else:
+            at = TIME_AGO.convert(value, param, ctx)
+        if not now < at < LATEST:
+            self.fail(f"{value!r} is not a time to come, such as 90d or 2027-01-31", param, ctx)
+        return at
+
+
+class TimeSpan(click.ParamType[int]):
+    """A length of time, as microseconds."""
+
+    name = "span"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The microseconds; 0 needs no unit."""
+        if isinstance(value, int):
+            return value
+        found = TimeAgo.span.fullmatch(value)
+        if found is None and value != "0":
+            self.fail(f"{value!r} is not a span such as 30m, 24h or 7d, nor 0", param, ctx)
+        return int(found[1]) * TimeAgo.units[found[2]] if found else 0
+
+
 def number(value: str | int) -> int | None:
     """The number of a NumberOr; None for its word."""
     return value if isinstance(value, int) else None
@@ -107,3 +141,5 @@ def number(value: str | int) -> int | None:
 
 PRINTABLE = Text()
 TIME_AGO = TimeAgo()
+TIME_AHEAD = TimeAhead()
+SPAN = TimeSpan()

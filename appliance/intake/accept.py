@@ -435,10 +435,14 @@ def test_sender(caller: Caller) -> str:
     """From whom a test message is, unless its sender says so."""
     if not caller.domains:
         raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
-    return f"test@{min(caller.domains)}"
+    only = caller.key.domain if caller.key else None
+    return f"test@{only or min(caller.domains)}"
 
 
 def _check_domain(caller: Caller, sender: Address, field: str) -> None:
+    if caller.key is not None and caller.key.domain not in (None, sender.domain):
+        text = f"{field}: this API key may only send from {caller.key.domain}, not from {sender.domain}."
+        raise Refused(Code.FORBIDDEN, text)
     if sender.domain not in caller.domains:
         raise Refused(
             Code.FORBIDDEN,

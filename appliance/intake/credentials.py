@@ -26,7 +26,8 @@ class Credentials:
     outside: Outside
     guesses: LoginThrottle
     _found: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
-    _used: dict[str, int] = field(default_factory=dict)  # by idempotency scope: when, as far as it is not on disk yet
+    # By idempotency scope: when and from where, as far as it is not on disk yet.
+    _used: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._found = TtlCache(CACHED, CACHED_FOR, self.outside.now)
@@ -56,8 +57,8 @@ class Credentials:
 
     # ---- when each was used last: noted when the store is read, twice a second at most, and written now and then
 
-    def note_use(self, caller: Caller) -> None:
-        self._used[caller.idempotency_scope] = self.outside.now()
+    def note_use(self, caller: Caller, address: str = "") -> None:
+        self._used[caller.idempotency_scope] = self.outside.now(), address
 
     async def record_uses(self) -> None:
         if not self._used:

@@ -110,3 +110,26 @@ class FeedbackKind(NamedTuple):
     kind: str  # delivered, bounced, failed, late_bounced, complained
     bounce_class: str  # empty: none
     provider: str  # a pool with a name of its own; empty: all others
+
+
+class Actor(NamedTuple):
+    """Who changes something: a user by address, an API key by id and name, or the operator by the system's user."""
+
+    kind: str  # user, key, operator
+    id: str
+    name: str = ""
+
+
+class AuditEntry(NamedTuple):
+    """One line of the audit log."""
+
+    id: str
+    created_at: int
+    actor_kind: str
+    actor: str
+    actor_name: str
+    action: str
+    object: str
+    details: dict[str, str]
+    address: str  # the client's, or `cli`
+    account_id: str

@@ -63,10 +63,12 @@ class Source(StrEnum):
 
 
 class Scope(StrEnum):
-    """What an API key may do: only send, or also read."""
+    """What an API key may do: send, read what became of messages, both, or that and what a developer may do in /v1."""
 
     SEND = "send"
+    READ = "read"
     FULL = "full"
+    MANAGE = "manage"
 
 
 class Role(StrEnum):
@@ -125,6 +127,7 @@ class Caller(Struct, frozen=True, gc=False):
     unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
     return_paths: dict[str, str] = {}  # those in use, by their domain
     may_send: bool = True
+    key: "KeyPrincipal | None" = None
 
 
 class Principal(Protocol):
@@ -143,9 +146,10 @@ class Principal(Protocol):
         """What it may do with them."""
 
 
+_DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
 _PERMISSIONS = {
-    AccountRole.OWNER: frozenset({Permission.VIEW, Permission.DEVELOP, Permission.OWN}),
-    AccountRole.DEVELOPER: frozenset({Permission.VIEW, Permission.DEVELOP}),
+    AccountRole.OWNER: _DEVELOPER | {Permission.OWN},
+    AccountRole.DEVELOPER: _DEVELOPER,
     AccountRole.VIEWER: frozenset({Permission.VIEW}),
 }
 
@@ -169,6 +173,27 @@ class User:
     def permissions(self) -> frozenset[Permission]:
         in_account = _PERMISSIONS[self.account_role]
         return in_account | {Permission.ADMINISTER} if self.role is Role.ADMIN else in_account
+
+
+class KeyPrincipal(Struct, frozen=True, gc=False):
+    """An API key, as a principal. It never has more than a developer has, even if an administrator made it."""
+
+    id: str
+    account_id: str
+    name: str
+    scope: Scope
+    domain: str | None = None  # the only one that it may send from
+    expires_at: int | None = None  # of the key, or of a secret that was replaced
+    replaced: bool = False  # by a newer secret
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return _DEVELOPER if self.scope is Scope.MANAGE else frozenset()
+
+    def covers(self, domain: str | None, expires_at: int | None) -> bool:
+        """Whether a key with these limits may do no more than this one."""
+        as_narrow = self.domain is None or domain == self.domain
+        return as_narrow and (self.expires_at is None or (expires_at is not None and expires_at <= self.expires_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +246,11 @@ class ApiKey:
     revoked_at: int | None
     name: str = ""  # chosen by its owner
     last_used_at: int | None = None
+    last_used_from: str | None = None  # a client's address
+    domain: str | None = None  # the only one that it may send from
+    expires_at: int | None = None
+    previous_hint: str | None = None  # of the secret before this one, while that is good
+    previous_expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from appliance.model.database_server import ServerFacts
 from appliance.outside import Outside
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
+from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine
@@ -70,6 +71,7 @@ class Store:
         self.sessions = Sessions(engine, outside)
         self.second_factors = SecondFactors(engine, outside)
         self.access = Access(engine, outside)
+        self.audit = Audit(engine, outside)
         self.domains = Domains(engine, outside)
         self.dkim_keys = DkimKeys(engine, outside)
         self.templates = Templates(engine, outside)

@@ -1,6 +1,7 @@
 """Who may send: From domains, SMTP credentials and API keys of the accounts, and the callers they stand for.
 
-Of a secret only its SHA-256 is stored. An owner may have so many credentials; the operator is not limited.
+Of a secret only its SHA-256 is stored. An owner may have so many credentials; the operator is not limited. A key that
+was rolled has two secrets until the time of the former one has ended.
 """
 
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any
 import pybase64
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, Scope, SmtpCredential
+from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, KeyPrincipal, Scope, SmtpCredential
 from appliance.outside import Outside
 from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 
@@ -36,10 +37,17 @@ _CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FR
     WHERE account_id = :account_id"""
 _REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
     WHERE account_id = :account_id AND username = :username RETURNING username"""
-_ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at)
-    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now)"""
-_KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at
+_ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at, domain, expires_at)
+    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now, :domain, :expires_at)"""
+_KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at,
+        k.last_used_from, k.domain, k.expires_at, CASE WHEN k.previous_expires_at > :now THEN k.previous_hint END,
+        CASE WHEN k.previous_expires_at > :now THEN k.previous_expires_at END
     FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
+# Of a key that works.
+_ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint = hint,
+        previous_expires_at = :previous_expires_at, key_sha256 = :sha256, hint = :hint
+    WHERE id = :id AND account_id = coalesce(:account_id, account_id) AND revoked_at IS NULL
+        AND (expires_at IS NULL OR expires_at > :now) RETURNING id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
     WHERE (id = :key OR key_sha256 = :sha256) AND account_id = coalesce(:account_id, account_id) RETURNING id"""
 # Of the account, its usable domains, each with "=" and its return path if that is in use, and its tags with links to
@@ -51,19 +59,21 @@ _SENDER = """a.id, a.suspended,
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
-_CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test FROM api_keys k
-    JOIN accounts a ON a.id = k.account_id WHERE k.key_sha256 = :sha256 AND k.revoked_at IS NULL"""  # noqa: S608
+_CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
+        CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END
+    FROM api_keys k JOIN accounts a ON a.id = k.account_id
+    WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608
 # How a caller's idempotency scope begins, and where its last use is written down.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
-    "key": "UPDATE api_keys SET last_used_at = :at WHERE id = :name",
+    "key": "UPDATE api_keys SET last_used_at = :at, last_used_from = :address WHERE id = :name",
 }
 
-_WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND revoked_at IS NULL"
-_FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL AND {name} NOT IN
-        (SELECT {name} FROM {table} WHERE account_id = :account_id AND revoked_at IS NOT NULL
-        ORDER BY revoked_at DESC, {name} DESC LIMIT :revoked)"""
+_WORKING = "SELECT count(*) FROM {table} WHERE account_id = :account_id AND {ended} IS NULL"
+_FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL AND {name} NOT IN
+        (SELECT {name} FROM {table} WHERE account_id = :account_id AND {ended} IS NOT NULL
+        ORDER BY {ended} DESC, {name} DESC LIMIT :revoked)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,10 @@ class CredentialLimits:
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
 
-# Table, column that names a row, and the word for people.
-_CREDENTIAL_TABLE = ("smtp_credentials", "username", "SMTP credentials")
-_KEY_TABLE = ("api_keys", "id", "API keys")
+# Table, column that names a row, since when it does not work any more, and the word for people.
+_CREDENTIAL_TABLE = ("smtp_credentials", "username", "revoked_at", "SMTP credentials")
+_KEY_ENDED = "coalesce(revoked_at, CASE WHEN expires_at <= :now THEN expires_at END)"
+_KEY_TABLE = ("api_keys", "id", _KEY_ENDED, "API keys")
 
 
 def sha256(secret: str) -> bytes:
@@ -111,11 +122,26 @@ def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") ->
     return username, password
 
 
-def add_key(tx: Tx, outside: Outside, account_id: str, scope: Scope, *, test: bool, name: str = "") -> tuple[str, str]:
-    key_id, key = outside.identifier("key"), _new_secret(outside, "ma_test_" if test else "ma_live_")
+def add_key(
+    tx: Tx,
+    outside: Outside,
+    account_id: str,
+    scope: Scope,
+    *,
+    test: bool,
+    name: str = "",
+    domain: str | None = None,
+    expires_at: int | None = None,
+) -> tuple[str, str]:
+    key_id, key = outside.identifier("key"), _new_key(outside, test=test)
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": outside.now()}
-    run(tx, _ADD_KEY, row | {"scope": scope.value, "test": int(test), "name": name})
+    row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
+    run(tx, _ADD_KEY, row)
     return key_id, key
+
+
+def _new_key(outside: Outside, *, test: bool) -> str:
+    return _new_secret(outside, "ma_test_" if test else "ma_live_")
 
 
 def _new_secret(outside: Outside, prefix: str) -> str:
@@ -126,13 +152,15 @@ def _new_secret(outside: Outside, prefix: str) -> str:
             return secret
 
 
-def _make_room(tx: Tx, account_id: str, limits: CredentialLimits, table: str, name: str, words: str) -> None:
-    """Refuse one too many, in the transaction that would write it; delete those revoked longest ago."""
-    wanted = {"account_id": account_id, "revoked": limits.revoked}
-    ((working,),) = rows(tx, _WORKING.format(table=table), wanted)
+def _make_room(
+    tx: Tx, account_id: str, limits: CredentialLimits, now: int, table: str, name: str, ended: str, words: str
+) -> None:
+    """Refuse one too many, in the transaction that would write it; delete those that ended longest ago."""
+    wanted = {"account_id": account_id, "revoked": limits.revoked, "now": now}
+    ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), wanted)
     if working >= limits.working:
         raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
-    run(tx, _FORGET.format(table=table, name=name), wanted)
+    run(tx, _FORGET.format(table=table, name=name, ended=ended), wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +184,7 @@ class Access(StorePart):
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(tx, account_id, self.limits, *_CREDENTIAL_TABLE)
+                _make_room(tx, account_id, self.limits, self.outside.now(), *_CREDENTIAL_TABLE)
             return add_credential(tx, self.outside, account_id, name)
 
         return await self.engine.write(work)
@@ -184,16 +212,33 @@ class Access(StorePart):
     # ---- API keys
 
     async def create_key(
-        self, account_id: str, *, scope: Scope, test: bool, name: str = "", by_owner: bool = False
+        self,
+        account_id: str,
+        *,
+        scope: Scope,
+        test: bool,
+        name: str = "",
+        domain: str | None = None,
+        expires_at: int | None = None,
+        by_owner: bool = False,
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
+        add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at)
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(tx, account_id, self.limits, *_KEY_TABLE)
-            return add_key(tx, self.outside, account_id, scope, test=test, name=name)
+                _make_room(tx, account_id, self.limits, self.outside.now(), *_KEY_TABLE)
+            return add(tx, self.outside, account_id, scope)
 
         return await self.engine.write(work)
+
+    async def roll_key(self, key: ApiKey, overlap: int, account_id: str | None = None) -> str:
+        """Give a key that works a new secret, which is known only now; the former one is good for `overlap` more."""
+        secret, now = _new_key(self.outside, test=key.test), self.outside.now()
+        row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
+        if not await self.engine.change(_ROLL_KEY, row | {"previous_expires_at": now + overlap}):
+            raise Refused(Code.CONFLICT, "This API key was revoked or has expired. Create a new one.")
+        return secret
 
     async def keys(self, account_id: str | None = None) -> list[ApiKey]:
         which = "" if account_id is None else "WHERE k.account_id = :account_id"
@@ -206,14 +251,17 @@ class Access(StorePart):
             "WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most", wanted
         )
 
-    async def key(self, key_id: str) -> ApiKey:
-        (found,) = await self._keys("WHERE k.id = :id", {"id": key_id})
-        return found
+    async def key(self, key_id: str, account_id: str | None = None) -> ApiKey:
+        which = "WHERE k.id = :id AND k.account_id = coalesce(:account_id, k.account_id)"
+        for found in await self._keys(which, {"id": key_id, "account_id": account_id}):
+            return found
+        raise Refused(Code.NOT_FOUND, "there is no such API key")
 
     async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
+        found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.outside.now()})
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in await self.engine.rows(f"{_KEYS} {which}", wanted)
+            for key_id, account, hint, scope, test, *rest in found
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
@@ -225,14 +273,14 @@ class Access(StorePart):
 
     # ---- callers
 
-    async def record_uses(self, uses: Mapping[str, int]) -> None:
-        """Write down when callers, by their idempotency scope, came last."""
+    async def record_uses(self, uses: Mapping[str, tuple[int, str]]) -> None:
+        """Write down when and from which address callers, by their idempotency scope, came last."""
 
         def work(tx: Tx) -> None:
-            for scope, at in uses.items():
+            for scope, (at, address) in uses.items():
                 kind, _, name = scope.partition(":")
                 if (update := _USED.get(kind)) is not None:
-                    run(tx, update, {"name": name, "at": at})
+                    run(tx, update, {"name": name, "at": at, "address": address})
 
         await self.engine.write(work)
 
@@ -243,10 +291,17 @@ class Access(StorePart):
         return None
 
     async def caller_by_key(self, key: str) -> Caller | None:
-        """Who an API key stands for. Looking it up by its hash is the constant-time comparison."""
-        for *sender, key_id, scope, test in await self.engine.rows(_CALLER_BY_KEY, {"sha256": sha256(key)}):
-            may_read = scope == Scope.FULL
-            return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, may_read=may_read, test=bool(test))
+        """Who an API key stands for, also one that has expired: `key` tells when.
+
+        Looking it up by its hash is the constant-time comparison.
+        """
+        for *sender, key_id, scope, test, name, domain, expires_at, previous_at in await self.engine.rows(
+            _CALLER_BY_KEY, {"sha256": sha256(key)}
+        ):
+            ends = [at for at in (expires_at, previous_at) if at is not None]
+            account_id, replaced = sender[0], previous_at is not None
+            principal = KeyPrincipal(key_id, account_id, name, Scope(scope), domain, min(ends, default=None), replaced)
+            return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, test=bool(test), key=principal)
         return None
 
     async def caller_by_account(self, account_id: str) -> Caller | None:
@@ -262,10 +317,12 @@ def _caller(
     domains: str | None,
     unsubscribe_tags: str | None,
     *,
-    may_read: bool = True,
     test: bool = False,
+    key: KeyPrincipal | None = None,
 ) -> Caller:
     pairs = [each.partition("=") for each in (domains or "").split()]
     names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
-    return Caller(account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
+    may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)
+    fixed = (account_id, kind, scope, may_read, test, bool(suspended), names, tags, return_paths)
+    return Caller(*fixed, may_send=may_send, key=key)

@@ -11,6 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
+from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
 from appliance.store.people import OF_USER
 from appliance.store.webhooks import DELETE_WEBHOOK
@@ -138,7 +139,9 @@ class Accounts(StorePart):
         return await self.engine.all(_account, query, {"after": after, "most": most})
 
     async def named(self, name: str) -> Account:
-        return await self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
+        found = await self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
+        of_account(found.id)
+        return found
 
     async def find(self, account_id: str) -> Account:
         return await self._one("WHERE a.id = :value", account_id, "There is no account with this id.")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.outside import identifier_from
+from appliance.store.audit import AUDIT_KEPT
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.engine import Many, Row, Slice, StorePart, Tx, changed, gathered, rows, timed
 from appliance.store.reports import first_day_kept
@@ -86,6 +87,7 @@ _ANY = (
     "SELECT EXISTS (SELECT 1 FROM password_links WHERE expires_at <= :now)",
     "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
     "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
+    "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
     *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
 )
 _OLD_REPORTS = tuple(
@@ -93,7 +95,10 @@ _OLD_REPORTS = tuple(
         (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""  # noqa: S608
     for table, key in _REPORTS.items()
 )
-_STEPS = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
+_OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
+        (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
+_EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
+_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 
@@ -105,10 +110,10 @@ class Deletion(StorePart):
     rows_scanned: int = ROWS_SCANNED
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
-        """Delete `most` of each: expired keys and sessions, old reports, webhook logs so many microseconds old."""
+        """Delete `most` of each: expired keys and sessions, old reports, audit lines and webhook logs."""
         now = self.outside.now()
         wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
-        wanted["first_day"] = first_day_kept(now)
+        wanted |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         if not await self.engine.read(lambda tx: any(rows(tx, query, wanted)[0][0] for query in _ANY)):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
         work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))

@@ -3,7 +3,8 @@
 Whatever a route raises is answered with the error object.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,8 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
-from appliance.model.mail import Permission, Principal, User
+from appliance.model.dashboard import Actor
+from appliance.model.mail import KeyPrincipal, Permission, Principal, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
@@ -113,14 +115,37 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
             check_permission(operation, principal)
             given.insert(0, principal)
         if operation.body is not None:
-            check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
             body = await request.get_data()
             assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
-            given.append(decode_body(body, operation.body))
-        shown = await handler(*given)
+            if body or operation.needs_body:
+                check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
+            given.append(decode_body(body if body or operation.needs_body else b"{}", operation.body))
+        async with _noted(auth, operation, given, next(iter(parameters.values()), "")):
+            shown = await handler(*given)
         return shown if isinstance(shown, Response) else answer(shown, operation.success[0])
 
     return view
+
+
+@asynccontextmanager
+async def _noted(auth: Authenticator, operation: Operation, given: Sequence[Any], named: str) -> AsyncIterator[None]:
+    """Have what the operation changes written to the audit log, in the account's own and in an administrator's."""
+    if not operation.action:
+        yield
+        return
+    principal: Principal = given[0]
+    accounts = [principal.account_id]
+    if operation.permission is Permission.ADMINISTER and named.startswith("acc_"):
+        accounts.append(named)
+    async with auth.store.audit.noting(actor_of(principal), operation.action, client_address(), accounts, named):
+        yield
+
+
+def actor_of(principal: Principal) -> Actor:
+    """How the audit log names a principal."""
+    if isinstance(principal, User):
+        return Actor("user", principal.email)
+    return Actor("key", principal.id, principal.name if isinstance(principal, KeyPrincipal) else "")
 
 
 def check_permission(operation: Operation, principal: Principal) -> None:

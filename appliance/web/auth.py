@@ -12,15 +12,20 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
-from appliance.model.mail import Caller, Permission, Principal, Role, User
+from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, Role, User
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256
+from appliance.times import rfc3339
 from appliance.web.tokens import Claims, Tokens
 
 MISSING = "Send an Authorization header: Basic with an SMTP credential, or Bearer with an API key or a token."
-ONLY_TOKENS = "This endpoint needs a customer token from POST /v1/auth/login; keys and SMTP credentials do not open it."
+ONLY_TOKENS = (
+    "This endpoint needs a customer token from POST /v1/auth/login, or an API key with the scope manage;"
+    " other keys and SMTP credentials do not open it."
+)
+KEY_PREFIX = "ma_"
 ENROL_FIRST = "This needs a second factor, by a rule of this installation: turn it on, on the page of your account."
 
 
@@ -49,9 +54,23 @@ class Authenticator:
         caller = await self._look_up(authorization)
         if caller is None:
             raise await self.credentials.wrong_guess(address)
+        kept = self._cached_for(caller.key)
+        if caller.key is not None:
+            self.credentials.note_use(caller, address)
         self.known.note(address)
-        self._callers.put(digest, caller)
+        self._callers.put(digest, caller, kept)
         return caller
+
+    def _cached_for(self, key: KeyPrincipal | None) -> int:
+        """For how long a caller is known without asking; refused if its key has expired."""
+        if key is None or key.expires_at is None:
+            return CACHED_FOR
+        if (left := key.expires_at - self.outside.now()) > 0:
+            return min(CACHED_FOR, left)
+        ended, instead = rfc3339(key.expires_at), "Create a new one."
+        if key.replaced:
+            ended, instead = f"{ended}, after it was rolled", "Use the new one."
+        raise Refused(Code.UNAUTHORIZED, f"This API key expired at {ended}. {instead}")
 
     def forget(self) -> None:
         """Credentials or accounts were changed: read them again."""
@@ -59,16 +78,21 @@ class Authenticator:
         self.credentials.forget()
 
     async def principal(self, authorization: bytes | None, address: str) -> Principal:
-        """Who makes a request under /v1."""
+        """Who makes a request under /v1: a user, or an API key that may do something there."""
+        if authorization is not None and _split(authorization)[1].startswith(KEY_PREFIX):
+            key = (await self.caller(authorization, address)).key
+            if key is None or Permission.VIEW not in key.permissions:
+                raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
+            return key
         user, _ = await self.user(authorization, address)
         return user
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
-        """The user of this header; under /v1 only a token is valid."""
+        """The user of this header, which must be a token."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
         scheme, secret = _split(authorization)
-        if scheme != "bearer" or secret.startswith("ma_"):
+        if scheme != "bearer" or secret.startswith(KEY_PREFIX):
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
         found = await self._user(secret)
         if found is None:
@@ -92,11 +116,8 @@ class Authenticator:
             except (binascii.Error, UnicodeDecodeError):
                 return None
             return await self.credentials.look_up(username, sha256(password))
-        if secret.startswith("ma_"):
-            caller = await self.store.access.caller_by_key(secret)
-            if caller is not None:
-                self.credentials.note_use(caller)
-            return caller
+        if secret.startswith(KEY_PREFIX):
+            return await self.store.access.caller_by_key(secret)
         found = await self._user(secret)
         if found is None:
             return None

@@ -13,6 +13,11 @@ FIELD_DESCRIPTIONS = {
     "accounts": "The accounts of the page, sorted by name.",
     "admin": "Whether the user administers the installation.",
     "address": "The suppressed address, in lower case and with its domain in A-labels.",
+    "action": "What was done, such as `api_key.created`.",
+    "actor": "Who did it: the address of a user, the id of an API key, or the name of the system's user.",
+    "actor_kind": "`user`, `key`, or `operator` for the command line.",
+    "actor_name": "The name of the API key; empty for others.",
+    "audit": "The changes of the page, newest first.",
     "alias": "The name that messages use the template by.",
     "allowed": "Sessions that may be open at once; null while the pool is idle.",
     "amount": "Credits that were added; negative when they were taken.",
@@ -71,6 +76,7 @@ FIELD_DESCRIPTIONS = {
     "event_id": "The `id` of the event in the posted body; retries and replays share it.",
     "events": "The types of event that are posted.",
     "expires_at": "When it stops being valid.",
+    "expires_in": "In how many seconds the key ends, in place of `expires_at`; null if it does not.",
     "explanation": "Where the recipient stands, why, and what happens next, in one sentence.",
     "failed": "Recipients that failed in that time, whenever they were accepted.",
     "filename": "The name of the file, without a path.",
@@ -96,6 +102,7 @@ FIELD_DESCRIPTIONS = {
     "last_smtp_response": "The text of the last SMTP reply, or what was found instead; null before the first attempt.",
     "last_success_at": "When an attempt to post an event last succeeded; null if none has.",
     "last_used_at": "When it was last used; null if it never was.",
+    "last_used_from": "The address of the client that used it last; null if it was never used.",
     "logged_out": "Always true: the session has ended.",
     "max_attempts": "Attempts there may be in all.",
     "median_ms": "Milliseconds from acceptance within which half of the deliveries were done; null if there were none.",
@@ -105,6 +112,7 @@ FIELD_DESCRIPTIONS = {
     "mx_host": "The host name of the server; null if none was reached.",
     "needed": "False for a record that mail does not depend on: of a return path, of reports, of a retired key.",
     "late_bounce": "A bounce that came by mail after the delivery; null if none has. The recipient stays `delivered`.",
+    "object": "What it was done to: an id, a name or an address.",
     "origin": "What put the address on the list; an address that is listed again keeps its first.",
     "pending": "True for the record of a new key, which signs once DNS shows all new ones; the old signs till then.",
     "new_password": "The new password: at least 8 characters, at most 1,024 bytes.",
@@ -126,6 +134,9 @@ FIELD_DESCRIPTIONS = {
     "pool": "The provider pool; null while the domain has not been looked up.",
     "pools": "The 100 pools with most mail, and all that are held.",
     "proves": "Whether publishing the record proves that the domain belongs to the account.",
+    "overlap": "For how many seconds the former secret still works: 0 to 30 days; a day if it is left out.",
+    "previous_expires_at": "When the secret before this one ends; null if there is none that works.",
+    "previous_hint": "The last four characters of the secret before this one; null if there is none that works.",
     "purpose": "What the record is for, in a sentence.",
     "queue": "The mail of the account that waits, by provider pool.",
     "reason": "Why, in one line.",
@@ -144,7 +155,10 @@ FIELD_DESCRIPTIONS = {
     "revoked_at": "When it was revoked; null if it works.",
     "role": "What the user may do: `customer`, or `admin` to manage all accounts.",
     "sandbox": "Recipients that wait for their simulated delivery, and so in no pool.",
-    "scope": "What the key may do: `send`, or `full` to read messages as well.",
+    "scope": (
+        "What the key may do: `send`, `read` what became of messages, `full` for both,"
+        " or `manage` for both and what a developer may do under `/v1`."
+    ),
     "secret": "The secret that signs the posts.",
     "secret_hint": "The last four characters of the secret.",
     "sent": "Recipients of messages that were accepted in that time.",
@@ -214,6 +228,10 @@ _OWN_NAME = "A name of your choice: one line of at most 64 characters."
 _INVITED = "The address to log in with. Upper and lower case are the same."
 _ACCOUNT_ROLE = "`owner` (everything), `developer` (everything but people) or `viewer` (reads only)."
 _ACCOUNT_NAME = "The name of the account."
+_KEY_LIMITS = {
+    "domain": "The only domain that the key may send from; null for every domain of the account.",
+    "expires_at": "When the key ends; null if it does not.",
+}
 _LOGIN = "The address the user logs in with. Upper and lower case are the same."
 
 SCHEMA_FIELD_DESCRIPTIONS = {
@@ -223,8 +241,14 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     },
     "AcceptedAnswer": {"email": _LOGIN},
     "AccountObject": {"id": "The account's id, `acc_…`.", "name": _ACCOUNT_NAME, "email": _LOGIN},
-    "ApiKeyObject": {"id": "The key's id, `key_…`.", "name": _OWN_NAME},
-    "ApiKeyRequest": {"name": _OWN_NAME},
+    "ApiKeyObject": {"id": "The key's id, `key_…`.", "name": _OWN_NAME, **_KEY_LIMITS},
+    "ApiKeyRequest": {"name": _OWN_NAME, **_KEY_LIMITS},
+    "AuditEntryObject": {
+        "id": "The id of the line, `aud_…`.",
+        "details": "What else there is to know, as texts; never a secret.",
+        "address": "The address of the client, or `cli`.",
+        "created_at": "When it was done.",
+    },
     "AttachmentReceipt": {"size": "The size in bytes, decoded."},
     "BodyAnswer": {"headers": "The header fields of the stored message, decoded, at most 200."},
     "BounceClassesObject": {
@@ -341,7 +365,7 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "password": "At least 8 characters, at most 1,024 bytes.",
         "credits": "The balance to begin with; unlimited if null or left out.",
     },
-    "NewApiKeyAnswer": {"id": "The key's id, `key_…`.", "name": _OWN_NAME},
+    "NewApiKeyAnswer": {"id": "The key's id, `key_…`.", "name": _OWN_NAME, **_KEY_LIMITS},
     "NewSmtpCredentialAnswer": {
         "name": _OWN_NAME,
         "password": "The password for SMTP and HTTP Basic. It is shown only here.",

@@ -14,6 +14,7 @@ from quart import Blueprint, Response
 from appliance import __version__
 from appliance.errors import Code
 from appliance.message import schema as request_schema
+from appliance.model.mail import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
 from appliance.web import message_json, session_cookie
 from appliance.web.answer import Error
@@ -21,6 +22,7 @@ from appliance.web.api.account import AccountRoutes
 from appliance.web.api.admin_accounts import AdminAccountRoutes
 from appliance.web.api.admin_nodes import AdminNodeRoutes
 from appliance.web.api.admin_queue import AdminQueueRoutes
+from appliance.web.api.audit import AuditRoutes
 from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
 from appliance.web.api.emails import EmailRoutes
@@ -63,6 +65,7 @@ _TAGS = (
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
     _Tag("People", "The users of the account, their roles and second factors.", (UserRoutes, TotpRoutes)),
     _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
+    _Tag("Audit", "Who changed what in the account, when and from where.", (AuditRoutes,)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
     _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
     _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
@@ -84,8 +87,9 @@ _DESCRIPTION = """\
 Transactional email over HTTP, served by mail appliance {version}.
 
 Programs send with an SMTP credential (HTTP Basic) or an API key (Bearer); everything under `/v1` needs the token of a
-login. Every answer has the header `X-Request-ID`, equal to `request_id` in its body. Every error has the same body,
-`Error`: act on its `code`. Lists answer with `next`, which goes into `after` or `before` for the following page."""
+login, or an API key with the scope `manage`. Every answer has the header `X-Request-ID`, equal to `request_id` in its
+body. Every error has the same body, `Error`: act on its `code`. Lists answer with `next`, which goes into `after` or
+`before` for the following page."""
 
 
 def document(base_url: str) -> Json:
@@ -160,13 +164,16 @@ def _operation(operation: Operation, references: dict[type, Json]) -> Json:
     if operation.parameters:
         described["parameters"] = list(operation.parameters)
     if operation.body is not None:
-        described["requestBody"] = {"required": True, "content": _content(references[operation.body])}
+        content = _content(references[operation.body])
+        described["requestBody"] = {"required": operation.needs_body, "content": content}
     return described
 
 
 def _who_may(operation: Operation) -> str:
     if operation.permission is None:
         return ""
+    if operation.people_only and operation.permission is Permission.VIEW:
+        return f"Permission: `{operation.permission}`. Every user may do this, and no API key."
     return f"Permission: `{operation.permission}`. {HOLDERS[operation.permission]} may do this."
 
 

@@ -25,11 +25,12 @@ PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
 
 SEND: tuple[Json, ...] = ({"basic": []}, {"apiKey": []}, {"customer": []})
 CUSTOMER: tuple[Json, ...] = ({"customer": []},)
+CUSTOMER_OR_KEY: tuple[Json, ...] = (*CUSTOMER, {"apiKey": []})
 
 # Who has a permission, in words: for a refusal, and for the description of an operation.
 HOLDERS = {
-    Permission.VIEW: "Every user of the account",
-    Permission.DEVELOP: "Only an owner or a developer of the account",
+    Permission.VIEW: "Every user of the account, and an API key with the scope manage,",
+    Permission.DEVELOP: "Only an owner or a developer of the account, and an API key with the scope manage,",
     Permission.OWN: "Only an owner of the account",
     Permission.ADMINISTER: "Only an administrator",
 }
@@ -61,6 +62,8 @@ class Operation:
     summary: str = ""
     description: str = ""
     links: Json | None = None  # from the success to other operations
+    needs_body: bool = True  # if it takes one
+    action: str = ""  # as the audit log calls it; empty: it changes nothing
 
     def __call__(self, handler: Handler) -> Handler:
         """As a decorator: mark the method that answers this operation."""
@@ -105,6 +108,8 @@ def for_customers(
     parameters: tuple[Json, ...] = (),
     permission: Permission | None = None,
     people_only: bool = False,
+    needs_body: bool = True,
+    action: str = "",
 ) -> Operation:
     """An operation that needs a login, with the errors all of them have.
 
@@ -116,8 +121,9 @@ def for_customers(
     of_body = () if body is None else WITH_BODY
     of_permission = () if permission is Permission.VIEW and not people_only else (Code.FORBIDDEN,)
     all_errors = (*of_query, *of_body, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
-    made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, CUSTOMER, parameters)
-    return replace(made, permission=permission, people_only=people_only)
+    security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
+    made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
+    return replace(made, permission=permission, people_only=people_only, needs_body=needs_body, action=action)
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)

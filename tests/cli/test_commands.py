@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -386,6 +387,9 @@ def test_a_credential_of_another_account_is_not_revoked(acme: Shell) -> None:
         (("--scope", "full"), "ma_live_", "full", False),
         (("--test",), "ma_test_", "send", True),
         (("--test", "--scope", "full"), "ma_test_", "full", True),
+        (("--scope", "read"), "ma_live_", "read", False),
+        (("--scope", "send,read"), "ma_live_", "full", False),
+        (("--scope", "manage"), "ma_live_", "manage", False),
     ],
 )
 def test_a_key_is_created_as_asked(acme: Shell, options: tuple[str, ...], prefix: str, scope: str, test: bool) -> None:
@@ -421,6 +425,54 @@ def test_a_key_is_revoked_with_or_without_its_account(acme: Shell) -> None:
     acme.misused("key", "revoke")
     acme.misused("key", "revoke", "acme", "a", "b")
     acme.misused("key", "create", "acme", "--scope", "everything")
+    acme.misused("key", "create", "acme", "--scope", "manage", "--test")
+
+
+def test_a_key_has_limits(acme: Shell) -> None:
+    """--domain, --expires and --name are told by the list; a time that has passed and an odd domain are refused."""
+    acme.json(
+        "key", "create", "acme", "--scope", "manage", "--domain", "Example.com", "--expires", "90d", "--name", "ci"
+    )
+    (row,) = acme.json("key", "list", "acme")["keys"]
+    assert (row["domain"], row["name"], row["scope"]) == ("example.com", "ci", "manage")
+    days = datetime.fromisoformat(row["expires_at"]) - datetime.fromisoformat(row["created_at"])
+    assert timedelta(days=89) < days < timedelta(days=91)
+    acme.misused("key", "create", "acme", "--expires", "2020-01-01")
+    acme.misused("key", "create", "acme", "--expires", "soon")
+    assert "domain" in acme.refused("key", "create", "acme", "--domain", "no domain")
+
+
+def test_what_commands_change_is_in_the_audit_log(acme: Shell) -> None:
+    """With the system's user; what only reads leaves no line, nor does what was refused, and a key is not told."""
+    made = acme.json("key", "create", "acme")
+    acme.json("key", "list")
+    acme.refused("key", "revoke", "key_none")
+    acme.json("key", "revoke", made["id"])
+    acme.json("account", "suspend", "acme")
+    lines = acme.json("audit", "acme")["audit"]
+    assert [(each["action"], each["object"]) for each in lines[:3]] == [
+        ("account.suspended", "acme"),
+        ("api_key.revoked", made["id"]),
+        ("api_key.created", "acme"),
+    ]
+    assert {(each["actor_kind"], each["address"]) for each in lines} == {("operator", "cli")}
+    assert len(acme.json("audit", "--action", "api_key")["audit"]) == 2
+    assert made["key"] not in acme.text("audit")
+
+
+def test_a_key_is_rolled(acme: Shell) -> None:
+    """The new secret works, and the former one for as long as --overlap says."""
+    acme.create("zoo")
+    made = acme.json("key", "create", "acme")
+    assert "no such API key" in acme.refused("key", "roll", "zoo", made["id"])
+    rolled = acme.json("key", "roll", "acme", made["id"], "--overlap", "2h")
+    assert rolled["id"] == made["id"]
+    assert acme.stored(lambda store: store.access.caller_by_key(made["key"])) is not None
+    assert acme.stored(lambda store: store.access.caller_by_key(rolled["key"])) is not None
+    again = acme.json("key", "roll", made["id"], "--overlap", "0")
+    assert again["previous_expires_at"] is None
+    assert acme.stored(lambda store: store.access.caller_by_key(made["key"])) is None
+    acme.misused("key", "roll", made["id"], "--overlap", "soon")
 
 
 # ---- what holds for all commands
@@ -442,6 +494,7 @@ ON_AN_ACCOUNT = [
     ("key", "create", "NAME"),
     ("key", "list", "NAME"),
     ("key", "revoke", "NAME", "x"),
+    ("key", "roll", "NAME", "x"),
 ]
 
 
@@ -550,6 +603,7 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
         "domain rotate": ["acme.example"],
         "credential revoke": [username],
         "key revoke": [key_id],
+        "key roll": [acme.json("key", "create", "acme")["id"]],
         "suppressions add": ["ada@example.net"],
         "suppressions remove": ["ada@example.net"],
         "suppressions import": ["-"],

@@ -118,6 +118,8 @@ def made_acceptable(case: schemathesis.Case[Any], running: Running) -> None:
         body["domain"] = "openapi.example"  # always the same: making keys takes its time
         if body.get("return_path") is not None:
             body["return_path"] = "bounces.openapi.example"
+    elif case.path == "/v1/api-keys":
+        body |= {"domain": "example.com", "expires_at": None, "test": False}
     elif case.path == "/v1/emails/test":
         case.body = {"to": "ada@example.net"}
     elif case.path == "/v1/admin/accounts":
@@ -262,6 +264,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "DELETE", "/v1/auth/sessions", fickle.login())
     check(running, "GET", "/v1/account", customer)
     check(running, "GET", "/v1/credits", customer)
+    check(running, "GET", "/v1/audit", customer)
     check(running, "POST", "/v1/domains", customer, {"domain": "success.example"})
     check(running, "GET", "/v1/domains", customer)
     check(running, "GET", "/v1/domains/success.example", customer)
@@ -272,6 +275,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "DELETE", f"/v1/smtp-credentials/{made['username']}", customer)
     made = check(running, "POST", "/v1/api-keys", customer, {"name": "n"}).json()
     check(running, "GET", "/v1/api-keys", customer)
+    check(running, "POST", f"/v1/api-keys/{made['id']}/roll", customer, {"overlap": 60})
     check(running, "DELETE", f"/v1/api-keys/{made['id']}", customer)
     sent = check(running, "POST", "/v1/emails/test", fickle.login(), {"to": "fail@example.net"}).json()["id"]
     check(running, "GET", f"/v1/emails/{sent}", fickle.login())

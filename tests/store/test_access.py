@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, CredentialKind, Scope
+from appliance.model.mail import Account, CredentialKind, KeyPrincipal, Permission, Scope
 from appliance.store import Store
 from appliance.store.access import CredentialLimits, sha256
 from tests.store.samples import HASH, Database
@@ -128,7 +128,11 @@ async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope
     caller = await store.access.caller_by_key(key)
     assert caller is not None
     assert (caller.kind, caller.idempotency_scope) == (CredentialKind.KEY, f"key:{key_id}")
-    assert (caller.may_read, caller.test) == (scope is Scope.FULL, test)
+    assert (caller.may_send, caller.may_read) == (scope is not Scope.READ, scope is not Scope.SEND)
+    assert caller.test is test
+    assert caller.key is not None
+    permissions = frozenset({Permission.VIEW, Permission.DEVELOP} if scope is Scope.MANAGE else ())
+    assert (caller.key.id, caller.key.account_id, caller.key.permissions) == (key_id, account.id, permissions)
     (listed,) = await store.access.keys(account.id)
     assert (listed.id, listed.account_name, listed.hint, listed.scope) == (key_id, "demo", key[-4:], scope)
 
@@ -155,6 +159,90 @@ async def test_keys_are_listed_by_account_or_all(store: Store, account: Account,
     assert [key.id for key in await store.access.keys(account.id)] == [mine]
     of_all = await store.access.keys()
     assert {key.id for key in of_all} == {mine, theirs}
+
+
+async def test_a_key_has_its_limits(store: Store, account: Account) -> None:
+    """A sender domain and an expiry are stored with it, and shown to who looks it up, also after it has ended."""
+    past = store.access.outside.now() - 1
+    key_id, key = await store.access.create_key(
+        account.id, scope=Scope.MANAGE, test=False, name="deploy", domain="a.example", expires_at=past
+    )
+    caller = await store.access.caller_by_key(key)
+    assert caller is not None
+    assert caller.key == KeyPrincipal(key_id, account.id, "deploy", Scope.MANAGE, "a.example", past)
+    listed = await store.access.key(key_id)
+    assert (listed.domain, listed.expires_at, listed.last_used_from) == ("a.example", past, None)
+
+
+@pytest.mark.parametrize(
+    ("domain", "expires_at", "covered"),
+    [
+        (None, None, False),
+        (None, 9, False),
+        ("a.example", None, False),
+        ("a.example", 11, False),
+        ("b.example", 10, False),
+        ("a.example", 10, True),
+        ("a.example", 9, True),
+    ],
+)
+def test_a_limited_key_covers_only_narrower_ones(domain: str | None, expires_at: int | None, covered: bool) -> None:
+    """The same domain, and no longer; a key without limits covers all."""
+    key = KeyPrincipal("key_1", "acc_1", "", Scope.MANAGE, "a.example", 10)
+    assert key.covers(domain, expires_at) is covered
+    assert KeyPrincipal("key_1", "acc_1", "", Scope.MANAGE).covers(domain, expires_at)
+
+
+async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: Account, other: Account) -> None:
+    """The former one is told when it ends; the one before that has ended at once. Another account cannot roll it."""
+    now = [store.access.outside.now()]
+    store.access = replace(store.access, outside=replace(store.access.outside, now=lambda: now[0]))
+    key_id, first = await store.access.create_key(account.id, scope=Scope.SEND, test=True, expires_at=now[0] + 100)
+    found = await store.access.key(key_id, account.id)
+    with pytest.raises(Refused):
+        await store.access.key(key_id, other.id)
+    with pytest.raises(Refused):
+        await store.access.roll_key(found, 10, other.id)
+    second = await store.access.roll_key(found, 10, account.id)
+    assert second.startswith("ma_test_")
+    ends = [caller.key for key in (first, second) if (caller := await store.access.caller_by_key(key))]
+    assert [(each.id, each.expires_at, each.replaced) for each in ends if each] == [
+        (key_id, now[0] + 10, True),
+        (key_id, now[0] + 100, False),
+    ]
+    listed = await store.access.key(key_id)
+    assert (listed.hint, listed.previous_hint, listed.previous_expires_at) == (second[-4:], first[-4:], now[0] + 10)
+    now[0] += 10
+    assert (await store.access.key(key_id)).previous_hint is None
+    third = await store.access.roll_key(listed, 0)
+    assert await store.access.caller_by_key(first) is None
+    assert await store.access.caller_by_key(third) is not None
+    now[0] += 100
+    with pytest.raises(Refused) as refused:
+        await store.access.roll_key(listed, 0)
+    assert refused.value.code is Code.CONFLICT
+
+
+async def test_expired_keys_make_room(store: Store, account: Account) -> None:
+    """They do not count among those that work, and the longest ended are forgotten like revoked ones."""
+    store.access = replace(store.access, limits=CredentialLimits(working=2, revoked=1))
+    now = store.access.outside.now()
+    for ago in (3, 2, 1):
+        await store.access.create_key(account.id, scope=Scope.SEND, test=False, expires_at=now - ago, by_owner=True)
+    await new_secret(store, account, "keys", by_owner=True)
+    await new_secret(store, account, "keys", by_owner=True)
+    with pytest.raises(Refused):
+        await new_secret(store, account, "keys", by_owner=True)
+    ended = [key.expires_at for key in await store.access.keys(account.id) if key.expires_at is not None]
+    assert ended == [now - 1]
+
+
+async def test_the_last_use_is_told_with_its_address(store: Store, account: Account) -> None:
+    """As it was recorded last."""
+    key_id, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
+    await store.access.record_uses({f"key:{key_id}": (5, "192.0.2.1"), "smtp:none": (5, ""), "account:x": (5, "")})
+    found = await store.access.key(key_id)
+    assert (found.last_used_at, found.last_used_from) == (5, "192.0.2.1")
 
 
 # ---- callers

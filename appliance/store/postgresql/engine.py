@@ -18,6 +18,7 @@ from psycopg import errors
 from appliance.concurrency.workers import SERVER_WORK, FairQueue
 from appliance.errors import Code, Refused
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
+from appliance.store.audit import with_note
 from appliance.store.engine import (
     ALONE,
     CancelAnswer,
@@ -146,7 +147,8 @@ class PostgresEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
-        result: T = await self._writer(urgent, large or bulk).write(work, ALONE, large=large or bulk, locks=locks)
+        writer, noted = self._writer(urgent, large or bulk), with_note(work)
+        result: T = await writer.write(noted, ALONE, large=large or bulk, locks=locks)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:

@@ -25,6 +25,7 @@ import outcome
 import trio
 
 from appliance.concurrency.workers import SERVER_WORK
+from appliance.store.audit import with_note
 from appliance.store.engine import (
     ALONE,
     JOBS_PER_COMMIT,
@@ -326,7 +327,7 @@ class SqliteEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
-        result: T = await self._writer.write(work, ALONE, urgent=urgent, large=large, bulk=bulk)
+        result: T = await self._writer.write(with_note(work), ALONE, urgent=urgent, large=large, bulk=bulk)
         return result
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:

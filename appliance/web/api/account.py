@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from quart import request
 
-from appliance.model.mail import AccountRole, LedgerEntry, LedgerKind, Role, User
+from appliance.model.mail import AccountRole, LedgerEntry, LedgerKind, Principal, Role, User
 from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
@@ -73,7 +73,7 @@ class CreditsAnswer(msgspec.Struct):
 
 class AccountRoutes(Routes):
     @for_customers("GET /v1/account", (200, AccountAnswer, "The account."))
-    async def get_account(self, user: User) -> AccountAnswer:
+    async def get_account(self, user: Principal) -> AccountAnswer:
         """Read the account of the token, how to reach the service, and what needs attention."""
         account, config, intake = (
             await self.store.accounts.find(user.account_id),
@@ -87,12 +87,13 @@ class AccountRoutes(Routes):
             sorted({bound.port for bound in config.smtp.bind_tls}),
             config.delivery.mode.value,
         )
+        by = user if isinstance(user, User) else None
         return object_from(
             AccountAnswer,
             account,
-            email=user.email,
-            role=user.role,
-            account_role=user.account_role,
+            email=by.email if by else account.email,
+            role=by.role if by else Role.CUSTOMER,
+            account_role=by.account_role if by else AccountRole.DEVELOPER,
             stored_bytes_limit=intake.quota.bytes(),
             service=service,
             warnings=await warnings_of(account, self.store, intake.free_space),
@@ -100,7 +101,7 @@ class AccountRoutes(Routes):
         )
 
     @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
-    async def list_credit_changes(self, user: User) -> CreditsAnswer:
+    async def list_credit_changes(self, user: Principal) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
         found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))

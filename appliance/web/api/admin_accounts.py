@@ -12,6 +12,7 @@ from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
+from appliance.store.audit import about
 from appliance.web.answer import Time, object_from
 from appliance.web.app import Routes, client_address, page_limit, request_id
 from appliance.web.operations import PAGING, for_admins, identifier
@@ -80,12 +81,17 @@ class AdminAccountRoutes(Routes):
         return AccountsAnswer(shown, following, request_id())
 
     @for_admins(
-        "POST /v1/admin/accounts", (201, ManagedAccountAnswer, "The account."), Code.CONFLICT, body=NewAccountRequest
+        "POST /v1/admin/accounts",
+        (201, ManagedAccountAnswer, "The account."),
+        Code.CONFLICT,
+        body=NewAccountRequest,
+        action="account.created",
     )
     async def create_account(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
         """Create an account and the user who logs in to it."""
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
+        about(name, {"email": email, "role": body.role.value})
         made = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
         return await self._changed(made.id)
 
@@ -96,12 +102,16 @@ class AdminAccountRoutes(Routes):
         """Read one account."""
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
-    @for_admins("POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,))
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.suspended"
+    )
     async def suspend_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Stop an account from sending; what it has queued still goes out."""
         return await self._set_suspended(account_id, True)
 
-    @for_admins("POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,))
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.resumed"
+    )
     async def resume_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Let a suspended account send again."""
         return await self._set_suspended(account_id, False)
@@ -118,11 +128,13 @@ class AdminAccountRoutes(Routes):
         Code.CONFLICT,
         body=CreditsRequest,
         parameters=(_ID,),
+        action="account.credits_changed",
     )
     async def change_credits(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
         """Change an account's credits."""
         accounts = self.store.accounts
         found = await accounts.find(account_id)
+        about(found.name, {"change": body.change} if body.change is not UNSET else {"balance": body.balance})
         if (body.change is UNSET) == (body.balance is UNSET):
             raise invalid("body", "give either change or balance")
         if body.change is not UNSET:

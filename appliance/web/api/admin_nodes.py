@@ -58,6 +58,7 @@ class AdminNodeRoutes(Routes):
         (202, DrainAnswer, "It hands over its mail and ends."),
         Code.NOT_FOUND,
         parameters=(_NODE,),
+        action="node.drained",
     )
     async def drain_node(self, _admin: User, name: str) -> DrainAnswer:
         """Have a node hand over its mail to the others and end."""

@@ -71,6 +71,7 @@ class AdminQueueRoutes(Routes):
         Code.NOT_FOUND,
         body=PauseRequest,
         parameters=(_POOL,),
+        action="pool.paused",
     )
     async def pause_pool(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
         """Hold the mail of a pool, on all nodes, until it is resumed."""
@@ -79,7 +80,11 @@ class AdminQueueRoutes(Routes):
         return PoolHeldAnswer(pool, True, (await self.store.pools.holds())[pool].reason, request_id())
 
     @for_admins(
-        "POST /v1/admin/queue/{pool}/resume", (200, PoolHeldAnswer, "Open again."), Code.NOT_FOUND, parameters=(_POOL,)
+        "POST /v1/admin/queue/{pool}/resume",
+        (200, PoolHeldAnswer, "Open again."),
+        Code.NOT_FOUND,
+        parameters=(_POOL,),
+        action="pool.resumed",
     )
     async def resume_pool(self, _admin: User, pool: str) -> PoolHeldAnswer:
         """Resume the mail of a pool, whether an administrator held it or a server, on all nodes."""

@@ -3,19 +3,28 @@
 A password and a key are shown once, when they are made; the store has their hashes only.
 """
 
+from datetime import datetime
+from operator import itemgetter
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 from quart import request
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, invalid
+from appliance.intake import account_rules
 from appliance.message.characters import LINE_PATTERN
-from appliance.model.mail import Scope, User
-from appliance.times import rfc3339
+from appliance.model.mail import KeyPrincipal, Principal, Scope
+from appliance.store.audit import about
+from appliance.times import DAY, SECOND, rfc3339
 from appliance.web.answer import Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, for_customers, identifier
+
+MAX_EXPIRY = 3_650 * DAY  # microseconds from now
+MAX_OVERLAP = 30 * DAY
+
+NO_MORE = "An API key may not make or roll one that may do more, or for longer, than itself."
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
 
@@ -65,7 +74,7 @@ class SmtpCredentialRoutes(Routes):
     @for_customers(
         "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
     )
-    async def list_smtp_credentials(self, user: User) -> SmtpCredentialsAnswer:
+    async def list_smtp_credentials(self, user: Principal) -> SmtpCredentialsAnswer:
         """List the account's SMTP credentials, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
@@ -79,15 +88,19 @@ class SmtpCredentialRoutes(Routes):
         (201, NewSmtpCredentialAnswer, "The credential, with its password."),
         Code.CONFLICT,
         body=SmtpCredentialRequest,
+        action="smtp_credential.created",
     )
-    async def create_smtp_credential(self, user: User, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
+    async def create_smtp_credential(self, user: Principal, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
         """Create an SMTP credential.
 
         It is for SMTP submission, and for HTTP Basic at `POST /emails` and `GET /emails/{id}`. The password is in this
         answer only.
         """
         check_line("name", body.name)
+        if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # which a password knows no limits of
+            raise Refused(Code.FORBIDDEN, NO_MORE)
         name = body.name.strip()
+        about(None, {"name": name}, made=itemgetter(0))
         username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
         created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
         return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
@@ -97,8 +110,9 @@ class SmtpCredentialRoutes(Routes):
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
         parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
+        action="smtp_credential.revoked",
     )
-    async def revoke_smtp_credential(self, user: User, username: str) -> RevokedAnswer:
+    async def revoke_smtp_credential(self, user: Principal, username: str) -> RevokedAnswer:
         """Stop an SMTP credential from working, for good."""
         await self.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
@@ -111,6 +125,15 @@ class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     name: Label = ""
     scope: Scope = Scope.SEND
     test: bool = False
+    domain: Annotated[str, Meta(max_length=253, examples=["example.com"])] | None = None
+    expires_at: Annotated[str, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
+    expires_in: Annotated[int, Meta(ge=1, le=MAX_EXPIRY // SECOND)] | None = None
+
+
+class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a POST, which may be left out."""
+
+    overlap: Annotated[int, Meta(ge=0, le=MAX_OVERLAP // SECOND)] = DAY // SECOND
 
 
 class ApiKeyObject(msgspec.Struct):
@@ -121,13 +144,18 @@ class ApiKeyObject(msgspec.Struct):
     hint: str
     scope: Scope
     test: bool
+    domain: str | None
     created_at: Time
+    expires_at: Time | None
     last_used_at: Time | None
+    last_used_from: str | None
+    previous_hint: str | None
+    previous_expires_at: Time | None
     revoked_at: Time | None
 
 
 class NewApiKeyAnswer(ApiKeyObject):
-    """A new key; the key itself is shown only here."""
+    """A new key, or one with a new secret; the key itself is shown only here."""
 
     key: str
     request_id: str
@@ -141,9 +169,12 @@ class ApiKeysAnswer(msgspec.Struct):
     request_id: str
 
 
+_KEY_ID = identifier("The key's id.", "^key_[0-9a-f]{32}$")
+
+
 class ApiKeyRoutes(Routes):
     @for_customers("GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK)
-    async def list_api_keys(self, user: User) -> ApiKeysAnswer:
+    async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
         """List the account's API keys, revoked ones too, newest first."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
@@ -152,27 +183,88 @@ class ApiKeyRoutes(Routes):
         shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
 
-    @for_customers("POST /v1/api-keys", (201, NewApiKeyAnswer, "The key."), Code.CONFLICT, body=ApiKeyRequest)
-    async def create_api_key(self, user: User, body: ApiKeyRequest) -> NewApiKeyAnswer:
+    @for_customers(
+        "POST /v1/api-keys",
+        (201, NewApiKeyAnswer, "The key."),
+        Code.CONFLICT,
+        body=ApiKeyRequest,
+        action="api_key.created",
+    )
+    async def create_api_key(self, user: Principal, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key.
 
-        With the scope `send`, the default, it may only send; with `full` it may also read what became of messages. The
-        messages of a test key cost nothing and are not delivered. The key is in this answer only.
+        With the scope `send`, the default, it may only send; with `read` only read what became of messages; with `full`
+        both; with `manage` also what a developer of the account may do under `/v1`. With a `domain` it sends from that
+        one only. The messages of a test key cost nothing and are not delivered. The key is in this answer only. A key
+        may make others that may do no more, nor for longer, than itself.
         """
         check_line("name", body.name)
+        if body.test and body.scope is Scope.MANAGE:
+            raise invalid("test", "what a key with the scope manage changes is real: it cannot be a test key")
+        domain = None if body.domain is None else account_rules.domain_name(body.domain)
+        expires_at = self._expiry(body)
+        if isinstance(user, KeyPrincipal) and not user.covers(domain, expires_at):
+            raise Refused(Code.FORBIDDEN, NO_MORE)
+        about(None, {"name": body.name, "scope": body.scope.value, "domain": domain}, made=itemgetter(0))
         key_id, key = await self.store.access.create_key(
-            user.account_id, scope=body.scope, test=body.test, name=body.name.strip(), by_owner=True
+            user.account_id,
+            scope=body.scope,
+            test=body.test,
+            name=body.name.strip(),
+            domain=domain,
+            expires_at=expires_at,
+            by_owner=True,
         )
         created = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
+
+    def _expiry(self, body: ApiKeyRequest) -> int | None:
+        now = self.services.outside.now()
+        if body.expires_at is None:
+            return None if body.expires_in is None else now + body.expires_in * SECOND
+        if body.expires_in is not None:
+            raise invalid("expires_at", "give either expires_at or expires_in")
+        try:
+            moment = datetime.fromisoformat(body.expires_at)
+            at = round(moment.timestamp() * SECOND) if moment.tzinfo else 0
+        except (ValueError, OverflowError):
+            at = 0
+        if not now < at <= now + MAX_EXPIRY:
+            raise invalid("expires_at", "must be a time such as 2027-01-31T00:00:00Z, from now on, within ten years")
+        return at
+
+    @for_customers(
+        "POST /v1/api-keys/{id}/roll",
+        (200, NewApiKeyAnswer, "The key with its new secret."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        body=RollRequest,
+        needs_body=False,
+        parameters=(_KEY_ID,),
+        action="api_key.rolled",
+    )
+    async def roll_api_key(self, user: Principal, key_id: str, body: RollRequest) -> NewApiKeyAnswer:
+        """Give an API key a new secret; the former one works for `overlap` more seconds, a day if it is not given.
+
+        The key keeps its id, its scope and its limits. The secret before the former one ends at once.
+        """
+        found = await self.store.access.key(key_id, user.account_id)
+        if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
+            raise Refused(Code.FORBIDDEN, NO_MORE)
+        about(None, {"name": found.name, "overlap": body.overlap})
+        key = await self.store.access.roll_key(found, body.overlap * SECOND, user.account_id)
+        self.services.auth.forget()
+        rolled = await self.store.access.key(key_id)
+        return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())
 
     @for_customers(
         "DELETE /v1/api-keys/{id}",
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
-        parameters=(identifier("The key's id.", "^key_[0-9a-f]{32}$"),),
+        parameters=(_KEY_ID,),
+        action="api_key.revoked",
     )
-    async def revoke_api_key(self, user: User, key_id: str) -> RevokedAnswer:
+    async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
         """Stop an API key from working, for good."""
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")

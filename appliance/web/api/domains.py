@@ -22,6 +22,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.mail import Domain, User
+from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import PAGING, Json, for_customers, parameter
@@ -141,6 +142,7 @@ class DomainRoutes(Routes):
         (201, DomainAnswer, "The domain, with the DNS records to publish."),
         Code.CONFLICT,
         body=DomainRequest,
+        action="domain.added",
     )
     async def add_domain(self, user: User, body: DomainRequest) -> DomainAnswer:
         """Add a domain; it may be sent from once it is verified.
@@ -148,6 +150,7 @@ class DomainRoutes(Routes):
         Publish the `records` of the answer in DNS, then call `verifyDomain`. A subdomain is a domain of its own.
         """
         name = domain_name(body.domain)
+        about(name, {"return_path": body.return_path})
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
         wanted = await self.lookups.records(user.account_id, added)
@@ -165,6 +168,7 @@ class DomainRoutes(Routes):
         (200, DomainAnswer, "The domain as it is now; still `pending` when nothing proves it."),
         Code.NOT_FOUND,
         parameters=(_NAME,),
+        action="domain.checked",
     )
     async def verify_domain(self, user: User, name: str) -> DomainAnswer:
         """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are.
@@ -182,7 +186,13 @@ class DomainRoutes(Routes):
             found = await self.store.domains.find(user.account_id, found.name)
         return _answer(found, checked)
 
-    @for_customers("DELETE /v1/domains/{domain}", (200, DeletedAnswer, "Removed."), Code.NOT_FOUND, parameters=(_NAME,))
+    @for_customers(
+        "DELETE /v1/domains/{domain}",
+        (200, DeletedAnswer, "Removed."),
+        Code.NOT_FOUND,
+        parameters=(_NAME,),
+        action="domain.removed",
+    )
     async def remove_domain(self, user: User, name: str) -> DeletedAnswer:
         """Remove a domain; what is queued from it still goes out."""
         await self.store.domains.remove(user.account_id, _spelled(name))

@@ -142,6 +142,7 @@ class EmailRoutes(Routes):
         Code.NOT_FOUND,
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
+        action="email.cancelled",
     )
     async def cancel_email(self, user: User, message_id: str) -> CancelledAnswer:
         """Give up what still waits of a message.

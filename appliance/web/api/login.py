@@ -17,7 +17,7 @@ from appliance.net.address_policy import site_of
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, answer, client_address, refusal, request_id
+from appliance.web.app import Routes, actor_of, answer, client_address, refusal, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier
 from appliance.web.session_cookie import COOKIE_NAME
@@ -127,7 +127,8 @@ class LoginRoutes(Routes):
             return refused
         if not right or user is None:
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
-        session = await self.store.sessions.begin(user, address, user_agent())
+        async with self.store.audit.noting(actor_of(user), "user.logged_in", address, (user.account_id,)):
+            session = await self.store.sessions.begin(user, address, user_agent())
         if session is None:  # hashing takes its time, and meanwhile the password was changed
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         return self._with_cookie(self._token_answer(user, session.id), session)
@@ -167,7 +168,7 @@ class LoginRoutes(Routes):
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
-    @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."))
+    @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."), action="user.logged_out")
     async def log_out(self, user: User) -> Response:
         """End the session of the token at hand, with every token of it."""
         _, claims = await self.current_user()
@@ -176,7 +177,11 @@ class LoginRoutes(Routes):
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
     @for_people(
-        "POST /v1/auth/password", (200, ChangedObject, "Changed; log in again."), Code.FORBIDDEN, body=PasswordRequest
+        "POST /v1/auth/password",
+        (200, ChangedObject, "Changed; log in again."),
+        Code.FORBIDDEN,
+        body=PasswordRequest,
+        action="user.password_changed",
     )
     async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
         """Change the password, and with it end every session of the user."""
@@ -226,7 +231,7 @@ class SessionRoutes(Routes):
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
         return SessionsAnswer(shown, None, request_id())
 
-    @for_people("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."))
+    @for_people("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), action="session.ended_all")
     async def end_all_sessions(self, user: User) -> EndedAnswer:
         """Log out everywhere, here too."""
         ended = await self.store.sessions.end_all(user.id)
@@ -238,6 +243,7 @@ class SessionRoutes(Routes):
         (200, EndedAnswer, "Ended."),
         Code.NOT_FOUND,
         parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
+        action="session.ended",
     )
     async def end_session(self, user: User, session_id: str) -> EndedAnswer:
         """End one session."""

@@ -11,6 +11,7 @@ from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.schema import Mailbox
 from appliance.model.mail import Suppression, SuppressionOrigin, User, lists_of
+from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.operations import PAGING, for_customers, parameter
@@ -66,12 +67,16 @@ class SuppressionRoutes(Routes):
         return SuppressionsAnswer(shown, following, request_id())
 
     @for_customers(
-        "POST /v1/suppressions", (201, SuppressionAnswer, "The entry, new or as it was."), body=SuppressionRequest
+        "POST /v1/suppressions",
+        (201, SuppressionAnswer, "The entry, new or as it was."),
+        body=SuppressionRequest,
+        action="suppression.added",
     )
     async def add_suppression(self, user: User, body: SuppressionRequest) -> SuppressionAnswer:
         """Suppress an address."""
         check_line("reason", body.reason)
         key = parse(body.address, "address").key
+        about(key, {"reason": body.reason})
         may_store = self.services.intake.quota.bytes()
         entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
         return object_from(SuppressionAnswer, entry, request_id=request_id())
@@ -81,6 +86,7 @@ class SuppressionRoutes(Routes):
         (200, DeletedAnswer, "Removed."),
         Code.NOT_FOUND,
         parameters=(_ADDRESS, _TAG, _TEMPLATE),
+        action="suppression.removed",
     )
     async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:
         """Let an address be sent to again.

@@ -110,6 +110,7 @@ class TemplateRoutes(Routes):
         Code.CONFLICT,
         body=TemplateRequest,
         parameters=(_ALIAS,),
+        action="template.saved",
     )
     async def save_template(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
         """Store a template as a new version.
@@ -133,7 +134,11 @@ class TemplateRoutes(Routes):
         return _template_answer(stored)
 
     @for_customers(
-        "DELETE /v1/templates/{alias}", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND, parameters=(_ALIAS,)
+        "DELETE /v1/templates/{alias}",
+        (200, DeletedAnswer, "Deleted."),
+        Code.NOT_FOUND,
+        parameters=(_ALIAS,),
+        action="template.deleted",
     )
     async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
         """Remove a template from use."""

@@ -46,6 +46,7 @@ class UnsubscribeTagRoutes(Routes):
         "PUT /v1/unsubscribe-tags",
         (200, UnsubscribeTagsAnswer, "All such tags, as stored."),
         body=UnsubscribeTagsRequest,
+        action="unsubscribe_tags.saved",
     )
     async def save_unsubscribe_tags(self, user: User, body: UnsubscribeTagsRequest) -> UnsubscribeTagsAnswer:
         """Choose the tags whose messages get a link to unsubscribe.

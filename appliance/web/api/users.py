@@ -14,6 +14,7 @@ from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS
 from appliance.model.mail import AccountRole, Permission, Role, User
 from appliance.model.people import PasswordLink, Person
 from appliance.net.address_policy import site_of
+from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, Object, Time, object_from
 from appliance.web.app import Routes, client_address, request_id
 from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier
@@ -112,6 +113,7 @@ class _People(Routes):
         return user
 
     async def _change_role(self, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
+        about((await self.store.people.one(account_id, user_id)).email, {"role": role})
         await self.store.people.set_role(account_id, user_id, role)
         self.services.auth.forget()
         return _shown(UserAnswer, await self.store.people.one(account_id, user_id), request_id=request_id())
@@ -133,6 +135,7 @@ class UserRoutes(_People):
         Code.CONFLICT,
         body=InvitationRequest,
         permission=Permission.OWN,
+        action="user.invited",
     )
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
         """Invite a person to the account, with a role.
@@ -141,6 +144,7 @@ class UserRoutes(_People):
         and once. Another invitation of the same address replaces it. An address can log in to one account only.
         """
         email = account_rules.login_email(body.email)
+        about(email, {"role": body.role})
         return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 
     @for_customers(
@@ -151,6 +155,7 @@ class UserRoutes(_People):
         body=UserRoleRequest,
         parameters=(_USER_ID,),
         permission=Permission.OWN,
+        action="user.role_changed",
     )
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user another role, which counts from the next request on. An account keeps at least one owner."""
@@ -163,12 +168,14 @@ class UserRoutes(_People):
         Code.CONFLICT,
         parameters=(_PERSON_ID,),
         permission=Permission.OWN,
+        action="user.removed",
     )
     async def remove_user(self, user: User, person_id: str) -> DeletedAnswer:
         """Remove a user from the account, or withdraw an invitation. The sessions of the user end at once."""
         if person_id.startswith("inv_"):
             await self.store.people.withdraw(user.account_id, person_id)
         else:
+            about(made=str)  # the address
             await self.store.people.remove(user.account_id, person_id)
             self.services.auth.forget()
         return DeletedAnswer(True, request_id())
@@ -214,16 +221,19 @@ class AdminUserRoutes(_People):
         Code.CONFLICT,
         body=UserRoleRequest,
         parameters=(_USER_ID,),
+        action="user.role_changed",
     )
     async def change_managed_user_role(self, _admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user of any account another role in it."""
-        return await self._change_role((await self._user(user_id)).account_id, user_id, body.role)
+        user = await self._user(user_id)
+        return await self._change_role(user.account_id, user_id, body.role)
 
     @for_admins(
         "POST /v1/admin/users/{id}/password-reset",
         (201, PasswordLinkAnswer, "The link."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
+        action="password.reset",
     )
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
         """Get a link by which a user sets another password; it is good for a day, and once.
@@ -237,6 +247,7 @@ class AdminUserRoutes(_People):
         (200, DeletedAnswer, "It is off."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
+        action="totp.disabled",
     )
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
         """Turn off the second factor of a user who has lost the app and the recovery codes."""

@@ -68,6 +68,7 @@ class WebhookRoutes(Routes):
         "PUT /v1/webhook",
         (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
         body=WebhookRequest,
+        action="webhook.saved",
     )
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
         """Save where events are posted, which ones, and whether.
@@ -83,13 +84,18 @@ class WebhookRoutes(Routes):
         webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed)
         return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
 
-    @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND)
+    @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND, action="webhook.deleted")
     async def delete_webhook(self, user: User) -> DeletedAnswer:
         """Delete the webhook, what waits for it, and its history."""
         await self.store.webhooks.delete(user.account_id)
         return DeletedAnswer(True, request_id())
 
-    @for_customers("POST /v1/webhook/rotate-secret", (200, SecretAnswer, "The secret, shown only now."), Code.NOT_FOUND)
+    @for_customers(
+        "POST /v1/webhook/rotate-secret",
+        (200, SecretAnswer, "The secret, shown only now."),
+        Code.NOT_FOUND,
+        action="webhook.secret_rotated",
+    )
     async def rotate_webhook_secret(self, user: User) -> SecretAnswer:
         """Get a new secret, which signs from now on."""
         webhook = await self.store.webhooks.existing(user.account_id)

@@ -1,12 +1,15 @@
 """SMTP credentials and API keys in their owner's hands: created, shown once, used, revoked."""
 
 import base64
+from functools import partial
 from typing import Any
 
 import pytest
 
+from appliance.model.mail import Role
+from appliance.store import Store
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, bearer, error, eventually, message, owner
+from tests.e2e.contract.service import Caller, accepted, bearer, error, eventually, message, owner
 
 
 def create(customer: Caller, path: str, **body: Any) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def test_a_credential_works_until_it_is_revoked(new_account: NewAccount) -> None
     [
         ({}, "ma_live_", "send", False),
         ({"scope": "full"}, "ma_live_", "full", False),
+        ({"scope": "manage"}, "ma_live_", "manage", False),
         ({"test": True, "name": "x"}, "ma_test_", "send", True),
     ],
 )
@@ -73,10 +77,11 @@ def test_a_key_works_until_it_is_revoked(
     sent = customer.using(bearer(made["key"])).post(message())
     assert sent.status_code == 202
     read = customer.using(bearer(made["key"])).get(f"/emails/{sent.json()['id']}")
-    assert read.status_code == (200 if scope == "full" else 401)
+    assert read.status_code == (200 if scope in ("full", "manage") else 401)
     listed = customer.get("/v1/api-keys")
     assert made["key"] not in listed.text
-    assert found(customer, "/v1/api-keys", "api_keys", "id", made["id"])["last_used_at"] is not None
+    used = found(customer, "/v1/api-keys", "api_keys", "id", made["id"])
+    assert (used["last_used_at"] > made["created_at"], used["last_used_from"]) == (True, "127.0.0.1")
     assert customer.request("DELETE", f"/v1/api-keys/{made['id']}").json()["revoked"] is True
     assert not sends(customer, bearer(made["key"]))
     assert found(customer, "/v1/api-keys", "api_keys", "id", made["id"])["revoked_at"] is not None
@@ -102,9 +107,28 @@ def test_a_name_is_one_short_line(customer: Caller, path: str, body: object) -> 
     assert abs(len(customer.get(path).text) - before) < 60  # but for the time of a use
 
 
-@pytest.mark.parametrize("body", [{"scope": "admin"}, {"scope": None}, {"test": "yes"}, {"test": 1}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"scope": "admin"},
+        {"scope": None},
+        {"test": "yes"},
+        {"test": 1},
+        {"scope": "manage", "test": True},
+        {"domain": "no domain"},
+        {"domain": "x <a@example.com>"},
+        {"domain": ""},
+        {"expires_in": 0},
+        {"expires_in": 10**12},
+        {"expires_at": "tomorrow"},
+        {"expires_at": "2099-01-01"},
+        {"expires_at": "2020-01-01T00:00:00Z"},
+        {"expires_at": "9999-12-31T23:59:59Z"},
+        {"expires_at": "2030-01-01T00:00:00Z", "expires_in": 60},
+    ],
+)
 def test_a_key_is_of_a_known_kind(customer: Caller, body: object) -> None:
-    """An unknown scope or a strange flag is refused."""
+    """An unknown scope, a strange flag or limit, or a time that has passed is refused."""
     error(customer.request("POST", "/v1/api-keys", json=body), 400, "invalid_request")
 
 
@@ -133,3 +157,150 @@ def test_a_key_itself_does_not_belong_into_a_path(new_account: NewAccount) -> No
     customer = owner(new_account())
     error(customer.request("DELETE", f"/v1/api-keys/{customer.account.full_key}"), 404, "not_found")
     assert sends(customer, bearer(customer.account.full_key))
+
+
+# ---- scopes
+
+
+def key_of(customer: Caller, **body: Any) -> Caller:
+    """The same account with a new key."""
+    return customer.using(bearer(create(customer, "/v1/api-keys", **body)["key"]))
+
+
+def test_a_reading_key_may_not_send(new_account: NewAccount) -> None:
+    """It reads what others have sent, and is told why a send is refused; it does not open /v1."""
+    customer = owner(new_account())
+    reader = key_of(customer, scope="read")
+    assert reader.read(customer.send()["id"])["status"]
+    assert "scope is read" in error(reader.post(message()), 403, "forbidden")
+    assert "scope manage" in error(reader.get("/v1/domains"), 401, "unauthorized")
+
+
+def test_a_managing_key_does_what_a_developer_may(new_account: NewAccount) -> None:
+    """It reads and changes what is under /v1, sends and reads; the account is told without a person."""
+    customer = owner(new_account())
+    manager = key_of(customer, scope="manage", name="terraform")
+    assert manager.read(manager.send()["id"])["status"]
+    assert manager.get("/v1/domains").status_code == 200
+    assert manager.get("/v1/account").json()["email"] == customer.account.email
+    assert manager.request("PUT", "/v1/templates/by-key", json={"text": "t"}).status_code == 200
+    assert manager.request("POST", "/v1/suppressions", json={"address": "x@example.net"}).status_code == 201
+    made = create(manager, "/v1/api-keys", scope="manage")
+    assert manager.request("DELETE", f"/v1/api-keys/{made['id']}").json()["revoked"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/auth/sessions"),
+        ("DELETE", "/v1/auth/sessions"),
+        ("POST", "/v1/auth/logout"),
+        ("GET", "/v1/admin/accounts"),
+        ("GET", "/v1/admin/queue"),
+        ("POST", "/v1/admin/queue/google/resume"),
+        ("GET", "/v1/admin/nodes"),
+    ],
+)
+def test_a_managing_key_is_no_person_and_no_administrator(new_account: NewAccount, method: str, path: str) -> None:
+    """Even if an administrator made it, for the administrator's account."""
+    admin = owner(new_account(role=Role.ADMIN))
+    assert admin.get("/v1/admin/accounts").status_code == 200
+    error(key_of(admin, scope="manage").request(method, path), 403, "forbidden")
+
+
+def test_a_key_opens_its_own_account_only(new_account: NewAccount) -> None:
+    """What belongs to another account is 404 for it, and is not in its lists."""
+    mine, theirs = owner(new_account()), owner(new_account())
+    manager = key_of(mine, scope="manage")
+    foreign = create(theirs, "/v1/api-keys")
+    sent = theirs.send()["id"]
+    for method, path in (
+        ("DELETE", f"/v1/api-keys/{foreign['id']}"),
+        ("POST", f"/v1/api-keys/{foreign['id']}/roll"),
+        ("GET", f"/v1/emails/{sent}"),
+        ("GET", f"/emails/{sent}"),
+    ):
+        error(manager.request(method, path), 404, "not_found")
+    assert foreign["id"] not in manager.get("/v1/api-keys").text
+    assert sends(theirs, bearer(foreign["key"]))
+
+
+# ---- limits
+
+
+async def add_domain(account_id: str, name: str, store: Store) -> None:
+    """Register a domain that may be used."""
+    await store.access.add_domain(account_id, name, usable=True)
+
+
+def test_a_key_sends_from_its_domain_only(new_account: NewAccount) -> None:
+    """By the domain of the address: a display name, another spelling or a registered domain does not help."""
+    customer = owner(new_account())
+    account_id = customer.account.account_id
+    for name in ("xn--bcher-kva.example", "other.example"):
+        customer.stored(partial(add_domain, account_id, name))
+    limited = key_of(customer, domain="BÜCHER.example")
+    for sender in ("a@bücher.example", "a@xn--bcher-kva.example", "a@XN--BCHER-KVA.Example", "Shop <a@Bücher.example>"):
+        accepted(limited.post(message(from_=sender)))
+    for sender in (
+        "a@other.example",
+        "a@example.com",
+        '"a@xn--bcher-kva.example" <a@other.example>',
+        "bücher.example <a@other.example>",
+        "a@sub.bücher.example",
+        "a@bucher.example",
+        "a@bu\u0308cher.example.other.example",
+    ):
+        told = error(limited.post(message(from_=sender)), 403, "forbidden")
+        assert "may only send from xn--bcher-kva.example" in told
+    assert customer.post(message(from_="a@other.example")).status_code == 202
+
+
+def test_a_limited_key_manages_within_its_limits(new_account: NewAccount) -> None:
+    """It makes and rolls no key that may do more or for longer, makes no SMTP credential, and tests from its domain."""
+    customer = owner(new_account())
+    limited = key_of(customer, scope="manage", domain="example.com", expires_in=3600)
+    free = create(customer, "/v1/api-keys")
+    for body in ({}, {"domain": "example.com"}, {"domain": "example.com", "expires_in": 7200}, {"expires_in": 60}):
+        assert "than itself" in error(limited.request("POST", "/v1/api-keys", json=body), 403, "forbidden")
+    error(limited.request("POST", f"/v1/api-keys/{free['id']}/roll"), 403, "forbidden")
+    error(limited.request("POST", "/v1/smtp-credentials", json={}), 403, "forbidden")
+    create(limited, "/v1/api-keys", domain="example.com", expires_in=60)
+    body = {"to": "ada@example.net", "from": "a@other.example"}
+    assert "may only" in error(limited.request("POST", "/v1/emails/test", json=body), 403, "forbidden")
+    assert limited.request("POST", "/v1/emails/test", json={"to": "ada@example.net"}).status_code == 202
+
+
+def test_a_key_ends_at_its_time(new_account: NewAccount) -> None:
+    """Also one that was just used; the refusal is 401 and says that it expired, everywhere."""
+    customer = owner(new_account())
+    made = create(customer, "/v1/api-keys", scope="manage", expires_in=1)
+    assert made["expires_at"] > made["created_at"]
+    key = customer.using(bearer(made["key"]))
+    eventually(lambda: key.get("/v1/domains").status_code, lambda status: status == 401)
+    for answer in (key.post(message()), key.get("/emails/msg_0"), key.get("/v1/domains")):
+        assert f"expired at {made['expires_at']}" in error(answer, 401, "unauthorized")
+    error(customer.request("POST", f"/v1/api-keys/{made['id']}/roll"), 409, "conflict")
+
+
+def test_a_rolled_key_changes_its_secret(new_account: NewAccount) -> None:
+    """Both work until the overlap ends, for a day if it is not given; the list tells it; 0 ends the former at once."""
+    customer = owner(new_account())
+    made = create(customer, "/v1/api-keys", name="shop", scope="full")
+    path = f"/v1/api-keys/{made['id']}/roll"
+    rolled = customer.request("POST", path).json()
+    assert (rolled["id"], rolled["name"], rolled["scope"]) == (made["id"], "shop", "full")
+    assert (rolled["previous_hint"], rolled["hint"]) == (made["key"][-4:], rolled["key"][-4:])
+    assert sends(customer, bearer(made["key"]))
+    assert sends(customer, bearer(rolled["key"]))
+    listed = found(customer, "/v1/api-keys", "api_keys", "id", made["id"])
+    assert listed["previous_expires_at"] == rolled["previous_expires_at"]
+    again = customer.request("POST", path, json={"overlap": 0}).json()
+    assert again["previous_hint"] is None
+    assert not sends(customer, bearer(made["key"]))
+    told = error(customer.using(bearer(rolled["key"])).post(message()), 401, "unauthorized")
+    assert "after it was rolled" in told
+    assert sends(customer, bearer(again["key"]))
+    wrong: list[Any] = [{"overlap": -1}, {"overlap": 10**9}, {"overlap": "1d"}, []]
+    for body in wrong:
+        error(customer.request("POST", path, json=body), 400, "invalid_request")

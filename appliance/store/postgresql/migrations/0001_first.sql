@@ -98,12 +98,18 @@ CREATE TABLE api_keys (
     account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
     key_sha256 BYTEA NOT NULL UNIQUE,
     hint TEXT COLLATE "C" NOT NULL,  -- the last four characters, to tell keys apart
-    scope TEXT COLLATE "C" NOT NULL CHECK (scope IN ('send', 'full')),
+    scope TEXT COLLATE "C" NOT NULL CHECK (scope IN ('send', 'read', 'full', 'manage')),
     test BIGINT NOT NULL,
     created_at BIGINT NOT NULL,
     revoked_at BIGINT,
     name TEXT COLLATE "C" NOT NULL DEFAULT '',
-    last_used_at BIGINT
+    last_used_at BIGINT,
+    last_used_from TEXT COLLATE "C",  -- the client's address
+    domain TEXT COLLATE "C",  -- the only one that it may send from; NULL: any of the account
+    expires_at BIGINT,
+    previous_sha256 BYTEA UNIQUE,  -- the secret that was replaced last, and is good until then
+    previous_hint TEXT COLLATE "C",
+    previous_expires_at BIGINT
 );
 CREATE INDEX api_keys_by_account ON api_keys (account_id);
 
@@ -616,3 +622,19 @@ CREATE TABLE daily_feedback (
     PRIMARY KEY (account_id, day, kind, class, provider)
 );
 CREATE INDEX daily_feedback_old ON daily_feedback (day);
+
+-- Changes by people, API keys and the operator; an action of an administrator on another account has a row in both.
+CREATE TABLE audit_log (
+    account_id TEXT COLLATE "C" NOT NULL,  -- empty: the installation's
+    id TEXT COLLATE "C" NOT NULL,
+    at BIGINT NOT NULL,
+    actor_kind TEXT COLLATE "C" NOT NULL,  -- user, key, operator
+    actor TEXT COLLATE "C" NOT NULL,  -- the user's email address, the key's id, the system's user
+    actor_name TEXT COLLATE "C" NOT NULL,  -- of a key
+    action TEXT COLLATE "C" NOT NULL,
+    object TEXT COLLATE "C" NOT NULL,
+    details TEXT COLLATE "C" NOT NULL,  -- a JSON object; no secrets
+    address TEXT COLLATE "C" NOT NULL,  -- the client's, or `cli`
+    PRIMARY KEY (account_id, id)
+);
+CREATE INDEX audit_log_old ON audit_log (at);

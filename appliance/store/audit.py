@@ -1,0 +1,134 @@
+"""The audit log: who changed what, when and from where, for each account, kept for a year.
+
+A change is written down in the transaction that makes it. `Audit.noting` opens a note for the current task; the first
+write that an engine is given inside takes the note's lines along, and if there was none they are written at the end: so
+no change that was answered with success is missing. A note has no secrets.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from appliance.model.dashboard import Actor, AuditEntry
+from appliance.outside import Outside
+from appliance.store.engine import NEWEST, Many, StorePart, T, Tx, Work, rows
+from appliance.times import DAY
+
+AUDIT_KEPT = 365 * DAY
+AUDIT_TEXT = 300  # characters of an object or a detail
+
+_ADD = Many("""INSERT INTO audit_log
+    (account_id, id, at, actor_kind, actor, actor_name, action, object, details, address)
+    VALUES {(?, ?, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
+_PAGE = """SELECT id, at, actor_kind, actor, actor_name, action, object, details, address, account_id FROM audit_log
+    WHERE {whose} id < :before AND at >= :since AND at < :until
+        AND (:action = '' OR action = :action OR substr(action, 1, length(:action) + 1) = :action || '.')
+    ORDER BY {order} DESC LIMIT :most"""
+
+
+@dataclass(slots=True)
+class AuditNote:
+    """A change that is about to be made, and whose logs tell of it."""
+
+    outside: Outside
+    actor: Actor
+    action: str
+    address: str
+    accounts: list[str]
+    target: str = ""
+    details: dict[str, str] = field(default_factory=dict)
+    target_of: Callable[[Any], str] | None = None  # of what the write returns
+    is_taken: bool = False  # by a write
+
+    def write(self, tx: Tx, result: object = None) -> None:
+        about = self.target if self.target_of is None else self.target_of(result)
+        details = {name: value[:AUDIT_TEXT] for name, value in self.details.items()}
+        told = (self.actor.kind, self.actor.id, self.actor.name, self.action, about[:AUDIT_TEXT])
+        line = (self.outside.identifier("aud"), self.outside.now(), *told)
+        packed = msgspec.json.encode(details).decode()
+        accounts = dict.fromkeys(self.accounts or [""])
+        _ADD.run(tx, [(account_id, *line, packed, self.address) for account_id in accounts])
+
+
+_NOTE: ContextVar[AuditNote | None] = ContextVar("audit note", default=None)
+
+
+def with_note(work: Work[T]) -> Work[T]:
+    """The work of a write, with the lines of the task's note if no write has taken them yet."""
+    note = _NOTE.get()
+    if note is None or note.is_taken:
+        return work
+    note.is_taken = True
+
+    def noted(tx: Tx) -> T:
+        result = work(tx)
+        note.write(tx, result)
+        return result
+
+    return noted
+
+
+def about(
+    target: str | None = None, details: Mapping[str, object] | None = None, *, made: Callable[[Any], str] | None = None
+) -> None:
+    """Tell the task's note, if there is one, what the change is about, before the write; `made` reads its result."""
+    if (note := _NOTE.get()) is not None:
+        note.target = note.target if target is None else target
+        note.target_of = made or note.target_of
+        note.details |= {name: str(value) for name, value in (details or {}).items() if value not in (None, "")}
+
+
+def of_account(account_id: str) -> None:
+    """Tell a note that has no account yet whose log it belongs to."""
+    if (note := _NOTE.get()) is not None and not note.accounts:
+        note.accounts.append(account_id)
+
+
+class Audit(StorePart):
+    @asynccontextmanager
+    async def noting(
+        self,
+        actor: Actor,
+        action: str,
+        address: str,
+        accounts: Sequence[str] = (),
+        target: str = "",
+        *,
+        always: bool = True,
+    ) -> AsyncIterator[None]:
+        """Write down what is changed inside; nothing if it fails, and without `always` nothing if it wrote nothing."""
+        note = AuditNote(self.outside, actor, action, address, list(accounts), target)
+        token = _NOTE.set(note)
+        try:
+            yield
+            if always and not note.is_taken:
+                note.is_taken = True
+                note.target_of = None
+                await self.engine.write(note.write)
+        finally:
+            _NOTE.reset(token)
+
+    async def page(
+        self,
+        account_id: str | None,
+        *,
+        before: str | None = None,
+        action: str = "",
+        since: int = 0,
+        until: int = 2**53,
+        most: int = 100,
+    ) -> list[AuditEntry]:
+        """The newest lines of an account, or of all and the installation; `action` may be the word before its dot."""
+        wanted = {"account_id": account_id, "before": before or NEWEST, "action": action, "most": most}
+        wanted |= {"since": since, "until": until}
+        whose = "" if account_id is None else "account_id = :account_id AND"
+        query = _PAGE.format(whose=whose, order="at DESC, id" if account_id is None else "id")
+        found = await self.engine.scan(lambda tx: rows(tx, query, wanted), account_id or "")
+        return [
+            AuditEntry(*row[:7], msgspec.json.decode(row[7], type=dict[str, str]), *row[8:])  # type: ignore[call-arg]
+            for row in found
+        ]

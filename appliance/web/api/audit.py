@@ -1,0 +1,106 @@
+"""The account's audit log, a page at a time or as CSV: /v1/audit."""
+
+import csv
+import io
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+from quart import Response, request
+
+from appliance.errors import invalid
+from appliance.message.cost import of_size
+from appliance.model.dashboard import AuditEntry
+from appliance.model.mail import Principal
+from appliance.times import SECOND, rfc3339
+from appliance.web.answer import Time, object_from
+from appliance.web.app import Routes, answer, page_limit, request_id
+from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
+
+CSV_ROWS = 10_000  # the newest, in one answer
+CSV_COLUMNS = ("time", "actor_kind", "actor", "actor_name", "action", "object", "details", "address")
+_ROW_BYTES = 500  # about what making one costs
+
+_TIME: Json = {"type": "string", "format": "date-time"}
+_FILTERS = (
+    parameter("action", "query", "An action, or the word before its dot.", {"type": "string", "maxLength": 64}),
+    parameter("since", "query", "From this time on.", _TIME),
+    parameter("until", "query", "Before this time.", _TIME),
+)
+
+
+class AuditEntryObject(msgspec.Struct):
+    """One change: who made it, what it was, and from where."""
+
+    id: str
+    created_at: Time
+    actor_kind: str
+    actor: str
+    actor_name: str
+    action: str
+    object: str
+    details: dict[str, str]
+    address: str
+
+
+class AuditAnswer(msgspec.Struct):
+    """A page of changes, newest first; `next` goes into `before` for the page that follows."""
+
+    audit: list[AuditEntryObject]
+    next: str | None
+    request_id: str
+
+
+class AuditRoutes(Routes):
+    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of changes."), parameters=(*_FILTERS, *PAGING_BACK))
+    async def list_audit(self, user: Principal) -> Response:
+        """List the changes of the account in the last year, newest first.
+
+        With `Accept: text/csv` the newest 10,000 that the filters leave are answered as CSV.
+        """
+        since, until = _time("since", 0), _time("until", 2**53)
+        action, before = request.args.get("action", "")[:64], request.args.get("before")
+        if request.headers.get("Accept", "").startswith("text/csv"):
+            found = await self.store.audit.page(
+                user.account_id, before=before, action=action, since=since, until=until, most=CSV_ROWS
+            )
+            work = of_size(_ROW_BYTES * len(found))
+            body = await self.services.intake.workers.run(user.account_id, work, audit_csv, found)
+            disposition = {"Content-Disposition": 'attachment; filename="audit.csv"'}
+            return Response(body, 200, disposition, content_type="text/csv; charset=utf-8")
+        limit = page_limit()
+        found = await self.store.audit.page(
+            user.account_id, before=before, action=action, since=since, until=until, most=limit + 1
+        )
+        following = found[limit - 1].id if len(found) > limit else None
+        shown = [object_from(AuditEntryObject, each) for each in found[:limit]]
+        return answer(AuditAnswer(shown, following, request_id()))
+
+
+def audit_csv(entries: Sequence[AuditEntry]) -> str:
+    """As CSV (RFC 4180), with no cell that a spreadsheet would take for a formula."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(CSV_COLUMNS)
+    for each in entries:
+        details = "; ".join(f"{name}: {value}" for name, value in each.details.items())
+        row = (each.actor_kind, each.actor, each.actor_name, each.action, each.object, details, each.address)
+        writer.writerow((rfc3339(each.created_at), *map(_harmless, row)))
+    return text.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    return f"'{cell}" if cell.lstrip()[:1] in ("=", "+", "-", "@") or cell[:1] in ("\t", "\r", "\n") else cell
+
+
+def _time(name: str, usual: int) -> int:
+    given = request.args.get(name)
+    if given is None:
+        return usual
+    try:
+        moment = datetime.fromisoformat(given.replace(" ", "+"))  # which a client has not escaped
+        if moment.tzinfo is not None:
+            return min(max(0, round(moment.timestamp() * SECOND)), 2**53)
+    except (ValueError, OverflowError):
+        pass
+    raise invalid(name, "must be a time such as 2026-11-15T00:00:00Z")

@@ -1,0 +1,98 @@
+"""The audit log: a line is written with the change it tells of, shown to its account, and kept for a year."""
+
+from typing import Any
+
+import pytest
+
+from appliance.errors import Code, Refused
+from appliance.model.dashboard import Actor
+from appliance.model.mail import Account, Scope
+from appliance.store import Store
+from appliance.store.audit import AUDIT_KEPT, about
+from appliance.web.api.audit import audit_csv
+from tests.store.samples import HASH
+
+BOSS = Actor("user", "boss@example.org")
+
+
+async def actions(store: Store, account_id: str | None, **filters: Any) -> list[str]:
+    """What the log tells, newest first."""
+    return [each.action for each in await store.audit.page(account_id, **filters)]
+
+
+async def test_a_line_goes_with_the_change(store: Store, account: Account) -> None:
+    """It has the id that the write made, and details without what is empty; only the first write takes it."""
+    async with store.audit.noting(BOSS, "api_key.created", "192.0.2.1", (account.id,)):
+        about(None, {"name": "shop", "domain": None}, made=lambda made: str(made[0]))
+        key_id, _ = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
+        await store.access.revoke_key(key_id)
+    (line,) = await store.audit.page(account.id)
+    assert line.action == "api_key.created"
+    assert (line.actor_kind, line.actor, line.address) == ("user", "boss@example.org", "192.0.2.1")
+    assert (line.object, line.details, line.account_id) == (key_id, {"name": "shop"}, account.id)
+
+
+async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None:
+    """The transaction that fails takes its line with it."""
+
+    def fail(_: object) -> None:
+        raise Refused(Code.CONFLICT, "no")
+
+    with pytest.raises(Refused):
+        async with store.audit.noting(BOSS, "api_key.revoked", "192.0.2.1", (account.id,)):
+            await store.engine.write(fail)
+    assert await actions(store, account.id) == []
+
+
+async def test_a_change_without_a_write_is_told_too(store: Store, account: Account) -> None:
+    """At its end; unless only writes count."""
+    async with store.audit.noting(BOSS, "node.drained", "192.0.2.1", (account.id,)):
+        pass
+    async with store.audit.noting(BOSS, "nothing", "cli", (account.id,), always=False):
+        pass
+    assert await actions(store, account.id) == ["node.drained"]
+
+
+async def test_an_account_sees_its_own_lines(store: Store, account: Account) -> None:
+    """And what an administrator did to it, which is in both logs; without an account it is the installation's."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    async with store.audit.noting(BOSS, "account.suspended", "192.0.2.1", (account.id, other.id)):
+        await store.accounts.set_suspended(other.id, True)
+    async with store.audit.noting(Actor("operator", "root"), "mail.paused", "cli"):
+        pass
+    assert await actions(store, account.id) == await actions(store, other.id) == ["account.suspended"]
+    assert sorted(await actions(store, None)) == ["account.suspended", "account.suspended", "mail.paused"]
+
+
+async def test_pages_and_filters(store: Store, account: Account) -> None:
+    """Newest first; by a whole action or the word before its dot; by time."""
+    for action in ("api_key.created", "api_keys.x", "api_key.revoked", "domain.added"):
+        async with store.audit.noting(BOSS, action, "192.0.2.1", (account.id,)):
+            pass
+    assert await actions(store, account.id, most=1) == ["domain.added"]
+    newest = (await store.audit.page(account.id))[0]
+    assert (await actions(store, account.id, before=newest.id))[0] == "api_key.revoked"
+    assert await actions(store, account.id, action="api_key") == ["api_key.revoked", "api_key.created"]
+    assert await actions(store, account.id, action="api_key.created") == ["api_key.created"]
+    assert await actions(store, account.id, since=newest.created_at + 10**9) == []
+    assert await actions(store, account.id, until=0) == []
+
+
+async def test_a_line_is_kept_for_a_year(store: Store, account: Account) -> None:
+    """Then it goes, and no other."""
+    for age in (AUDIT_KEPT + 10**9, AUDIT_KEPT - 10**9):
+        async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), str(age)):
+            pass
+        ((newest, at),) = await store.engine.rows("SELECT id, at FROM audit_log ORDER BY id DESC LIMIT 1", {})
+        await store.engine.change("UPDATE audit_log SET at = :at WHERE id = :id", {"id": newest, "at": at - age})
+    while (await store.deletion.expired(10**12, 10)).more:
+        pass
+    assert [each.object for each in await store.audit.page(account.id)] == [str(AUDIT_KEPT - 10**9)]
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1"])
+async def test_a_cell_is_no_formula(store: Store, account: Account, cell: str) -> None:
+    """A spreadsheet reads it as text."""
+    async with store.audit.noting(BOSS, "template.saved", "cli", (account.id,), cell):
+        pass
+    assert f"'{cell}" in audit_csv(await store.audit.page(account.id))
