@@ -98,8 +98,8 @@ _OLD_REPORTS = tuple(
 )
 _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
         (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
-_STEPS: tuple[str, ...] = (_OLD_AUDIT, _EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
-_STEPS += (_OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
+_EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
+_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 

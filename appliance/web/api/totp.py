@@ -12,8 +12,9 @@ from appliance.errors import Code, Refused, invalid
 from appliance.keys.passwords import MAX_PASSWORD_BYTES
 from appliance.keys.totp import key_uri, plain_code
 from appliance.model.mail import User
+from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, Time, time_or_none
-from appliance.web.app import Routes, client_address, request_id
+from appliance.web.app import Routes, actor_of, client_address, request_id
 from appliance.web.login_check import CODE_REFUSED, SecondFactorNeeded
 from appliance.web.operations import for_people
 
@@ -101,6 +102,7 @@ class TotpRoutes(Routes):
         if step is None:
             raise invalid("code", "this is not the app's current code; check that the clock of its device is right")
         codes = self.services.logins.totp.recovery_codes()
+        about(user.email)
         await self.store.second_factors.confirm(user.id, found.secret, step, [plain_code(each) for each in codes])
         return RecoveryCodesAnswer(codes, request_id())
 
@@ -109,7 +111,6 @@ class TotpRoutes(Routes):
         (200, DeletedAnswer, "It is off."),
         Code.NOT_FOUND,
         body=TotpRemovalRequest,
-        action="totp.disabled",
     )
     async def remove_totp(self, user: User, body: TotpRemovalRequest) -> DeletedAnswer:
         """Turn off the second factor, with the password and a code or a recovery code.
@@ -125,5 +126,7 @@ class TotpRoutes(Routes):
             raise Refused(Code.FORBIDDEN, f"code: {CODE_REFUSED}") from error
         if not right:
             raise Refused(Code.FORBIDDEN, "password: this is not the current password")
-        await self.store.second_factors.remove(user.id)
+        # Not as the operation's own action: a code that is refused is written down as used, and is no change.
+        async with self.store.audit.noting(actor_of(user), "totp.disabled", address, (user.account_id,), user.email):
+            await self.store.second_factors.remove(user.id)
         return DeletedAnswer(True, request_id())

@@ -116,7 +116,7 @@ class _People(Routes):
         return user
 
     async def _change_role(self, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
-        about(None, {"role": role.value})
+        about((await self.store.people.one(account_id, user_id)).email, {"role": role})
         await self.store.people.set_role(account_id, user_id, role)
         self.services.auth.forget()
         return _shown(UserAnswer, await self.store.people.one(account_id, user_id), request_id=request_id())
@@ -147,7 +147,7 @@ class UserRoutes(_People):
         and once. Another invitation of the same address replaces it. An address can log in to one account only.
         """
         email = account_rules.login_email(body.email)
-        about(email, {"role": body.role.value})
+        about(email, {"role": body.role})
         return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 
     @for_customers(
@@ -178,6 +178,7 @@ class UserRoutes(_People):
         if person_id.startswith("inv_"):
             await self.store.people.withdraw(user.account_id, person_id)
         else:
+            about(made=str)  # the address
             await self.store.people.remove(user.account_id, person_id)
             self.services.auth.forget()
         return DeletedAnswer(True, request_id())
@@ -230,14 +231,15 @@ class AdminUserRoutes(_People):
     )
     async def change_managed_user_role(self, _admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user of any account another role in it."""
-        return await self._change_role((await self._user(user_id)).account_id, user_id, body.role)
+        user = await self._user(user_id)
+        return await self._change_role(user.account_id, user_id, body.role)
 
     @for_admins(
         "POST /v1/admin/users/{id}/password-reset",
         (201, PasswordLinkAnswer, "The link."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
-        action="user.password_reset",
+        action="password.reset",
     )
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
         """Get a link by which a user sets another password; it is good for a day, and once.

@@ -275,3 +275,17 @@ def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
     error(admin.request("POST", f"/v1/admin/users/{unknown}/role", json={"role": "owner"}), 404, "not_found")
     error(admin.request("POST", f"/v1/admin/users/{unknown}/password-reset"), 404, "not_found")
     assert admin.using(bearer("x")).get("/v1/users").status_code == 401
+
+
+def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
+    """Who was invited, given another role and removed, by whom; what was refused is not."""
+    user = joined(boss, "viewer")
+    found = user_id(user)
+    boss.request("POST", f"/v1/users/{found}/role", json={"role": "developer"})
+    error(boss.request("DELETE", f"/v1/users/{user_id(boss)}"), 409, "conflict")
+    boss.request("DELETE", f"/v1/users/{found}")
+    told = [each for each in boss.get("/v1/audit").json()["audit"] if each["action"] != "user.logged_in"]
+    actions = ["user.removed", "user.role_changed", "user.invited"]
+    assert [each["action"] for each in told] == actions
+    assert {each["object"] for each in told} == {user.account.email}
+    assert {each["actor"] for each in told} == {boss.account.email}
