@@ -61,6 +61,22 @@ def test_the_command_field_knows_what_is_meant(call: Any, text: str, first: str 
     assert (places[0][1] if places else None) == first
 
 
+def test_records_are_written_for_every_console(call: Any) -> None:
+    """Names within their domain, and lines of a zone file with long texts in parts."""
+    names = ("example.com", "_dmarc.example.com", "mail.other.example")
+    assert [call("pages/domain", "relative", name, "example.com") for name in names] == [
+        "@",
+        "_dmarc",
+        "mail.other.example.",
+    ]
+    record = {"name": "k._domainkey.example.com", "type": "TXT", "value": "p=" + "a" * 300}
+    assert call("pages/domain", "zoneLine", record) == (
+        f'k._domainkey.example.com. 3600 IN TXT "p={"a" * 253}" "{"a" * 47}"'
+    )
+    mx = {"name": "b.example.com", "type": "MX", "value": "10 mail.example.com."}
+    assert call("pages/domain", "zoneLine", mx) == "b.example.com. 3600 IN MX 10 mail.example.com."
+
+
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [(3, "3 ms"), (1500, "1.5 s"), (59_400, "59 s"), (245_000, "4 min 5 s"), (3_700_000, "1 h 1 min"), (None, "–")],

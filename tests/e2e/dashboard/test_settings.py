@@ -139,6 +139,36 @@ def test_a_test_of_an_edited_template_publishes_nothing(stage: Stage, browser: B
     browser.see("have not saved")
 
 
+def test_versions_are_compared_and_a_template_is_duplicated(stage: Stage, browser: Browser) -> None:
+    """What changed is shown line by line; the preview has two widths and a person's values; a copy gets a new alias."""
+    account = template_account(stage)
+    html = "<p>Hi {{name}}</p>\n<p>Order {{number}}</p>"
+    stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hello {{name}}", "html": html})
+    browser.log_in(account.email)
+    browser.script("sessionStorage.clear()")  # drafts of other tests
+    browser.open("/dashboard/templates/welcome")
+    browser.click("Compare version 1 with the one in use")
+    assert browser.one("//dialog//pre").text.splitlines() == ["  <p>Hi {{name}}</p>", "+ <p>Order {{number}}</p>"]
+    browser.click("Close")
+    browser.click("Use a person's variables")
+    browser.fill("Variables as JSON", "[1]")
+    browser.click("Use them")
+    browser.one("//dialog//*[contains(@class, 'error')]")
+    browser.fill("Variables as JSON", '{"name": "Ada", "number": 4711}')
+    browser.click("Use them")
+    browser.until(lambda: browser.field("number").get_attribute("value") == "4711", "the values")
+    wide = browser.one("//iframe").size["width"]
+    browser.click("Phone")
+    assert browser.one("//iframe").size["width"] == 388 < wide
+    browser.click("Duplicate")
+    browser.see("New template", "h1")
+    browser.fill("Alias", "welcome-2")
+    browser.click("Create template")
+    browser.see("welcome-2", "h1")
+    assert stage.ask(account, "GET", "/v1/templates/welcome-2")["html"] == html
+    assert browser.forbidden() == []
+
+
 def test_a_new_template_overwrites_none(stage: Stage, browser: Browser) -> None:
     """An alias that is taken is refused with the way to it, `new` is refused; one that a program made is reachable."""
     account = template_account(stage)

@@ -1,8 +1,8 @@
 // One domain: the records to publish, what DNS shows now, and the check.
 import { del, get, post } from "../api.js";
-import { fragment, h, path, style, toast } from "../dom.js";
+import { copy, fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { badge, button, copyButton, errorText, head, notice, section } from "../pieces.js";
+import { badge, button, copyButton, errorText, head, notice } from "../pieces.js";
 
 /** Domains just added, so that their records are shown without asking DNS first. */
 export const added = new Map();
@@ -31,7 +31,18 @@ const copied = (name, value) =>
 		copyButton(value, `the record's ${name.toLowerCase()}`),
 	);
 
-function record(each) {
+/** A name within its domain, as many DNS consoles want it; `@` is the domain itself. */
+export const relative = (name, domain) =>
+	name === domain ? "@" : name.endsWith(`.${domain}`) ? name.slice(0, -domain.length - 1) : `${name}.`;
+
+/** A record as a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3). */
+export function zoneLine({ name, type, value }) {
+	const strings = value.match(/[^]{1,255}/g) ?? [""];
+	const quoted = strings.map((each) => `"${each.replace(/["\\]/g, "\\$&")}"`).join(" ");
+	return `${name}. 3600 IN ${type} ${type === "TXT" ? quoted : value}`;
+}
+
+function record(each, domain) {
 	const shown =
 		each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS shows nothing at this name." : null);
 	return h(
@@ -54,6 +65,14 @@ function record(each) {
 		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
 		copied("Name", each.name),
 		copied("Value", each.value),
+		h(
+			"p",
+			{ class: "quiet small" },
+			"Name within ",
+			domain,
+			": ",
+			h("code", { class: "break" }, relative(each.name, domain)),
+		),
 		shown && h("p", { class: "small shown" }, shown),
 		each.status !== "ok" &&
 			each.found.map((found) => h("p", { class: "small" }, "DNS shows now: ", h("code", { class: "break" }, found))),
@@ -63,7 +82,21 @@ function record(each) {
 function records(domain) {
 	return fragment(
 		notice(...STANDING[domain.status]),
-		section("DNS records to publish", h("ol", { class: "records" }, domain.records.map(record))),
+		h(
+			"section",
+			null,
+			h(
+				"div",
+				{ class: "titled" },
+				h("h2", null, "DNS records to publish"),
+				button("Copy all as a zone file", () => copy(`${domain.records.map(zoneLine).join("\n")}\n`)),
+			),
+			h(
+				"ol",
+				{ class: "records" },
+				domain.records.map((each) => record(each, domain.name)),
+			),
+		),
 	);
 }
 

@@ -19,7 +19,7 @@ const COLUMNS = [
 	{ title: "Version" },
 	{ title: "Subject", class: "break" },
 	{ title: "Saved", class: "side" },
-	{ title: "", class: "side" },
+	{ title: "Action", class: "side" },
 ];
 
 /** What was typed and not saved, kept in this window: a reload or a wrong click loses nothing. */
@@ -31,6 +31,8 @@ function drafts(alias) {
 		drop: () => sessionStorage.removeItem(key),
 	};
 }
+
+const tools = () => import("../template-tools.js");
 
 function sample(names, values, changed) {
 	return names.length
@@ -49,8 +51,29 @@ function viewer(values) {
 	const subject = h("p", { class: "subject" });
 	const mail = preview("The mail as its reader sees it");
 	const text = h("pre", { class: "box", tabindex: "0" });
+	const sheet = h("div", { class: "sheet" }, subject, mail.frame);
+	const width = (label, phone) =>
+		h(
+			"button",
+			{
+				type: "button",
+				class: "tiny",
+				"aria-pressed": String(!phone),
+				onclick: (event) => {
+					for (const each of event.target.parentElement.children) each.ariaPressed = String(each === event.target);
+					sheet.classList.toggle("phone", phone);
+				},
+			},
+			label,
+		);
+	const widths = h(
+		"div",
+		{ class: "row", role: "group", "aria-label": "Width" },
+		width("Desktop", false),
+		width("Phone", true),
+	);
 	return {
-		content: [h("div", { class: "sheet" }, subject, mail.frame), h("h3", null, "Plain text"), text],
+		content: [widths, sheet, h("h3", null, "Plain text"), text],
 		show(source) {
 			subject.textContent = filled(source.subject, values) || "(no subject)";
 			mail.frame.hidden = !source.html;
@@ -68,7 +91,14 @@ function versions(first, load, take) {
 		when(each.created_at),
 		each.version === first.items[0].version
 			? "in use"
-			: button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
+			: h(
+					"div",
+					{ class: "row" },
+					button("Compare", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
+						"aria-label": `Compare version ${each.version} with the one in use`,
+					}),
+					button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
+				),
 	];
 	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
 }
@@ -189,6 +219,10 @@ export default async function template(page) {
 					},
 					"danger",
 				),
+				button("Duplicate", async () => {
+					drafts("").keep(source);
+					await page.go(path("/dashboard/templates", NEW));
+				}),
 				button("Send a test", async () => {
 					const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
 					const isSaved = FIELDS.every((each) => source[each] === saved[each]);
@@ -226,6 +260,17 @@ export default async function template(page) {
 				h("h2", null, "Variables"),
 				h("p", { class: "quiet small" }, "Found in the template. Values typed here are for the preview and for tests."),
 				samples,
+				h(
+					"div",
+					{ class: "row" },
+					button("Use a person's variables", async () =>
+						(await tools()).askVariables(values, (given) => {
+							Object.assign(values, given);
+							names = null;
+							changed();
+						}),
+					),
+				),
 			),
 		),
 		!isNew &&

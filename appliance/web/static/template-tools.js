@@ -1,0 +1,93 @@
+// What the template editor offers beside typing: what changed between two versions, and a person's variables as JSON.
+import { h } from "./dom.js";
+import { dialog, form } from "./form.js";
+import { button } from "./pieces.js";
+
+const MOST = 1500; // lines of a text that are compared
+
+/** The lines of two texts, in order: [mark, line]; the mark is "-" (only before), "+" (only after) or " ". */
+export function compared(before, after) {
+	const [old, now] = [before, after].map((text) => (text === "" ? [] : text.split("\n")));
+	if (old.length > MOST || now.length > MOST)
+		return before === after ? [] : [...old.map((line) => ["-", line]), ...now.map((line) => ["+", line])];
+	// Of each pair of places, how many lines are the same from there on.
+	const same = Array.from({ length: old.length + 1 }, () => new Uint16Array(now.length + 1));
+	for (let i = old.length - 1; i >= 0; i--)
+		for (let j = now.length - 1; j >= 0; j--)
+			same[i][j] = old[i] === now[j] ? same[i + 1][j + 1] + 1 : Math.max(same[i + 1][j], same[i][j + 1]);
+	const found = [];
+	let [i, j] = [0, 0];
+	while (i < old.length || j < now.length) {
+		if (i < old.length && j < now.length && old[i] === now[j]) {
+			found.push([" ", old[i]]);
+			i += 1;
+			j += 1;
+		} else if (j === now.length || (i < old.length && same[i + 1][j] >= same[i][j + 1])) found.push(["-", old[i++]]);
+		else found.push(["+", now[j++]]);
+	}
+	return found;
+}
+
+const KINDS = { "-": "gone-line", "+": "new-line", " ": "" };
+const TITLES = { subject: "Subject", html: "HTML", text: "Plain text" };
+
+/** Shows what differs between an earlier version and the one in use. */
+export function showDiff(earlier, current) {
+	const parts = Object.entries(TITLES)
+		.filter(([field]) => (earlier[field] ?? "") !== (current[field] ?? ""))
+		.map(([field, title]) => [
+			h("h3", null, title),
+			h(
+				"pre",
+				{ class: "box diff", tabindex: "0", "aria-label": `${title}: lines with - are gone, lines with + are new` },
+				compared(earlier[field] ?? "", current[field] ?? "").map(([mark, line]) =>
+					h("span", { class: KINDS[mark] }, `${mark} ${line}\n`),
+				),
+			),
+		]);
+	dialog(`Version ${earlier.version} compared with version ${current.version}`, (close) => [
+		parts.length ? parts : h("p", { class: "quiet" }, "They are the same."),
+		h(
+			"div",
+			{ class: "actions" },
+			button("Close", () => close()),
+		),
+	]);
+}
+
+/** Asks for the variables of a person as JSON; `take` is given those that are text, numbers or truth values. */
+export function askVariables(values, take) {
+	dialog("Variables of a person", (close) =>
+		form({
+			fields: [
+				{
+					name: "variables",
+					label: "Variables as JSON",
+					type: "textarea",
+					value: JSON.stringify(values, null, 2),
+					hint: "As your program sends them: an object of names and values.",
+					autofocus: true,
+				},
+			],
+			submit: "Use them",
+			extra: button("Cancel", () => close()),
+			send({ variables }) {
+				let given = null;
+				try {
+					given = JSON.parse(variables);
+				} catch {
+					// told below
+				}
+				if (given === null || typeof given !== "object" || Array.isArray(given))
+					throw Object.assign(new Error("variables"), {
+						status: 400,
+						field: "variables",
+						detail: "This is not a JSON object.",
+					});
+				const plain = Object.entries(given).filter(([, value]) => value !== null && typeof value !== "object");
+				take(Object.fromEntries(plain.map(([name, value]) => [name, String(value)])));
+				close();
+			},
+		}),
+	);
+}
