@@ -197,6 +197,7 @@ class KeyPrincipal(Struct, frozen=True, gc=False):
     domain: str | None = None  # the only one that it may send from
     expires_at: int | None = None  # of the key, or of a secret that was replaced
     replaced: bool = False  # by a newer secret
+    test: bool = False  # whose mail is simulated
 
     @property
     def permissions(self) -> frozenset[Permission]:

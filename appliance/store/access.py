@@ -300,7 +300,8 @@ class Access(StorePart):
         ):
             ends = [at for at in (expires_at, previous_at) if at is not None]
             account_id, replaced = sender[0], previous_at is not None
-            principal = KeyPrincipal(key_id, account_id, name, Scope(scope), domain, min(ends, default=None), replaced)
+            limits = (domain, min(ends, default=None), replaced, bool(test))
+            principal = KeyPrincipal(key_id, account_id, name, Scope(scope), *limits)
             return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, test=bool(test), key=principal)
         return None
 

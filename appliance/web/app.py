@@ -26,7 +26,7 @@ from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.dashboard import Actor
-from appliance.model.mail import KeyPrincipal, Permission, Principal, User
+from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, User
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
@@ -73,6 +73,14 @@ class Routes:
 
     async def current_user(self) -> tuple[User, Claims]:
         return await current_user(self.services.auth)
+
+    async def caller_of(self, principal: Principal) -> Caller:
+        """The sender that a user or an API key stands for; a key's limits hold here, too."""
+        caller = await self.store.access.caller_by_account(principal.account_id)
+        assert caller is not None  # noqa: S101 - the principal has just been let in
+        if isinstance(principal, KeyPrincipal):
+            caller = msgspec.structs.replace(caller, key=principal, test=principal.test)
+        return caller
 
 
 class Rest(BaseConverter):

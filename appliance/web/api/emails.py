@@ -16,7 +16,16 @@ from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
 from appliance.model.dashboard import MailFilter, MailPage
-from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source, User
+from appliance.model.mail import (
+    Message,
+    MessageStatus,
+    Principal,
+    Recipient,
+    RecipientOutcome,
+    RecipientStatus,
+    Source,
+    User,
+)
 from appliance.times import microseconds, rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer, MessageBodies
@@ -242,7 +251,7 @@ class EmailRoutes(Routes):
         body=ResendRequest,
         parameters=(MESSAGE_ID, KEY_PARAMETER),
     )
-    async def resend_email(self, user: User, message_id: str, body: ResendRequest) -> ResentAnswer:
+    async def resend_email(self, user: Principal, message_id: str, body: ResendRequest) -> ResentAnswer:
         """Send a message again, as a new one, to recipients that did not get it.
 
         Without `recipients` it goes to those that bounced or failed. It is checked, charged and delivered like any
@@ -253,12 +262,11 @@ class EmailRoutes(Routes):
         key = idempotency_key(given[0] if given else None, doubled=len(given) > 1)
         message = await self.store.messages.read(user.account_id, message_id)
         facts = await self.store.mail_log.facts(user.account_id, message_id)
-        caller = await self.store.access.caller_by_account(user.account_id)
-        if message is None or facts is None or caller is None:
+        if message is None or facts is None:
             raise _unknown()
         addresses = [each.email for each in _to_repeat(message, body)]
         intake, own = self.services.intake, request_id()
-        made = await intake.resend(caller, message_id, facts, addresses, key=key, request_id=own)
+        made = await intake.resend(await self.caller_of(user), message_id, facts, addresses, key=key, request_id=own)
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own)

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
 from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable
-from appliance.model.mail import Caller, KeyPrincipal, MessageStatus, Principal, Source
+from appliance.model.mail import Caller, MessageStatus, Principal, Source
 from appliance.times import SECOND
 from appliance.web.api.templates import BODY, LINE
 from appliance.web.app import ApiServices, Routes, request_id
@@ -84,10 +83,7 @@ class SendTestRoutes(Routes):
 
         Only `to` is required; the sender, the subject and the text have defaults.
         """
-        caller = await self.store.access.caller_by_account(user.account_id)
-        assert caller is not None  # noqa: S101 - its user has just been let in
-        if isinstance(user, KeyPrincipal):
-            caller = replace(caller, key=user)  # whose limits hold here too
+        caller = await self.caller_of(user)
         self.services.intake.check_open(caller)
         wanted = _request(body, caller)
         self._check_interval(user.account_id)
