@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from appliance.message.search_words import plain_part, plain_words
+from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.outside import identifier_from, identifier_time
@@ -249,7 +249,10 @@ class _Search:
         """What to look up in the index, if anything: every message that matches has all of it there."""
         wanted = self._wanted
         local, _, domain = (wanted.recipient or "").rpartition("@")
-        others = (*plain_words(local), *plain_words(domain), *plain_words(wanted.sender or ""))
+        named = [*plain_words(local)]
+        if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
+            named[-1] += "@"  # all of the local part, and not only its beginning
+        others = (*named, *plain_words(domain), *plain_words(wanted.sender or ""))
         words = dict.fromkeys([*self._words, *others, *plain_words(wanted.tag or "")])
         found = sorted(words, key=len, reverse=True)  # the longest is found least often
         if wanted.outcome is not None:
