@@ -35,6 +35,7 @@ from appliance.cli.setup import setup
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
 from appliance.cli.template import template
+from appliance.cli.user import user
 from appliance.cli.webhook import webhook
 
 
@@ -112,8 +113,8 @@ def main() -> None:
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, account, domain, credential, key, suppressions, webhook, template)
-_COMMANDS += (queue, messages, explain, audit, send_test, pause, resume, nodes, backup, verify, restore, store)
-_COMMANDS += (config, doctor, install, uninstall, completion, mcp)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, account, user, domain, credential, key, suppressions, webhook)
+_COMMANDS += (template, queue, messages, explain, audit, send_test, pause, resume, nodes, backup, verify, restore)
+_COMMANDS += (store, config, doctor, install, uninstall, completion, mcp)
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -30,6 +30,7 @@ ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "re
 ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
 ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook ping", "webhook replay"}
 ELSEWHERE |= {f"template {verb}" for verb in ("list", "show", "pull", "push", "remove")}
+ELSEWHERE |= {f"user {verb}" for verb in ("list", "invite", "role", "remove", "reset-password", "reset-totp")}
 ELSEWHERE |= {
     "setup",
     "account delete",
@@ -484,6 +485,10 @@ ON_AN_ACCOUNT = [
     ("account", "resume", "NAME"),
     ("account", "credit", "NAME", "5"),
     ("account", "cap", "NAME", "5"),
+    ("user", "list", "NAME"),
+    ("user", "invite", "NAME", "ann@acme.example", "--role", "viewer"),
+    ("user", "role", "NAME", "ann@acme.example", "viewer"),
+    ("user", "remove", "NAME", "ann@acme.example"),
     ("domain", "add", "NAME", "acme.example"),
     ("domain", "list", "NAME"),
     ("domain", "records", "NAME", "acme.example"),

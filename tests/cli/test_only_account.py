@@ -7,6 +7,10 @@ from tests.cli.test_commands import Shell, acme, shell
 __all__ = ["acme", "shell"]  # fixtures
 
 COMMANDS = (
+    ("user", "invite", "ann@acme.example", "--role", "viewer"),
+    ("user", "list"),
+    ("user", "role", "acme@example.org", "owner"),
+    ("user", "remove", "ann@acme.example"),
     ("domain", "add", "acme.example"),
     ("domain", "list"),
     ("domain", "records", "acme.example"),
