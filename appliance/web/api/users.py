@@ -257,8 +257,10 @@ class AdminUserRoutes(_People):
     )
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
         """Turn off the second factor of a user who has lost the app and the recovery codes."""
-        if not await self.store.second_factors.remove((await self._user(user_id)).id):
+        user = await self._user(user_id)
+        if not user.has_totp:
             raise Refused(Code.NOT_FOUND, "This user has no second factor.")
+        await self.store.second_factors.remove(user.id)
         return DeletedAnswer(True, request_id())
 
 
