@@ -29,7 +29,8 @@ async def test_an_old_page_of_the_ledger_is_found_by_its_id(store: Store, accoun
     assert await plan(store, _LEDGER, wanted) == ["SEARCH credit_ledger USING PRIMARY KEY (account_id=? AND id<?)"]
 
 
-INSERT_KEY = "INSERT INTO api_keys VALUES (:id, :account_id, :hash, 'abcd', 'send', 0, 1, 2, '', NULL)"
+INSERT_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, created_at, revoked_at)
+    VALUES (:id, :account_id, :hash, 'abcd', 'send', 0, 1, 2)"""
 
 
 async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, account: Account) -> None:
