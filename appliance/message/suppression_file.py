@@ -44,8 +44,8 @@ def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedL
             continue
         if columns is None:
             columns = _columns(cells)
-            if not any("@" in cell for cell in cells):
-                continue  # a heading
+            if _is_heading(cells):
+                continue
         yield _read(number, cells, *columns)
 
 
@@ -63,10 +63,18 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
         yield number, row, ""
 
 
+def _names(cells: Sequence[str]) -> list[str]:
+    return [cell.lower().translate({ord(each): None for each in " -_"}) for cell in cells]
+
+
+def _is_heading(cells: Sequence[str]) -> bool:
+    return any(name in _ADDRESS or name in _REASON for name in _names(cells))
+
+
 def _columns(cells: Sequence[str]) -> tuple[int, int]:
     """Where address and reason stand, by the heading or else by the first line."""
-    names = [cell.lower().translate({ord(each): None for each in " -_"}) for cell in cells]
-    if any("@" in cell for cell in cells):
+    names = _names(cells)
+    if not _is_heading(cells):
         return 0, 1
     address = next((names.index(name) for name in _ADDRESS if name in names), 0)
     reason = next((names.index(name) for name in _REASON if name in names), None)

@@ -107,6 +107,7 @@ class MessageFacts:
     size: int
     request_id: str
     body_kept: bool
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class AuditNote:
         _ADD.run(tx, [(account_id, *line, packed, self.address) for account_id in accounts])
 
 
+_details = msgspec.json.Decoder(dict[str, str])
 _NOTE: ContextVar[AuditNote | None] = ContextVar("audit note", default=None)
 
 
@@ -133,8 +134,9 @@ class Audit(StorePart):
         wanted |= {"since": since, "until": until}
         whose = "" if account_id is None else "account_id = :account_id AND"
         query = _PAGE.format(whose=whose, order="at DESC, id" if account_id is None else "id")
-        found = await self.engine.scan(lambda tx: rows(tx, query, wanted), account_id or "")
-        return [
-            AuditEntry(*row[:7], msgspec.json.decode(row[7], type=dict[str, str]), *row[8:])  # type: ignore[call-arg]
-            for row in found
-        ]
+
+        def read(tx: Tx) -> list[AuditEntry]:
+            found = rows(tx, query, wanted)
+            return [AuditEntry(*row[:7], _details.decode(row[7]), *row[8:]) for row in found]  # type: ignore[call-arg]
+
+        return await self.engine.scan(read, account_id or "")

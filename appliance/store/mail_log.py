@@ -6,6 +6,7 @@ searched block by block. All of this for a bounded time: a page then may hold fe
 on. What is found by words is read, and checked, before it is shown.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
 _WAITING = """SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
-        EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0)
+        EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
+        EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
@@ -98,6 +100,7 @@ _RARE: dict[MessageStatus | None, str] = {
 }
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
+_ID_BEGINNING = re.compile("msg_[0-9a-f]{1,32}")
 _messages = msgspec.json.Decoder(list[ListedMessage])
 
 
@@ -163,8 +166,8 @@ class MailLog(StorePart):
         row = await self.engine.read(lambda tx: first(tx, _FACTS, {"account_id": account_id, "id": message_id}))
         if row is None:
             return None
-        envelope_from, tags, alias, version, size, request_id, kept = row
-        return MessageFacts(envelope_from, _tags.decode(tags), alias, version, size, request_id, bool(kept))
+        envelope_from, tags, alias, version, size, request_id, *flags = row
+        return MessageFacts(envelope_from, _tags.decode(tags), alias, version, size, request_id, *map(bool, flags))
 
 
 class _Search:
@@ -203,7 +206,7 @@ class _Search:
         if until is not None:
             before = min(before, identifier_from("msg", until))
         for word in self._wanted.words:
-            if word.startswith("msg_"):
+            if _ID_BEGINNING.fullmatch(word):
                 first_id, before = max(first_id, word), min(before, word + NEWEST)
             else:
                 self._words.append(word)

@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import merge
 from struct import unpack
 from time import perf_counter
 from typing import Final
@@ -34,10 +35,15 @@ INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in
 CHANGES_NOTED_AFTER: Final = 30 * SECOND  # a transaction that saw a younger message has ended before it is indexed
 BLOCK_MESSAGES: Final = 2_048  # fewer than 65,536
 BLOCK_TERMS: Final = 60_000  # after which a block ends, too
+REPLY_LENGTH: Final = 200  # characters of a reply that are searched
+TEXT_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
 INDEXED_TOGETHER: Final = 128  # messages that are read and taken apart at once: some milliseconds
+TERMS_TOGETHER: Final = 4_000  # after which a step ends, too
 WRITTEN_TOGETHER: Final = 1_000  # rows in one commit
 COUNTED_TOGETHER: Final = 5_000  # recipients that are counted at once, to find which accounts have enough for a block
-CHANGES_TOGETHER: Final = 100
+CHANGES_TOGETHER: Final = 20
+TERMS_ADDED_TOGETHER: Final = 500  # to blocks that are there, after which a commit ends
+SORTED_TOGETHER: Final = 2_000  # a single call, which no other thread interrupts
 BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
 INDEXING_SHARE: Final = 0.04  # of one processor that the indexer takes while it has something to do
 
@@ -58,9 +64,10 @@ OUTCOME = f"""CASE WHEN r.status = 'bounced' AND substr(r.last_smtp_response, 1,
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
         'tags', json(m.tags), 'recipients', json((
-            SELECT json_group_array(json_object('outcome', {OUTCOME}, 'texts', r.address || ' ' || r.domain || ' '
-                || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' ' || coalesce(r.last_smtp_response, '') || ' '
-                || coalesce(json_extract(r.late_bounce, '$.response'), '')))
+            SELECT json_group_array(json_object('outcome', {OUTCOME}, 'address', r.address || ' ' || r.domain,
+                'replies', coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
+                || substr(coalesce(r.last_smtp_response, ''), 1, {REPLY_LENGTH}) || ' '
+                || substr(coalesce(json_extract(r.late_bounce, '$.response'), ''), 1, {REPLY_LENGTH})))
             FROM recipients r WHERE r.message_id = m.id))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
     WHERE {{condition}}"""  # noqa: S608 - our own words
@@ -68,7 +75,8 @@ _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status,
 
 class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
     outcome: str
-    texts: str
+    address: str
+    replies: str
 
 
 class MessageTexts(msgspec.Struct, frozen=True):
@@ -82,7 +90,10 @@ class MessageTexts(msgspec.Struct, frozen=True):
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
-        return folded(" ".join([self.texts, *self.tags, *(each.texts for each in self.recipients or ())]))
+        """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
+        recipients = self.recipients or ()
+        told = [*(each.address for each in recipients), *dict.fromkeys(each.replies for each in recipients)]
+        return folded(" ".join([self.texts, *self.tags, *told])[:TEXT_LENGTH])
 
     def has(self, words: Iterable[str]) -> bool:
         text = self.whole()
@@ -139,8 +150,12 @@ _FORGET_BLOCKS = """UPDATE search_blocks SET size = 0, ids = ''
     WHERE account_id = :account_id AND after_id < :last AND last_id >= :first AND size > 0"""
 
 
-def forget_blocks(tx: Tx, deleted: Iterable[tuple[str, str]]) -> None:
+_FORGET_CHANGES = Many("DELETE FROM search_changes WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
+
+
+def forget_blocks(tx: Tx, deleted: Sequence[tuple[str, str]]) -> None:
     """Use the blocks no more in which these messages (with their accounts) are, which are being deleted."""
+    _FORGET_CHANGES.run(tx, deleted)
     by_account: dict[str, list[str]] = {}
     for account_id, message_id in deleted:
         by_account.setdefault(account_id, []).append(message_id)
@@ -340,14 +355,13 @@ class SearchIndex(StorePart):
             if not read:
                 break
             ids += read
-            for term, places in found.items():
-                postings[term] = postings.get(term, "") + places
+            await trio.to_thread.run_sync(_merge, postings, found, limiter=_SORTING)
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
         block = {"account_id": account_id, "after_id": after, "last_id": ids[-1]}
         ((number,),) = await self.engine.write(lambda tx: rows(tx, _NEW_BLOCK, block))
-        in_order = await trio.to_thread.run_sync(sorted, postings.items(), limiter=_SORTING)
+        in_order = await trio.to_thread.run_sync(_in_order, postings, limiter=_SORTING)
         for at in range(0, len(in_order), self.written_together):
             began = perf_counter()
             several = [(number, *each) for each in in_order[at : at + self.written_together]]
@@ -398,24 +412,43 @@ def _read(tx: Tx, wanted: dict[str, object], number: int) -> tuple[list[str], di
     """The next messages, and for each of their words which of them have it, from a number on."""
     ids = [message_id for (message_id,) in rows(tx, _NEXT_IDS, wanted)]
     found: dict[str, str] = {}
-    places = {message_id: f"{at:0{POSTING}x}" for at, message_id in enumerate(ids, number)}
-    for message in sorted(read_texts(tx, str(wanted["account_id"]), ids), key=lambda each: each.id):
-        place = places[message.id]
-        for term in message.terms():
-            found[term] = found.get(term, "") + place
+    texts = {each.id: each for each in read_texts(tx, str(wanted["account_id"]), ids)}
+    for at, message_id in enumerate(ids):
+        if len(found) >= TERMS_TOGETHER:
+            return ids[:at], found
+        if message_id in texts:
+            for term in texts[message_id].terms():
+                found[term] = found.get(term, "") + f"{number + at:0{POSTING}x}"
     return ids, found
 
 
+def _merge(postings: dict[str, str], found: dict[str, str]) -> None:
+    for term, places in found.items():
+        postings[term] = postings.get(term, "") + places
+
+
+def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
+    """Sorted by term, in steps between which other threads run."""
+    unsorted = list(postings.items())
+    return list(
+        merge(*(sorted(unsorted[at : at + SORTED_TOGETHER]) for at in range(0, len(unsorted), SORTED_TOGETHER)))
+    )
+
+
 def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
-    by_account: dict[str, list[str]] = {}
-    for account_id, message_id, _ in changes:
-        by_account.setdefault(account_id, []).append(message_id)
-    for account_id, ids in by_account.items():
-        for message in read_texts(tx, account_id, ids):
-            row = first(tx, _BLOCK_OF, {"account_id": account_id, "id": message.id})
-            if row is None or (at := row[1].find(message.id.removeprefix("msg_"))) < 0:
-                continue  # it is searched row by row
+    """Add the words of as many of these messages as one commit may have."""
+    added = 0
+    for done, change in enumerate(changes):
+        if added >= TERMS_ADDED_TOGETHER:
+            changes = changes[:done]
+            break
+        account_id, message_id, _ = change
+        row = first(tx, _BLOCK_OF, {"account_id": account_id, "id": message_id})
+        if row is None or (at := row[1].find(message_id.removeprefix("msg_"))) < 0:
+            continue  # it is searched row by row
+        for message in read_texts(tx, account_id, [message_id]):
             place, new = f"{at // ID:0{POSTING}x}", message.terms()
+            added += len(new)
             known = rows(tx, _HAS_POSTING, {"block": row[0], "terms": msgspec.json.encode(list(new)).decode()})
             new -= {term for term, postings in known if at // ID in _numbers(postings)}
             _ADD_TERMS.run(tx, [(row[0], term, place) for term in sorted(new)])

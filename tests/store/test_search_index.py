@@ -15,7 +15,15 @@ from appliance.model.mail import Account, MessageStatus, NewMessage, RecipientOu
 from appliance.outside import Outside, identifier_time
 from appliance.store import Store
 from appliance.store.engine import START
-from appliance.store.search_index import CHANGES_NOTED_AFTER, INDEXED_AFTER, read_texts
+from appliance.store.search_index import (
+    CHANGES_NOTED_AFTER,
+    INDEXED_AFTER,
+    TEXT_LENGTH,
+    MessageTexts,
+    _in_order,
+    _RecipientTexts,
+    read_texts,
+)
 from tests.store.samples import HASH, Clock, Database, Messages, outcome, record
 
 SUBJECTS = (
@@ -338,3 +346,22 @@ async def test_no_syntax_passes_through(store: Store, messages: Messages, accoun
         return
     expected = await plainly(store, account.id, query)
     assert await found(store, account.id, MailFilter(words=words)) == expected
+
+
+def test_what_strangers_write_makes_no_large_index() -> None:
+    """Replies full of dots have a word at every second character; of a message only so much is looked at."""
+    replies = [".".join(f"{number}{each:x}" for each in range(400)) for number in range(50)]
+    recipients = tuple(
+        _RecipientTexts("bounced", f"a{number}@example.net", each) for number, each in enumerate(replies)
+    )
+    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", (), recipients)
+    assert len(message.whole()) == TEXT_LENGTH
+    assert len(message.terms()) <= TEXT_LENGTH // 2 + 3
+    assert message.has(["a49@example.net"])
+    assert not message.has(["49399"])
+
+
+def test_terms_are_sorted_in_steps() -> None:
+    """The result is that of one step."""
+    postings = {f"{number * 7919 % 10_007:05}": "0000" for number in range(5_000)}
+    assert _in_order(postings) == sorted(postings.items())

@@ -10,6 +10,7 @@ from msgspec import Meta
 from quart import request
 
 from appliance.errors import Code, Refused, invalid
+from appliance.message import cost
 from appliance.message.addresses import parse
 from appliance.message.characters import LINE_PATTERN
 from appliance.message.limits import MAILBOX_LENGTH
@@ -148,7 +149,8 @@ class SuppressionRoutes(Routes):
         if len(lines) > IMPORT_LINES:
             raise invalid("csv", f"must have at most {IMPORT_LINES} lines; send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
-        found = await intake.workers.run(account_id, LINE_COST * len(lines), _read_lines, lines)
+        estimate = LINE_COST * len(lines) + sum(map(cost.of_address, lines))
+        found = await intake.workers.run(account_id, estimate, _read_lines, lines)
         entries = {each.address: each.reason for each in found if isinstance(each, ListedAddress)}
         about(details={"addresses": len(entries)})
         added = 0
