@@ -93,7 +93,8 @@ export default async function overview(page) {
 	// The chart is made anew, so not while it is read.
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	page.every(10, async () => isRead() || draw());
-	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), "primary")] }), content);
+	const kind = content.querySelector(".steps") ? "" : "primary"; // the first step that is left has that
+	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), kind)] }), content);
 }
 
 function ranges(days, hourly) {
