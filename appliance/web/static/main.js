@@ -184,39 +184,20 @@ document.addEventListener("click", (event) => {
 addEventListener("popstate", (event) => show({ scroll: event.state?.scroll ?? 0, back: true }));
 history.scrollRestoration = "manual";
 
-document.querySelector(".theme").addEventListener("click", () => {
-	const root = document.documentElement;
-	const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-	root.dataset.theme = dark ? "light" : "dark";
-	try {
-		localStorage.setItem("theme", root.dataset.theme);
-	} catch {
-		// no storage
-	}
-});
+document
+	.querySelector(".theme")
+	.addEventListener("click", async () => (await import("./theme-switch.js")).switchTheme());
 
 const command = document.querySelector(".command");
 command.addEventListener("focus", async () => (await import("./command.js")).attach(command, go), { once: true });
 
-let before = "";
 document.addEventListener("keydown", (event) => {
 	const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
 	if (typing || event.metaKey || event.ctrlKey || event.altKey || !account) return;
-	const goes =
-		before === "g" && document.querySelector(`.rail nav li:not([hidden]) a[data-key="${CSS.escape(event.key)}"]`);
-	before = event.key;
-	if (goes) go(goes.pathname);
-	else if (event.key === "/") command.focus();
-	else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-	else if (event.key === "?") import("./command.js").then((module) => module.showShortcuts());
-	else return;
-	event.preventDefault();
+	if (event.key === "/") {
+		event.preventDefault();
+		command.focus();
+	} else if (event.key.length === 1) import("./keys.js").then((keys) => keys.press(event.key, go));
 });
-
-function step(by) {
-	const links = [...main.querySelectorAll("tr.linked a")];
-	const at = links.indexOf(document.activeElement);
-	links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
-}
 
 start();
