@@ -100,13 +100,12 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	if (focus) (main.querySelector("[data-focus]") ?? title ?? main).focus({ preventScroll: true });
 }
 
+const rest = document.querySelector(".rest button"); // of the sections, on a phone
+
 function mark(section) {
-	for (const link of document.querySelectorAll(".rail nav a")) {
-		if (link.dataset.section === section) {
-			link.setAttribute("aria-current", "page");
-			link.scrollIntoView({ block: "nearest", inline: "nearest" });
-		} else link.removeAttribute("aria-current");
-	}
+	rest.ariaExpanded = "false";
+	for (const link of document.querySelectorAll(".rail nav a"))
+		link.ariaCurrent = link.dataset.section === section ? "page" : null;
 }
 
 /** Opens a page; `replace` leaves no step back. */
@@ -136,16 +135,10 @@ function left() {
 /** The session has ended while a page is shown: ask for a login over it, once for all requests that wait for one. */
 let asking = null;
 function logInAgain(error) {
-	const ask = async () => {
-		const { loginAgain } = await import("./session.js");
-		const who = await loginAgain(account?.email);
-		asking = null;
-		if (!who) left();
-		else if (who.email !== account?.email) location.reload();
-		else return;
-		throw error;
-	};
-	return (asking ??= ask());
+	asking ??= import("./session.js")
+		.then((session) => session.loginAgain(account?.email, left, error))
+		.finally(() => (asking = null));
+	return asking;
 }
 
 async function start() {
@@ -187,6 +180,8 @@ history.scrollRestoration = "manual";
 document
 	.querySelector(".theme")
 	.addEventListener("click", async () => (await import("./theme-switch.js")).switchTheme());
+
+rest.addEventListener("click", () => (rest.ariaExpanded = rest.ariaExpanded === "false"));
 
 const command = document.querySelector(".command");
 command.addEventListener("focus", async () => (await import("./command.js")).attach(command, go), { once: true });
