@@ -15,6 +15,7 @@ from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingIn
 from appliance.model.mail import BounceClass
 from appliance.outside import identifier_from
 from appliance.store.engine import StorePart, Tx, one, rows, run
+from appliance.store.search_index import OUTCOME
 from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
@@ -39,9 +40,13 @@ CLASS_BUCKETS = {
     BounceClass.TEMPORARY: 7,
     BounceClass.OTHER: 8,
 }
+UNTRIED_BUCKET = 9  # of a bounce that is a suppression, and of a failure that is a cancellation: told apart from them
+_UNTRIED = {"bounced": "suppressed", "failed": "cancelled"}
 _CLASS_BUCKET = " ".join(f"WHEN '{each}' THEN {bucket}" for each, bucket in CLASS_BUCKETS.items())
 # Here and below only our own words and numbers are put into SQL (S608).
-_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT CASE r.bounce_class {_CLASS_BUCKET} END
+_BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
+        CASE WHEN {OUTCOME} IN ('suppressed', 'cancelled') THEN {UNTRIED_BUCKET}
+            ELSE CASE r.bounce_class {_CLASS_BUCKET} END END
         FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
     WHEN {_MILLISECONDS} < 1 THEN 0
     ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""  # noqa: S608
@@ -82,8 +87,9 @@ _FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY
 _COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
 _SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
     ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
-_COUNTS = """SELECT hour, kind, sum(recipients) FROM hourly_counts WHERE account_id = :account_id AND hour >= :since
-    GROUP BY 1, 2"""
+_COUNTS = f"""SELECT hour, kind, CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET}
+        THEN {UNTRIED_BUCKET} ELSE 0 END, sum(recipients)
+    FROM hourly_counts WHERE account_id = :account_id AND hour >= :since GROUP BY 1, 2, 3"""  # noqa: S608
 _BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
     WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
@@ -182,12 +188,13 @@ def _counted(tx: Tx, kind: str) -> str:
 
 def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
-    by_hour = Counter({(hour, kind): count for hour, kind, count in rows(tx, _COUNTS, bindings)})
+    counted = rows(tx, _COUNTS, bindings)
+    by_hour = Counter({(hour, _outcome(kind, bucket)): count for hour, kind, bucket, count in counted})
     by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     for counting in _COUNTINGS:
         for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
             if hour >= since // HOUR:
-                by_hour[hour, kind] += count
+                by_hour[hour, _outcome(kind, bucket)] += count
                 by_bucket[kind, bucket] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
@@ -196,6 +203,10 @@ def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
         each: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for each, bucket in CLASS_BUCKETS.items()
     }
     return AccountStatistics(by_hour, times, by_pool, one(tx, int, _SIMULATED, bindings) or 0, by_class)
+
+
+def _outcome(kind: str, bucket: int) -> str:
+    return _UNTRIED.get(kind, kind) if bucket == UNTRIED_BUCKET else kind
 
 
 def _read_feedback(tx: Tx, account_id: str, since: int) -> Counter[FeedbackKind]:

@@ -34,7 +34,7 @@ FIELD_DESCRIPTIONS = {
         " or `released` (bounced or cancelled: the credit is returned)."
     ),
     "body_kept": "Whether the body of the message can still be read.",
-    "bounce_rate": "Bounced recipients as a share of all that became final; null if there were none.",
+    "bounce_rate": "Bounced recipients as a share of those delivered, bounced or failed; null if there were none.",
     "bounce_class": "What kind of refusal the last reply is; null after a success, and where no reply was one.",
     "bounce_classes": "Those that bounced or failed, by class; classes without any are left out.",
     "bounced": "Recipients that bounced in that time, whenever they were accepted.",
@@ -349,6 +349,14 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "code": "The SMTP code that it reports; null if it reports none.",
         "response": "What it says of the reason.",
         "class": "What kind of refusal it is.",
+    },
+    "CountsObject": {
+        "suppressed": "Recipients that were not tried in that time, because their address is suppressed.",
+        "cancelled": "Recipients that were given up in that time, because the message was cancelled.",
+    },
+    "TotalsObject": {
+        "suppressed": "Recipients that were not tried in that time, because their address is suppressed.",
+        "cancelled": "Recipients that were given up in that time, because the message was cancelled.",
     },
     "ClassCountsObject": {"bounce_class": "The class."},
     "LineObject": {"text": "The line, without its line break."},

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import Account, BounceClass, DueRecipient, RecipientStatus
+from appliance.model.mail import Account, BounceClass, DueRecipient, Outcome, RecipientStatus
 from appliance.store import Store
-from appliance.store.statistics import CLASS_BUCKETS, bucket_milliseconds
+from appliance.store.statistics import CLASS_BUCKETS, UNTRIED_BUCKET, bucket_milliseconds
 from appliance.times import DAY, HOUR
 from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record
 
@@ -79,10 +79,29 @@ async def test_refusals_are_counted_by_class(store: Store, messages: Messages, a
         await store.statistics.count()
 
 
+async def test_what_was_not_tried_is_told_apart(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A suppressed recipient has not bounced and a cancelled one not failed, before and after they were added up."""
+    notes = [(BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by the operator"), (FAILED, "no server")]
+    for _ in range(2):
+        await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(notes))]))
+        due = await store.queue.due(simulated=True, most=100)
+        results = [
+            Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)
+        ]
+        await store.queue.record(results)
+        clock.now += 61 * SECOND
+    for _ in range(2):
+        told = totals(await store.statistics.of(account.id, 0))
+        assert told == {"sent": 6, "suppressed": 2, "cancelled": 2, "failed": 2}
+        await store.statistics.count()
+
+
 def test_every_class_has_a_number_of_its_own() -> None:
     """They are stored, so no class may change its number, and 0 stays for none."""
     assert list(CLASS_BUCKETS) == list(BounceClass)
-    assert list(CLASS_BUCKETS.values()) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [*CLASS_BUCKETS.values(), UNTRIED_BUCKET] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 async def test_what_may_still_be_written_is_not_counted_yet(

@@ -17,7 +17,7 @@ MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
 
-KINDS = ("sent", "delivered", "bounced", "failed")
+KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
 class CountsObject(msgspec.Struct):
@@ -28,15 +28,19 @@ class CountsObject(msgspec.Struct):
     delivered: int
     bounced: int
     failed: int
+    suppressed: int
+    cancelled: int
 
 
 class TotalsObject(msgspec.Struct):
-    """The whole time together. `bounce_rate` is the share of bounced among all that are final, null without any."""
+    """The whole time together. `bounce_rate` is the share of bounced among all that were tried, null without any."""
 
     sent: int
     delivered: int
     bounced: int
     failed: int
+    suppressed: int
+    cancelled: int
     bounce_rate: float | None
     median_ms: int | None
     p95_ms: int | None
@@ -97,14 +101,14 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
         return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
 
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
-    sent, delivered, bounced, failed = sums(first, now + 1 - first)
-    final = delivered + bounced + failed
-    rate = round(bounced / final, 4) if final else None
+    sent, delivered, bounced, failed, suppressed, cancelled = sums(first, now + 1 - first)
+    tried = delivered + bounced + failed
+    rate = round(bounced / tried, 4) if tried else None
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
         [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
         [counts(hour, 1) for hour in range(hourly, now + 1)],
-        TotalsObject(sent, delivered, bounced, failed, rate, median, p95),
+        TotalsObject(sent, delivered, bounced, failed, suppressed, cancelled, rate, median, p95),
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,

@@ -1,9 +1,12 @@
 // A chart's numbers as a table, for people who do not see the bars; loaded when it is opened.
+import { h } from "./dom.js";
 import { table } from "./pieces.js";
 import { number } from "./time.js";
 
-export function chartTable(title, buckets, kinds, label) {
+export function chartTable(title, buckets, kinds, label, link) {
 	const columns = [{ title: "From" }, ...kinds.map(([, name]) => ({ title: name, class: "number" }))];
-	const row = (each) => [label(each.start), ...kinds.map(([field]) => number(each[field]))];
+	const cell = (field, each) =>
+		link && each[field] ? h("a", { href: link(field, each) }, number(each[field])) : number(each[field]);
+	const row = (each) => [label(each.start), ...kinds.map(([field]) => cell(field, each))];
 	return table(title, columns, buckets.map(row));
 }

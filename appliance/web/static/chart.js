@@ -13,8 +13,11 @@ export function ceiling(highest) {
 		.find((each) => each >= Math.max(highest, 4) && each % 2 === 0);
 }
 
-/** Kinds are [field, name, class of the colour]; the one `behind` is drawn behind the others. */
-export function chart(title, buckets, kinds, label, behind) {
+/**
+ * Kinds are [field, name, class of the colour]; the one `behind` is drawn behind the others. A click on a bar, or Enter
+ * on the one that is told, opens `link(field, bucket)`.
+ */
+export function chart(title, buckets, kinds, label, behind, link, go) {
 	const stack = kinds.filter((kind) => kind !== behind);
 	const sum = (each) => stack.reduce((all, [field]) => all + each[field], 0);
 	const top = ceiling(Math.max(...buckets.map((each) => Math.max(sum(each), behind ? each[behind[0]] : 0))));
@@ -30,7 +33,7 @@ export function chart(title, buckets, kinds, label, behind) {
 		const part = ([field, , colour], margin) => {
 			const height = (each[field] / top) * HEIGHT;
 			const place = { x: at * wide + margin / 2, y: HEIGHT - low - height, width: wide - margin, height };
-			return height > 0 && s("rect", { class: `fill ${colour}`, ...place });
+			return height > 0 && s("rect", { class: `fill ${colour}`, ...place, "data-kind": field });
 		};
 		return [
 			behind && part(behind, 0),
@@ -57,14 +60,18 @@ export function chart(title, buckets, kinds, label, behind) {
 			preserveAspectRatio: "none",
 			role: "img",
 			tabindex: "0",
-			"aria-label": `${title}. ${all}. Left and right tell each bar.`,
+			"aria-label": `${title}. ${all}. Left and right tell each bar${link ? ", Enter lists its messages" : ""}.`,
+			cursor: link && "pointer",
 			onmousemove: (event) => {
 				const box = drawing.getBoundingClientRect();
 				choose(Math.floor(((event.clientX - box.left) / box.width) * buckets.length));
 			},
+			onclick: (event) =>
+				link && buckets[chosen] && go(link(event.target.dataset.kind ?? kinds[0][0], buckets[chosen])),
 			onmouseleave: () => choose(-1),
 			onblur: () => choose(-1),
 			onkeydown: (event) => {
+				if (event.key === "Enter") drawing.dispatchEvent(new Event("click"));
 				if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
 				event.preventDefault();
 				choose(chosen < 0 ? buckets.length - 1 : chosen + (event.key === "ArrowRight" ? 1 : -1));
@@ -95,19 +102,19 @@ export function chart(title, buckets, kinds, label, behind) {
 			ends.map((each) => label(each.start)),
 		),
 		readout,
-		numbers(title, buckets, kinds, label),
+		numbers(title, buckets, kinds, label, link),
 	);
 }
 
 /** The same as a table, built when it is first opened. */
-function numbers(title, buckets, kinds, label) {
+function numbers(title, buckets, kinds, label, link) {
 	const busy = buckets.filter((each) => kinds.some(([field]) => each[field]));
 	const made = h(
 		"details",
 		{
 			ontoggle: async () => {
 				if (made.childElementCount === 1)
-					made.append((await import("./chart-table.js")).chartTable(title, busy, kinds, label));
+					made.append((await import("./chart-table.js")).chartTable(title, busy, kinds, label, link));
 			},
 		},
 		h("summary", null, busy.length ? "Show as a table" : "No mail in this time"),

@@ -15,7 +15,7 @@ function step(done, title, text, action) {
 	);
 }
 
-/** The steps that are left to do; null when all are done. */
+/** The steps, the first of those that are left with the primary button; null when all are done. */
 export async function firstSteps(page) {
 	const [{ emails }, { domains }, { api_keys: keys }, { smtp_credentials: credentials }] = await Promise.all(
 		["/v1/emails?limit=1", "/v1/domains?limit=100", "/v1/api-keys?limit=1", "/v1/smtp-credentials?limit=1"].map(
@@ -27,7 +27,7 @@ export async function firstSteps(page) {
 	const keyed = keys.length + credentials.length > 0;
 	if (emails.length && usable && keyed) return null;
 	const link = (href, text) => h("a", { class: "button", href }, text);
-	return section(
+	const made = section(
 		"First steps",
 		h(
 			"ol",
@@ -58,4 +58,6 @@ export async function firstSteps(page) {
 			),
 		),
 	);
+	made.querySelector("li:not(.done) :is(a, button)").classList.add("primary");
+	return made;
 }

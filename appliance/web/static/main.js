@@ -100,13 +100,12 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	if (focus) (main.querySelector("[data-focus]") ?? title ?? main).focus({ preventScroll: true });
 }
 
+const rest = document.querySelector(".rest button"); // of the sections, on a phone
+
 function mark(section) {
-	for (const link of document.querySelectorAll(".rail nav a")) {
-		if (link.dataset.section === section) {
-			link.setAttribute("aria-current", "page");
-			link.scrollIntoView({ block: "nearest", inline: "nearest" });
-		} else link.removeAttribute("aria-current");
-	}
+	rest.ariaExpanded = "false";
+	for (const link of document.querySelectorAll(".rail nav a"))
+		link.ariaCurrent = link.dataset.section === section ? "page" : null;
 }
 
 /** Opens a page; `replace` leaves no step back. */
@@ -136,16 +135,10 @@ function left() {
 /** The session has ended while a page is shown: ask for a login over it, once for all requests that wait for one. */
 let asking = null;
 function logInAgain(error) {
-	const ask = async () => {
-		const { loginAgain } = await import("./session.js");
-		const who = await loginAgain(account?.email);
-		asking = null;
-		if (!who) left();
-		else if (who.email !== account?.email) location.reload();
-		else return;
-		throw error;
-	};
-	return (asking ??= ask());
+	asking ??= import("./session.js")
+		.then((session) => session.loginAgain(account?.email, left, error))
+		.finally(() => (asking = null));
+	return asking;
 }
 
 async function start() {
@@ -184,39 +177,22 @@ document.addEventListener("click", (event) => {
 addEventListener("popstate", (event) => show({ scroll: event.state?.scroll ?? 0, back: true }));
 history.scrollRestoration = "manual";
 
-document.querySelector(".theme").addEventListener("click", () => {
-	const root = document.documentElement;
-	const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-	root.dataset.theme = dark ? "light" : "dark";
-	try {
-		localStorage.setItem("theme", root.dataset.theme);
-	} catch {
-		// no storage
-	}
-});
+document
+	.querySelector(".theme")
+	.addEventListener("click", async () => (await import("./theme-switch.js")).switchTheme());
+
+rest.addEventListener("click", () => (rest.ariaExpanded = rest.ariaExpanded === "false"));
 
 const command = document.querySelector(".command");
 command.addEventListener("focus", async () => (await import("./command.js")).attach(command, go), { once: true });
 
-let before = "";
 document.addEventListener("keydown", (event) => {
 	const typing = event.target.closest?.("input, textarea, select, dialog, [contenteditable]");
 	if (typing || event.metaKey || event.ctrlKey || event.altKey || !account) return;
-	const goes =
-		before === "g" && document.querySelector(`.rail nav li:not([hidden]) a[data-key="${CSS.escape(event.key)}"]`);
-	before = event.key;
-	if (goes) go(goes.pathname);
-	else if (event.key === "/") command.focus();
-	else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-	else if (event.key === "?") import("./command.js").then((module) => module.showShortcuts());
-	else return;
-	event.preventDefault();
+	if (event.key === "/") {
+		event.preventDefault();
+		command.focus();
+	} else if (event.key.length === 1) import("./keys.js").then((keys) => keys.press(event.key, go));
 });
-
-function step(by) {
-	const links = [...main.querySelectorAll("tr.linked a")];
-	const at = links.indexOf(document.activeElement);
-	links[Math.max(0, Math.min(links.length - 1, at + by))]?.focus();
-}
 
 start();

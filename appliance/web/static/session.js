@@ -59,8 +59,17 @@ const codeForm = (known, send, back) =>
 		send: (values) => send({ ...known, ...values }),
 	});
 
+/** Asks the user to log in again; a user who does not has left, and `error` stands. */
+export async function loginAgain(email, left, error) {
+	const who = await asked(email);
+	if (!who) left();
+	else if (who.email !== email) location.reload();
+	else return;
+	throw error;
+}
+
 /** Who has logged in again; null if the question was put away. */
-export function loginAgain(email) {
+function asked(email) {
 	return new Promise((resolve) => {
 		let who = null;
 		dialog("Your session has ended", (close) => [

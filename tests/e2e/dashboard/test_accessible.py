@@ -7,6 +7,7 @@ language, for the same findings.
 from pathlib import Path
 
 import pytest
+from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from appliance.model.mail import Role
@@ -147,12 +148,18 @@ def test_a_chart_is_told_in_words(stage: Stage, browser: Browser, owner: Provisi
 
 
 def test_a_phone_shows_everything(stage: Stage, browser: Browser, owner: Provisioned, message: str) -> None:
-    """At 390 pixels the rail is a bar at the bottom, and the story of a message can be read."""
+    """At 390 pixels the rail is a bar of four tabs and *More*, and the story of a message can be read."""
     browser.size(*PHONE)
     browser.log_in(owner.email)
     bar = browser.one("//header[contains(@class, 'rail')]").rect
     assert bar["y"] + bar["height"] >= PHONE[1] - 1
     assert bar["height"] < 80
+    tabs = [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, ".rail nav li") if each.is_displayed()]
+    assert [each.split()[-1] for each in tabs] == ["Overview", "Messages", "Feedback", "Domains", "More"]
+    browser.one("//nav//button[contains(., 'More')]").click()
+    assert broken(browser) == []
+    browser.go("Suppressions")
+    assert not browser.driver.find_element(By.XPATH, "//nav//a[contains(., 'Templates')]").is_displayed()
     browser.go("Messages")
     browser.open(f"/dashboard/messages/{message}")
     browser.see("Greylisted")
@@ -164,10 +171,10 @@ def test_light_and_dark_can_be_switched(browser: Browser, owner: Provisioned) ->
     background = "return getComputedStyle(document.body).backgroundColor"
     light = browser.script(background)
     browser.click("Switch between light and dark")
+    browser.until(lambda: browser.script(background) != light, "other colours")
     dark = browser.script(background)
-    assert dark != light
     browser.open("/dashboard/account")
     assert browser.script(background) == dark
     browser.click("Switch between light and dark")
-    assert browser.script(background) == light
+    browser.until(lambda: browser.script(background) == light, "the first colours")
     browser.script("localStorage.clear()")

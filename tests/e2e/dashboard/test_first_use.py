@@ -65,6 +65,27 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.see("mx0.example.net")
 
 
+def test_the_first_step_that_is_left_has_the_primary_button(stage: Stage, browser: Browser) -> None:
+    """No other has: of a new account it is the domain, with a domain that is not verified its records."""
+    email = stage.newcomer()
+    browser.log_in(email)
+    browser.see("First steps")
+    assert primary(browser) == ["Add a domain"]
+    browser.click("Add a domain")
+    browser.fill("Add a domain", f"{email.split('@')[0]}.example")
+    browser.click("Add domain")
+    browser.see("Not verified yet")
+    browser.open("/dashboard")
+    browser.see("First steps")
+    assert primary(browser) == ["Show the records"]
+
+
+def primary(browser: Browser) -> list[str]:
+    return list(
+        browser.script("return [...document.querySelectorAll('main .primary')].map((each) => each.textContent)")
+    )
+
+
 def test_a_test_is_sent_and_watched(stage: Stage, browser: Browser) -> None:
     """The button of the overview sends a test, and its page becomes delivered without a reload."""
     account = stage.account()

@@ -25,6 +25,7 @@ def test_a_deferred_message_is_explained_in_ten_seconds(stage: Stage, browser: B
     assert browser.path() == "/dashboard/messages?recipient=night%40grey.test"
     assert browser.count("tbody tr") == 1
     browser.type("j")
+    browser.until(lambda: browser.count("tr a:focus"), "the row")
     browser.type(Keys.ENTER)
     why = browser.see("Greylisted, please come back in five minutes", "p[contains(@class, 'standing')]").text
     assert "mx0.grey.test said 451 4.7.1" in why

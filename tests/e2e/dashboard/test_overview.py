@@ -3,9 +3,11 @@
 import math
 import time
 from datetime import datetime
+from functools import partial
 
 import pytest
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from appliance.model.mail import BounceClass
 from appliance.store.statistics import CLASS_BUCKETS
@@ -90,3 +92,65 @@ def test_what_waits_is_told_by_provider(stage: Stage, browser: Browser, busy: Pr
     browser.log_in(busy.email)
     row = browser.see("grey.test", "tr")
     assert row.text.split()[-1] == "1"
+
+
+@pytest.mark.parametrize(
+    ("bounced", "said", "kind"),
+    [
+        (49, "4.9 %", ""),
+        (50, "5.0 %, high", "deferred"),
+        (99, "9.9 %, high", "deferred"),
+        (100, "10 %, too high", "bounced"),
+    ],
+)
+def test_a_bounce_rate_that_harms_is_told(stage: Stage, browser: Browser, bounced: int, said: str, kind: str) -> None:
+    """From 5 % on in another colour, from 10 % on in a third, each with a word."""
+    account = stage.account()
+    hour = int(time.time()) // 3600
+    for name, bucket, count in (("sent", 0, 1000), ("delivered", 66, 1000 - bounced), ("bounced", 1, bounced)):
+        engines.rows(
+            stage.world.running.data_dir, f"{INSERT} (?, ?, ?, ?, ?)", account.account_id, hour, name, bucket, count
+        )
+    browser.log_in(account.email)
+    browser.see("Last 7 days")
+    assert numbers(browser)["Bounced"] == f"{bounced}\n{said}"
+    badges = browser.script("return [...document.querySelectorAll('.tile .badge')].map((each) => each.className)")
+    assert badges == ([f"badge {kind}"] if kind else [])
+
+
+def test_tiles_and_bars_lead_to_what_they_count(stage: Stage, browser: Browser) -> None:
+    """Bounced is told apart from suppressed, in the tile as in the list; a bar's list is that of its time."""
+    account = stage.account()
+    stage.ask(account, "POST", "/v1/suppressions", {"address": "gone@good.test"})
+    sent = {
+        "Bounced": stage.send(account, "unknown@bad.test"),
+        "Suppressed": stage.send(account, "gone@good.test"),
+        "Delivered": stage.send(account, "ada@good.test"),
+    }
+    stage.tried(sent["Bounced"], sent["Delivered"])
+    browser.log_in(account.email)
+    for name, message in sent.items():
+        browser.open("/dashboard")
+        browser.until(lambda: "Suppressed" in numbers(browser), "the numbers")
+        assert numbers(browser)[name].split()[0] == "1"
+        browser.click(name)
+        browser.until(partial(lists, browser, message), "the message that was counted")
+        browser.see(name.lower(), "td")
+    browser.open("/dashboard")
+    browser.one("//*[name()='rect' and @data-kind='bounced']").click()
+    browser.until(lambda: shown(browser) == [sent["Bounced"]], "the message of the bar")
+    browser.open("/dashboard")
+    browser.one("//*[name()='svg' and @role='img']").send_keys(Keys.ARROW_LEFT, Keys.ENTER)
+    browser.until(lambda: len(shown(browser)) == len(sent), "all messages of the bar")
+    browser.open("/dashboard")
+    browser.click_summary("Show as a table")
+    browser.one("(//main//figure//tbody//a)[last()]").click()
+    browser.until(lambda: shown(browser) == [sent["Suppressed"]], "the message of the row")
+
+
+def lists(browser: Browser, message: str) -> bool:
+    return shown(browser) == [message]
+
+
+def shown(browser: Browser) -> list[str]:
+    return list(browser.script("return [...document.querySelectorAll('tr.linked')].map((each) => each.dataset.id)"))

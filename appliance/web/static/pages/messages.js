@@ -47,6 +47,9 @@ function listed(message) {
 	});
 }
 
+/** The type of a field for a day; the overview gives moments, too, and those are text. */
+const dated = (value) => (value?.includes("T") ? "text" : "date");
+
 /** The filters as the API takes them: days are the viewer's own, the last one included. */
 function asked({ since, until, ...filters }) {
 	const midnight = (day, later) => {
@@ -119,8 +122,8 @@ function filterForm(page, filters) {
 					value: filters.outcome ?? filters.status,
 					options: choices(STATUSES),
 				}),
-				labelled({ name: "since", label: "From day", type: "date", value: filters.since }),
-				labelled({ name: "until", label: "To day", type: "date", value: filters.until }),
+				labelled({ name: "since", label: "From day", type: dated(filters.since), value: filters.since }),
+				labelled({ name: "until", label: "To day", type: dated(filters.until), value: filters.until }),
 				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
 				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
 				labelled({ name: "tag", label: "Tag", value: filters.tag }),
@@ -148,7 +151,7 @@ function searched({ q, outcome, status, source, recipient, from, tag, since, unt
 		tag && `tag ${tag}`,
 		source && `source ${source}`,
 		since && `accepted on ${since} or later`,
-		until && `accepted on ${until} or earlier`,
+		until && `accepted ${dated(until) === "text" ? `before ${until}` : `on ${until} or earlier`}`,
 	];
 	return `Searched: ${parts.filter(Boolean).join("; ")}.`;
 }

@@ -1,40 +1,39 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
-import { fragment, h, path, query, style } from "../dom.js";
-import { button, head, notice } from "../pieces.js";
+import { fragment, h, query, style } from "../dom.js";
+import { badge, button, head } from "../pieces.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
-const KINDS = ["Sent", "Delivered", "Bounced", "Failed"].map((name) => [name.toLowerCase(), name, name.toLowerCase()]);
-const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
-const FIXES = {
-	no_domain: () => "/dashboard/domains",
-	domain_pending: (subject) => path("/dashboard/domains", subject),
-	mail_paused: () => "/dashboard/messages?status=queued",
-	pool_held: () => "/dashboard/messages?status=queued",
-	webhook_failing: () => "/dashboard/webhook",
-	no_credits: () => "/dashboard/account",
-};
+const KINDS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled"].map((name) => [
+	name.toLowerCase(),
+	name,
+	name.toLowerCase(),
+]);
+const RARE = 4; // of the kinds, those from here on are shown if there is any
 
-function warning(each) {
-	const href = FIXES[each.code]?.(each.subject);
-	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "Look"));
+/** The list of messages accepted in a time, with recipients of this kind. */
+const list = (kind, since, until) =>
+	query("/dashboard/messages", { outcome: kind === "sent" ? "" : kind, since, until });
+
+/** A share that receivers put up with, or a warning. */
+function rate(share) {
+	if (!(share >= 0.05)) return percent(share);
+	return share < 0.1 ? badge("deferred", `${percent(share)}, high`) : badge("bounced", `${percent(share)}, too high`);
+}
+function tile(name, value, more) {
+	return h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
 }
 
-function tile(name, value, more, outcome) {
-	const title = outcome ? h("a", { href: query("/dashboard/messages", { outcome }) }, name) : name;
-	return h("div", { class: "tile" }, h("dt", null, title), h("dd", null, value, h("small", null, more)));
-}
-
-function tiles(totals, account) {
-	const final = totals.delivered + totals.bounced + totals.failed;
+function tiles({ totals, days }, kinds, account) {
+	const tried = totals.delivered + totals.bounced + totals.failed;
+	const more = tried ? { delivered: percent(totals.delivered / tried), bounced: rate(totals.bounce_rate) } : {};
 	return h(
 		"dl",
 		{ class: "tiles" },
-		tile("Sent", number(totals.sent)),
-		tile("Delivered", number(totals.delivered), final ? percent(totals.delivered / final) : "", "delivered"),
-		tile("Bounced", number(totals.bounced), final ? percent(totals.bounce_rate) : "", "bounced"),
-		tile("Failed", number(totals.failed), "", "failed"),
+		kinds.map(([kind, name]) =>
+			tile(h("a", { href: list(kind, days[0].start) }, name), number(totals[kind]), more[kind]),
+		),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
 		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
 	);
@@ -46,11 +45,13 @@ async function left(page, account, stats) {
 	return (await import("../first-steps.js")).firstSteps(page);
 }
 
-async function drawing(stats, hourly) {
+async function drawing(stats, kinds, hourly, go) {
 	const { chart } = await import("../chart.js");
+	const link = (kind, { start }) =>
+		list(kind, start, new Date(Date.parse(start) + (hourly ? 1 : 24) * 3.6e6).toISOString());
 	return hourly
-		? chart("Recipients per hour", stats.hours, KINDS, hour, KINDS[0])
-		: chart("Recipients per day (UTC)", stats.days, KINDS, utcDay, KINDS[0]);
+		? chart("Recipients per hour", stats.hours, kinds, hour, KINDS[0], link, go)
+		: chart("Recipients per day (UTC)", stats.days, kinds, utcDay, KINDS[0], link, go);
 }
 
 /** Shows content, at first as it is: what updates it is not needed for that. */
@@ -69,20 +70,21 @@ export default async function overview(page) {
 			get("/v1/account", page.signal),
 			get(`/v1/stats?days=${days}`, page.signal),
 		]);
+		const kinds = KINDS.filter(([kind], at) => at < RARE || stats.totals[kind]);
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
 		await put(
 			content,
-			h("div", null, account.warnings.filter((each) => !(steps && each.code === "no_domain")).map(warning)),
+			account.warnings.length > 0 && (await import("../warnings.js")).warnings(account.warnings, steps),
 			steps,
 			!isNew && [
 				h(
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					tiles(stats.totals, account),
+					tiles(stats, kinds, account),
 				),
-				h("section", null, h("div", { class: "card" }, await drawing(stats, hourly))),
+				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				(stats.bounce_classes.length > 0 || stats.queue.length > 0 || stats.sandbox > 0) &&
 					(await import("../overview-tables.js")).tables(stats),
 			],
@@ -93,7 +95,8 @@ export default async function overview(page) {
 	// The chart is made anew, so not while it is read.
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	page.every(10, async () => isRead() || draw());
-	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), "primary")] }), content);
+	const kind = content.querySelector(".steps") ? "" : "primary"; // the first step that is left has that
+	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), kind)] }), content);
 }
 
 function ranges(days, hourly) {

@@ -1,0 +1,22 @@
+// The warnings of the overview, each with a link to where it is mended; loaded when there is any.
+import { h, path } from "./dom.js";
+import { notice } from "./pieces.js";
+
+const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
+const FIXES = {
+	no_domain: () => "/dashboard/domains",
+	domain_pending: (subject) => path("/dashboard/domains", subject),
+	mail_paused: () => "/dashboard/messages?status=queued",
+	pool_held: () => "/dashboard/messages?status=queued",
+	webhook_failing: () => "/dashboard/webhook",
+	no_credits: () => "/dashboard/account",
+};
+
+function warning(each) {
+	const href = FIXES[each.code]?.(each.subject);
+	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "Look"));
+}
+
+/** The first steps say themselves that a domain is missing. */
+export const warnings = (given, steps) =>
+	h("div", null, given.filter((each) => !(steps && each.code === "no_domain")).map(warning));
