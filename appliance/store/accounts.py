@@ -24,7 +24,7 @@ _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES
 # The one whose address stands for the account: of its owners the first. Ids sort by time.
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
-    WHERE id = {_FIRST_OWNER.format(account_id=":account_id")} AND role <> :role"""  # noqa: S608
+    WHERE id = {_FIRST_OWNER.format(account_id=":account_id")} AND role <> :role RETURNING id"""  # noqa: S608
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
@@ -35,7 +35,7 @@ _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
 _MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
-_SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
+_SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id RETURNING id"
 _SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
 # The day's volume is counted only under a cap, so a new cap first counts what was sent before it.
 _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)

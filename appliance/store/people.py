@@ -170,21 +170,22 @@ class People(StorePart):
         given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
         new_id = self.outside.identifier("usr")
 
-        def work(tx: Tx) -> PasswordLink | None:
+        def work(tx: Tx) -> list[PasswordLink]:
             link = one(tx, _link, _USE, given)
             if link is None:
-                return None
+                return []
             if link.user_id is not None:
                 run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
                 run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
-                return link
+                return [link]
             named = {"id": new_id, "account_id": link.account_id, "email": link.email}
             if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
                 text = f"{link.email} logs in to another account by now: ask for an invitation of another address."
                 raise Refused(Code.CONFLICT, text)
-            return link
+            return [link]
 
-        return await self.engine.write(work)
+        used = await self.engine.write(work)
+        return used[0] if used else None
 
 
 def _check_is_there(tx: Tx, wanted: Bindings) -> str:
