@@ -24,7 +24,8 @@ _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES
 # The one whose address stands for the account: of its owners the first. Ids sort by time.
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
-    WHERE id = {_FIRST_OWNER.format(account_id=":account_id")} AND role <> :role RETURNING id"""  # noqa: S608
+    WHERE account_id = :account_id AND role <> :role
+        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""  # noqa: S608
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
@@ -200,7 +201,10 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def set_role(self, account_id: str, role: Role) -> None:
-        """Give the account's first owner another role; tokens that were given with the former one end."""
+        """Make the account's first owner an administrator, or all of its users customers.
+
+        So none is left who was the first owner once. Tokens that were given with the former role end.
+        """
         await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:

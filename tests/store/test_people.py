@@ -243,6 +243,19 @@ async def test_only_the_first_owner_becomes_an_administrator(store: Store, accou
     assert await store.accounts.user(user.id) == user
 
 
+async def test_every_user_becomes_a_customer_again(store: Store, account: Account) -> None:
+    """Also an administrator who is no longer the first owner; tokens of those who were none go on."""
+    admin, user = await first_user(store, account), await joined(store, account, "ann@example.org", OWNER)
+    await store.accounts.set_role(account.id, Role.ADMIN)
+    await store.people.set_role(account.id, admin.id, VIEWER)
+    await store.accounts.set_role(account.id, Role.CUSTOMER)
+    assert [person.role for person in await store.people.of(account.id)] == [Role.CUSTOMER, Role.CUSTOMER]
+    assert await store.accounts.user(user.id) == user
+    ended = await store.accounts.user(admin.id)
+    assert ended is not None
+    assert ended.token_epoch == admin.token_epoch + 3
+
+
 # ---- second factors
 
 
