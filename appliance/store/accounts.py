@@ -13,7 +13,7 @@ from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
-from appliance.store.people import OF_USER
+from appliance.store.people import OF_USER, REPLACE_RESET
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -245,7 +245,7 @@ class Accounts(StorePart):
         return User(*known, AccountRole(account_role), bool(has_totp))
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
-        """Change a password, and with it end every session and revoke every token of that user.
+        """Change a password, and with it end every session, token and password-reset link of that user.
 
         With an epoch, only if the password is still the one of then; whether it was changed.
         """
@@ -255,6 +255,7 @@ class Accounts(StorePart):
             changed = first(tx, _CHANGE_LOGIN, change) is not None
             if changed:
                 run(tx, _END_SESSIONS, {"user_id": user_id})
+                run(tx, REPLACE_RESET, {"user_id": user_id})
             return changed
 
         return await self.engine.write(work)

@@ -38,7 +38,7 @@ _ADD_LINK = """INSERT INTO password_links
         (id, account_id, user_id, email, account_role, token_sha256, created_at, expires_at)
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
 _REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
-_REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
+REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
 _WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
     AND expires_at > :now RETURNING email"""
 _ACCOUNT_OF = "SELECT account_id FROM users WHERE email = :email"
@@ -147,7 +147,7 @@ class People(StorePart):
             found = first(tx, _FOR_RESET, row)
             if found is None:
                 raise Refused(Code.NOT_FOUND, "There is no such user.")
-            run(tx, _REPLACE_RESET, row)
+            run(tx, REPLACE_RESET, row)
             return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
 
         return await self.engine.write(work)

@@ -224,6 +224,16 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
         await store.people.reset("usr_unknown")
 
 
+async def test_a_reset_ends_with_another_password(store: Store, account: Account) -> None:
+    """A link does not outlive a change of the password, but one that was refused."""
+    user = await first_user(store, account)
+    _, token = await store.people.reset(user.id)
+    assert not await store.accounts.set_password(user.id, "new", user.token_epoch + 1)
+    assert await store.people.open_link(token) is not None
+    assert await store.accounts.set_password(user.id, "new", user.token_epoch)
+    assert await store.people.use_link(token, "newer") is None
+
+
 async def test_a_deleted_account_has_no_people(store: Store, account: Account) -> None:
     """Users, invitations and factors of an account go with it; the addresses are free."""
     user = await joined(store, account, "ann@example.org", VIEWER)
