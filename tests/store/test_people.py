@@ -159,6 +159,26 @@ async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
     await joined(store, account, "ann@example.org", VIEWER)
 
 
+@pytest.mark.parametrize("removed", [True, False])
+async def test_invitations_end_with_an_owner(store: Store, account: Account, removed: bool) -> None:
+    """When an owner is removed or is one no more, and only then; a link to reset a password stays."""
+    owner, user = await first_user(store, account), await joined(store, account, "ann@example.org", DEVELOPER)
+    _, reset = await store.people.reset(owner.id)
+    leaver = await joined(store, account, "bob@example.org", OWNER)
+    _, token = await store.people.invite(account.id, "eve@example.org", OWNER)
+    await store.people.set_role(account.id, leaver.id, OWNER)
+    await store.people.set_role(account.id, user.id, VIEWER)
+    await store.people.remove(account.id, user.id)
+    assert await store.people.open_link(token) is not None
+    if removed:
+        await store.people.remove(account.id, leaver.id)
+    else:
+        await store.people.set_role(account.id, leaver.id, DEVELOPER)
+    assert await store.people.invitations(account.id) == []
+    assert await store.people.use_link(token, HASH) is None
+    assert await store.people.open_link(reset) is not None
+
+
 async def test_the_last_owner_stays(store: Store, account: Account) -> None:
     """Neither removed nor given another role, until there is another owner."""
     owner = await first_user(store, account)
