@@ -189,7 +189,7 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
 @of_account
 @click.argument("role", type=click.Choice(["customer", "admin"]))
 def change_role(name: str, role: str, as_json: bool) -> None:
-    """Make the account's user an administrator, who may also manage other accounts, or a customer again.
+    """Make the account's first owner an administrator, who may also manage other accounts, or all its users customers.
 
     All open sessions end: the user logs in again.
 

@@ -13,7 +13,7 @@ from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
-from appliance.store.people import OF_USER
+from appliance.store.people import OF_USER, REPLACE_RESET
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -24,7 +24,8 @@ _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES
 # The one whose address stands for the account: of its owners the first. Ids sort by time.
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
-    WHERE id = {_FIRST_OWNER.format(account_id=":account_id")} AND role <> :role"""  # noqa: S608
+    WHERE account_id = :account_id AND role <> :role
+        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""  # noqa: S608
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
@@ -35,7 +36,7 @@ _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
 _MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
 _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
-_SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id"
+_SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id RETURNING id"
 _SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
 # The day's volume is counted only under a cap, so a new cap first counts what was sent before it.
 _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
@@ -200,7 +201,10 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def set_role(self, account_id: str, role: Role) -> None:
-        """Give the account's first owner another role; tokens that were given with the former one end."""
+        """Make the account's first owner an administrator, or all of its users customers.
+
+        So none is left who was the first owner once. Tokens that were given with the former role end.
+        """
         await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
@@ -241,7 +245,7 @@ class Accounts(StorePart):
         return User(*known, AccountRole(account_role), bool(has_totp))
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
-        """Change a password, and with it end every session and revoke every token of that user.
+        """Change a password, and with it end every session, token and password-reset link of that user.
 
         With an epoch, only if the password is still the one of then; whether it was changed.
         """
@@ -251,6 +255,7 @@ class Accounts(StorePart):
             changed = first(tx, _CHANGE_LOGIN, change) is not None
             if changed:
                 run(tx, _END_SESSIONS, {"user_id": user_id})
+                run(tx, REPLACE_RESET, {"user_id": user_id})
             return changed
 
         return await self.engine.write(work)

@@ -1,8 +1,9 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
 A change is written down in the transaction that makes it. `Audit.noting` opens a note for the current task; the first
-write that an engine is given inside takes the note's lines along, and if there was none they are written at the end: so
-no change that was answered with success is missing. A note has no secrets.
+write that an engine is given inside and that changes something takes the note's lines along, and if there was none they
+are written at the end: so no change that was answered with success is missing. A write that changed nothing returns
+False or an empty list. A note has no secrets.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -67,7 +68,9 @@ def with_note(work: Work[T]) -> Work[T]:
 
     def noted(tx: Tx) -> T:
         result = work(tx)
-        note.write(tx, result)
+        note.is_taken = result is not False and result != []
+        if note.is_taken:
+            note.write(tx, result)
         return result
 
     return noted

@@ -1,7 +1,8 @@
 """The users of an account and their roles in it, and links to set a password by: invitations and password resets.
 
 Invariants: an account has an owner, whatever changes meet; a link is good once, and only the hash of its token is
-stored; a user who is removed, or whose role or password changes, can do nothing more by an older token.
+stored; a user who is removed, or whose role or password changes, can do nothing more by an older token. With an owner
+who leaves, or is one no more, all open invitations to the account end: the owner may have made them.
 """
 
 import pybase64
@@ -38,7 +39,8 @@ _ADD_LINK = """INSERT INTO password_links
         (id, account_id, user_id, email, account_role, token_sha256, created_at, expires_at)
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
 _REPLACE_INVITATION = "DELETE FROM password_links WHERE account_id = :account_id AND email = :email AND user_id IS NULL"
-_REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
+_WITHDRAW_ALL = "DELETE FROM password_links WHERE account_id = :account_id AND user_id IS NULL"
+REPLACE_RESET = "DELETE FROM password_links WHERE user_id = :user_id"
 _WITHDRAW = """DELETE FROM password_links WHERE id = :id AND account_id = :account_id AND user_id IS NULL
     AND expires_at > :now RETURNING email"""
 _ACCOUNT_OF = "SELECT account_id FROM users WHERE email = :email"
@@ -74,8 +76,10 @@ class People(StorePart):
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.outside.now()}
 
         def work(tx: Tx) -> None:
-            _check_is_there(tx, change)
+            former = _check_is_there(tx, change).account_role
             run(tx, _SET_ROLE, change)
+            if former is AccountRole.OWNER and role is not AccountRole.OWNER:
+                run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
 
         await self.engine.write(work)
@@ -85,12 +89,14 @@ class People(StorePart):
         change = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
 
         def work(tx: Tx) -> str:
-            email = _check_is_there(tx, change)
+            former = _check_is_there(tx, change)
             for statement in OF_USER:
                 run(tx, f"{statement} = :user_id", change)
             run(tx, _REMOVE, change)
+            if former.account_role is AccountRole.OWNER:
+                run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
-            return email
+            return former.email
 
         return await self.engine.write(work)
 
@@ -147,7 +153,7 @@ class People(StorePart):
             found = first(tx, _FOR_RESET, row)
             if found is None:
                 raise Refused(Code.NOT_FOUND, "There is no such user.")
-            run(tx, _REPLACE_RESET, row)
+            run(tx, REPLACE_RESET, row)
             return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
 
         return await self.engine.write(work)
@@ -170,29 +176,29 @@ class People(StorePart):
         given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
         new_id = self.outside.identifier("usr")
 
-        def work(tx: Tx) -> PasswordLink | None:
+        def work(tx: Tx) -> list[PasswordLink]:
             link = one(tx, _link, _USE, given)
             if link is None:
-                return None
+                return []
             if link.user_id is not None:
                 run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
                 run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
-                return link
+                return [link]
             named = {"id": new_id, "account_id": link.account_id, "email": link.email}
             if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
                 text = f"{link.email} logs in to another account by now: ask for an invitation of another address."
                 raise Refused(Code.CONFLICT, text)
-            return link
+            return [link]
 
-        return await self.engine.write(work)
+        used = await self.engine.write(work)
+        return used[0] if used else None
 
 
-def _check_is_there(tx: Tx, wanted: Bindings) -> str:
-    """The user's address."""
+def _check_is_there(tx: Tx, wanted: Bindings) -> Person:
     found = one(tx, _person, f"{_PEOPLE} AND u.id = :user_id", wanted)
     if found is None:
         raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
-    return found.email
+    return found
 
 
 def _check_owner(tx: Tx, account_id: str) -> None:

@@ -157,7 +157,7 @@ class PoolStates(StorePart):
         if self.engine.is_shared:
             wanted.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
         whose = {"pool": pool, "node": self.engine.node}
-        return await self.engine.write(lambda tx: sum(len(rows(tx, each, whose)) for each in wanted)) > 0
+        return await self.engine.write(lambda tx: sum(len(rows(tx, each, whose)) for each in wanted) > 0)
 
     async def names(self) -> list[str]:
         return await self.engine.all(str, _NAMES, {})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import User
-from appliance.store.engine import StorePart, Tx, first, one, run
+from appliance.store.engine import Row, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
@@ -49,12 +49,13 @@ class Sessions(StorePart):
         row = {"id": self.outside.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
 
-        def work(tx: Tx) -> LoginSession | None:
-            session = one(tx, LoginSession, _BEGIN, {**row, **self._times()})
+        def work(tx: Tx) -> list[Row]:
+            begun = rows(tx, _BEGIN, {**row, **self._times()})
             run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
-            return session
+            return begun
 
-        return await self.engine.write(work)
+        begun = await self.engine.write(work)
+        return LoginSession(*begun[0]) if begun else None
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
         """Go on to the next generation, or stay at one that this browser has just gone on to.

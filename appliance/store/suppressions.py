@@ -30,14 +30,13 @@ _LIST = """SELECT address, reason, created_at, origin, list FROM (
         WHERE account_id = :account_id AND (address, list) > (:after, :after_list)
         ORDER BY address, list LIMIT :most) AS of_lists
     ORDER BY address, list LIMIT :most"""
-# From each account with a user (a deleted one has none) to its entry, as SQLite has to be told: no index is by address
-# alone.
+# From each account to its entry, as SQLite has to be told: no index is by address alone. A deleted account has no user.
 _OF_ADDRESS = """SELECT a.name, s.address, s.reason, s.created_at, s.origin, '' AS list
-    FROM users u JOIN accounts a ON a.id = u.account_id
-    CROSS JOIN suppressions s ON s.account_id = u.account_id AND s.address = :address
+    FROM accounts a CROSS JOIN suppressions s ON s.account_id = a.id AND s.address = :address
+    WHERE EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id)
     UNION ALL SELECT a.name, s.address, 'unsubscribed' AS reason, s.created_at, 'unsubscribe' AS origin, s.list
-    FROM users u JOIN accounts a ON a.id = u.account_id
-    CROSS JOIN unsubscriptions s ON s.account_id = u.account_id AND s.address = :address
+    FROM accounts a CROSS JOIN unsubscriptions s ON s.account_id = a.id AND s.address = :address
+    WHERE EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id)
     ORDER BY 1, 6"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
 _AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")

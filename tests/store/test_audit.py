@@ -1,5 +1,6 @@
 """The audit log: a line is written with the change it tells of, shown to its account, and kept for a year."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,22 @@ async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None
         async with store.audit.noting(BOSS, "api_key.revoked", "192.0.2.1", (account.id,)):
             await store.engine.write(fail)
     assert await actions(store, account.id) == []
+
+
+async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account: Account) -> None:
+    """Not a link that is used up, nor a login or a password meant for the password before; the next write takes it."""
+    user = await store.accounts.user_by_email(account.email)
+    assert user is not None
+    async with store.audit.noting(BOSS, "nothing", "192.0.2.1", (account.id,), always=False):
+        assert await store.people.use_link("none", HASH) is None
+        assert not await store.accounts.set_password(user.id, HASH, user.token_epoch + 1)
+        assert await store.sessions.begin(replace(user, token_epoch=user.token_epoch + 1), "192.0.2.1", "curl") is None
+        assert not await store.sessions.end("ses_none", user.id)
+    assert await actions(store, account.id) == []
+    async with store.audit.noting(BOSS, "session.begun", "192.0.2.1", (account.id,), always=False):
+        assert not await store.sessions.end("ses_none", user.id)
+        assert await store.sessions.begin(user, "192.0.2.1", "curl") is not None
+    assert await actions(store, account.id) == ["session.begun"]
 
 
 async def test_a_change_without_a_write_is_told_too(store: Store, account: Account) -> None:

@@ -159,6 +159,26 @@ async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
     await joined(store, account, "ann@example.org", VIEWER)
 
 
+@pytest.mark.parametrize("removed", [True, False])
+async def test_invitations_end_with_an_owner(store: Store, account: Account, removed: bool) -> None:
+    """When an owner is removed or is one no more, and only then; a link to reset a password stays."""
+    owner, user = await first_user(store, account), await joined(store, account, "ann@example.org", DEVELOPER)
+    _, reset = await store.people.reset(owner.id)
+    leaver = await joined(store, account, "bob@example.org", OWNER)
+    _, token = await store.people.invite(account.id, "eve@example.org", OWNER)
+    await store.people.set_role(account.id, leaver.id, OWNER)
+    await store.people.set_role(account.id, user.id, VIEWER)
+    await store.people.remove(account.id, user.id)
+    assert await store.people.open_link(token) is not None
+    if removed:
+        await store.people.remove(account.id, leaver.id)
+    else:
+        await store.people.set_role(account.id, leaver.id, DEVELOPER)
+    assert await store.people.invitations(account.id) == []
+    assert await store.people.use_link(token, HASH) is None
+    assert await store.people.open_link(reset) is not None
+
+
 async def test_the_last_owner_stays(store: Store, account: Account) -> None:
     """Neither removed nor given another role, until there is another owner."""
     owner = await first_user(store, account)
@@ -224,6 +244,16 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
         await store.people.reset("usr_unknown")
 
 
+async def test_a_reset_ends_with_another_password(store: Store, account: Account) -> None:
+    """A link does not outlive a change of the password, but one that was refused."""
+    user = await first_user(store, account)
+    _, token = await store.people.reset(user.id)
+    assert not await store.accounts.set_password(user.id, "new", user.token_epoch + 1)
+    assert await store.people.open_link(token) is not None
+    assert await store.accounts.set_password(user.id, "new", user.token_epoch)
+    assert await store.people.use_link(token, "newer") is None
+
+
 async def test_a_deleted_account_has_no_people(store: Store, account: Account) -> None:
     """Users, invitations and factors of an account go with it; the addresses are free."""
     user = await joined(store, account, "ann@example.org", VIEWER)
@@ -241,6 +271,19 @@ async def test_only_the_first_owner_becomes_an_administrator(store: Store, accou
     await store.accounts.set_role(account.id, Role.ADMIN)
     assert [person.role for person in await store.people.of(account.id)] == [Role.ADMIN, Role.CUSTOMER]
     assert await store.accounts.user(user.id) == user
+
+
+async def test_every_user_becomes_a_customer_again(store: Store, account: Account) -> None:
+    """Also an administrator who is no longer the first owner; tokens of those who were none go on."""
+    admin, user = await first_user(store, account), await joined(store, account, "ann@example.org", OWNER)
+    await store.accounts.set_role(account.id, Role.ADMIN)
+    await store.people.set_role(account.id, admin.id, VIEWER)
+    await store.accounts.set_role(account.id, Role.CUSTOMER)
+    assert [person.role for person in await store.people.of(account.id)] == [Role.CUSTOMER, Role.CUSTOMER]
+    assert await store.accounts.user(user.id) == user
+    ended = await store.accounts.user(admin.id)
+    assert ended is not None
+    assert ended.token_epoch == admin.token_epoch + 3
 
 
 # ---- second factors

@@ -4,7 +4,7 @@ import pytest
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import Account, SuppressionOrigin
+from appliance.model.mail import Account, AccountRole, SuppressionOrigin
 from appliance.store import Store
 from tests.store.samples import HASH
 
@@ -85,6 +85,8 @@ async def test_all_that_is_listed_of_an_address_is_found(store: Store, account: 
     await store.suppressions.add(other.id, "a@x.example", "by hand")
     await store.suppressions.add(account.id, "b@x.example", "of another address")
     await store.unsubscriptions.add(account.id, "tag:news", "a@x.example")
+    _, token = await store.people.invite(account.id, "ann@example.org", AccountRole.OWNER)
+    assert await store.people.use_link(token, HASH) is not None  # a second user is no second entry
     found = await store.suppressions.of_address("a@x.example")
     assert [(name, each.reason) for name, each in found] == [
         ("demo", "unsubscribed from the tag news"),

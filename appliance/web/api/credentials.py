@@ -24,6 +24,7 @@ from appliance.web.operations import PAGING_BACK, for_customers, identifier
 MAX_EXPIRY = 3_650 * DAY  # microseconds from now
 MAX_OVERLAP = 30 * DAY
 
+REPLACED = "This secret of the API key was replaced: keys are made, rolled and revoked with the new one."
 NO_MORE = "An API key may not make or roll one that may do more, or for longer, than itself."
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
@@ -172,6 +173,12 @@ class ApiKeysAnswer(msgspec.Struct):
 _KEY_ID = identifier("The key's id.", "^key_[0-9a-f]{32}$")
 
 
+def _check_is_current(user: Principal) -> None:
+    """Refuse the former secret of a key, which would else outlive its overlap by rolling the key once more."""
+    if isinstance(user, KeyPrincipal) and user.replaced:
+        raise Refused(Code.FORBIDDEN, REPLACED)
+
+
 class ApiKeyRoutes(Routes):
     @for_customers("GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK)
     async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
@@ -198,6 +205,7 @@ class ApiKeyRoutes(Routes):
         one only. The messages of a test key cost nothing and are not delivered. The key is in this answer only. A key
         may make others that may do no more, nor for longer, than itself.
         """
+        _check_is_current(user)
         check_line("name", body.name)
         if body.test and body.scope is Scope.MANAGE:
             raise invalid("test", "what a key with the scope manage changes is real: it cannot be a test key")
@@ -248,6 +256,7 @@ class ApiKeyRoutes(Routes):
 
         The key keeps its id, its scope and its limits. The secret before the former one ends at once.
         """
+        _check_is_current(user)
         found = await self.store.access.key(key_id, user.account_id)
         if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
@@ -266,6 +275,7 @@ class ApiKeyRoutes(Routes):
     )
     async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
         """Stop an API key from working, for good."""
+        _check_is_current(user)
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         await self.store.access.revoke_key(key_id, user.account_id)

@@ -129,8 +129,8 @@ class LoginRoutes(Routes):
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         async with self.store.audit.noting(actor_of(user), "user.logged_in", address, (user.account_id,)):
             session = await self.store.sessions.begin(user, address, user_agent())
-        if session is None:  # hashing takes its time, and meanwhile the password was changed
-            raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
+            if session is None:  # hashing takes its time, and meanwhile the password was changed
+                raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         return self._with_cookie(self._token_answer(user, session.id), session)
 
     @Operation(

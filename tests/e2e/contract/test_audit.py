@@ -9,9 +9,13 @@ from appliance.web.operations import operations_of
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import bearer, error, owner
 
-# Which change nothing that is kept: they send, or ask again.
+# Which change nothing that is in force: they send, or ask again. Or they tell of it themselves.
 NO_CHANGE = {
-    "POST /v1/auth/login",  # which tells of itself
+    "POST /v1/auth/login",
+    "POST /v1/auth/invitation",
+    "DELETE /v1/account/totp",
+    "POST /v1/account/totp",
+    "POST /v1/emails/{id:not_test}/resend",
     "POST /v1/auth/refresh",
     "POST /v1/emails/test",
     "POST /v1/webhook/ping",
@@ -50,6 +54,26 @@ def test_changes_are_told_with_who_and_from_where(new_account: NewAccount) -> No
     assert first["audit"] + second["audit"] == lines
     assert customer.get("/v1/audit", params={"since": lines[0]["created_at"]}).json()["audit"] == lines[:1]
     error(customer.get("/v1/audit", params={"since": "yesterday"}), 400, "invalid_request")
+
+
+def test_what_is_not_there_leaves_no_line(new_account: NewAccount) -> None:
+    """404 is no change, whatever was to be deleted."""
+    customer = owner(new_account())
+    none = "0" * 32
+    for path in (
+        "suppressions/none@example.net",
+        "suppressions/none@example.net?list=tag:none",
+        f"api-keys/key_{none}",
+        f"smtp-credentials/smtp_{none}",
+        "webhook",
+        "domains/none.example",
+        "templates/none",
+        f"auth/sessions/ses_{none}",
+        f"users/usr_{none}",
+        f"users/inv_{none}",
+    ):
+        error(customer.request("DELETE", f"/v1/{path}"), 404, "not_found")
+    assert [each["action"] for each in customer.get("/v1/audit").json()["audit"]] == ["user.logged_in"]
 
 
 def test_what_an_administrator_does_is_seen_by_the_account(new_account: NewAccount) -> None:

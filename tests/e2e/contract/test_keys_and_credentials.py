@@ -283,6 +283,21 @@ def test_a_key_ends_at_its_time(new_account: NewAccount) -> None:
     error(customer.request("POST", f"/v1/api-keys/{made['id']}/roll"), 409, "conflict")
 
 
+def test_the_former_secret_of_a_key_changes_no_key(new_account: NewAccount) -> None:
+    """It does what else the key may until its overlap ends; the new one rolls."""
+    customer = owner(new_account())
+    made = create(customer, "/v1/api-keys", scope="manage")
+    path = f"/v1/api-keys/{made['id']}"
+    rolled = customer.request("POST", f"{path}/roll").json()
+    former, current = customer.using(bearer(made["key"])), customer.using(bearer(rolled["key"]))
+    assert former.get("/v1/api-keys").status_code == 200
+    for method, where in (("POST", f"{path}/roll"), ("POST", "/v1/api-keys"), ("DELETE", path)):
+        body = {"expires_in": 60} if where == "/v1/api-keys" else None
+        assert "was replaced" in error(former.request(method, where, json=body), 403, "forbidden")
+    error(former.request("POST", "/v1/smtp-credentials", json={}), 403, "forbidden")
+    assert current.request("POST", f"{path}/roll").status_code == 200
+
+
 def test_a_rolled_key_changes_its_secret(new_account: NewAccount) -> None:
     """Both work until the overlap ends, for a day if it is not given; the list tells it; 0 ends the former at once."""
     customer = owner(new_account())
