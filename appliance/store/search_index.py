@@ -36,7 +36,7 @@ CHANGES_NOTED_AFTER: Final = 30 * SECOND  # a transaction that saw a younger mes
 BLOCK_MESSAGES: Final = 2_048  # fewer than 65,536
 BLOCK_TERMS: Final = 60_000  # after which a block ends, too
 REPLY_LENGTH: Final = 200  # characters of a reply that are searched
-TEXT_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
+SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write must not make an index of any size
 INDEXED_TOGETHER: Final = 128  # messages that are read and taken apart at once: some milliseconds
 TERMS_TOGETHER: Final = 4_000  # after which a step ends, too
 WRITTEN_TOGETHER: Final = 1_000  # rows in one commit
@@ -93,7 +93,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
         """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
         recipients = self.recipients or ()
         told = [*(each.address for each in recipients), *dict.fromkeys(each.replies for each in recipients)]
-        return folded(" ".join([self.texts, *self.tags, *told])[:TEXT_LENGTH])
+        return folded(" ".join([self.texts, *self.tags, *told])[:SEARCHED_LENGTH])
 
     def has(self, words: Iterable[str]) -> bool:
         text = self.whole()

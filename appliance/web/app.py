@@ -84,10 +84,10 @@ class Routes:
 
 
 class Rest(BaseConverter):
-    """The rest of the path, slashes included: an address may contain them."""
+    """The rest of the path, slashes included: an address may contain them. `…/import` is a path of its own."""
 
     part_isolating = False
-    regex = ".+"
+    regex = "(?!import$).+"
 
 
 class NotTest(BaseConverter):

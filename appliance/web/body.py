@@ -16,6 +16,7 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.message.json_faults import explain, find_repeated_key
+from appliance.message.limits import KEY_LENGTH
 from appliance.net.memory_budget import MemoryBudget
 
 # A message is in memory twice for a while, as received and as decoded (then MIME); so it is counted twice.
@@ -172,3 +173,16 @@ def decode_body(body: bytes, kind: type[T]) -> T:
     if (repeated := find_repeated_key(body)) is not None:
         raise repeated
     return value
+
+
+_KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
+    """The value of the Idempotency-Key header; refused if it is missing, malformed or there twice."""
+    if key is None:
+        raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
+    if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
+        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
+        raise Refused(Code.INVALID_REQUEST, text)
+    return key.decode("ascii")

@@ -44,10 +44,11 @@ from appliance.web.body import (
     check_content_type,
     check_encoding,
     declared_length,
+    idempotency_key,
 )
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
-from appliance.web.message_json import idempotency_key, message_json
+from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
 UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
@@ -138,7 +139,8 @@ class Edge:
         caller = await self.auth.caller(headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if not caller.may_send:
-            raise Refused(Code.FORBIDDEN, "With this login or key you may only read, not send.")
+            what = "login" if caller.key is None else "API key, whose scope is read,"
+            raise Refused(Code.FORBIDDEN, f"With this {what} you may only read, not send.")
         if self.stopping.is_set():
             text = "The server is shutting down. Retry in a moment with the same key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)

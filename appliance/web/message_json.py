@@ -1,10 +1,8 @@
 """The two operations of `/emails`, which the edge answers, and the object of `GET /emails/{id}`."""
 
-import re
-
 import msgspec
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code
 from appliance.intake.accept import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.schema import SendRequest
@@ -83,18 +81,7 @@ KEY_PARAMETER = parameter(
     {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
     required=True,
 )
-_KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 MESSAGE_ID = parameter("id", "path", "The `id` of the send response.", {"type": "string"})
-
-
-def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
-    """The value of the Idempotency-Key header; refused if it is missing, malformed or there twice."""
-    if key is None:
-        raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
-    if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
-        text = f"Idempotency-Key: must be 1 to {KEY_LENGTH} printable ASCII characters, once"
-        raise Refused(Code.INVALID_REQUEST, text)
-    return key.decode("ascii")
 
 
 EMAIL_OPERATIONS = (

@@ -18,7 +18,7 @@ from appliance.store.engine import START
 from appliance.store.search_index import (
     CHANGES_NOTED_AFTER,
     INDEXED_AFTER,
-    TEXT_LENGTH,
+    SEARCHED_LENGTH,
     MessageTexts,
     _in_order,
     _RecipientTexts,
@@ -355,8 +355,8 @@ def test_what_strangers_write_makes_no_large_index() -> None:
         _RecipientTexts("bounced", f"a{number}@example.net", each) for number, each in enumerate(replies)
     )
     message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", (), recipients)
-    assert len(message.whole()) == TEXT_LENGTH
-    assert len(message.terms()) <= TEXT_LENGTH // 2 + 3
+    assert len(message.whole()) == SEARCHED_LENGTH
+    assert len(message.terms()) <= SEARCHED_LENGTH // 2 + 3
     assert message.has(["a49@example.net"])
     assert not message.has(["49399"])
 

@@ -22,8 +22,11 @@ CSV_COLUMNS = ("time", "actor_kind", "actor", "actor_name", "action", "object", 
 _ROW_BYTES = 500  # about what making one costs
 
 _TIME: Json = {"type": "string", "format": "date-time"}
+ACTION_LENGTH = 64
 _FILTERS = (
-    parameter("action", "query", "An action, or the word before its dot.", {"type": "string", "maxLength": 64}),
+    parameter(
+        "action", "query", "An action, or the word before its dot.", {"type": "string", "maxLength": ACTION_LENGTH}
+    ),
     parameter("since", "query", "From this time on.", _TIME),
     parameter("until", "query", "Before this time.", _TIME),
 )
@@ -60,7 +63,9 @@ class AuditRoutes(Routes):
         CSV.
         """
         since, until = _time("since", 0), _time("until", 2**53)
-        action, before = request.args.get("action", "")[:64], request.args.get("before")
+        action, before = request.args.get("action", ""), request.args.get("before")
+        if len(action) > ACTION_LENGTH:
+            raise invalid("action", f"must have at most {ACTION_LENGTH} characters")
         if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
             found = await self.store.audit.page(
                 user.account_id, before=before, action=action, since=since, until=until, most=CSV_ROWS

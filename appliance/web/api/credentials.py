@@ -128,13 +128,13 @@ class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     test: bool = False
     domain: Annotated[str, Meta(max_length=253, examples=["example.com"])] | None = None
     expires_at: Annotated[str, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
-    expires_in: Annotated[int, Meta(ge=1, le=MAX_EXPIRY // SECOND)] | None = None
+    expires_in: Annotated[float, Meta(ge=1, le=MAX_EXPIRY // SECOND)] | None = None
 
 
 class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST, which may be left out."""
 
-    overlap: Annotated[int, Meta(ge=0, le=MAX_OVERLAP // SECOND)] = DAY // SECOND
+    overlap: Annotated[float, Meta(ge=0, le=MAX_OVERLAP // SECOND)] = DAY // SECOND
 
 
 class ApiKeyObject(msgspec.Struct):
@@ -229,7 +229,7 @@ class ApiKeyRoutes(Routes):
     def _expiry(self, body: ApiKeyRequest) -> int | None:
         now = self.services.outside.now()
         if body.expires_at is None:
-            return None if body.expires_in is None else now + body.expires_in * SECOND
+            return None if body.expires_in is None else now + int(body.expires_in * SECOND)
         if body.expires_in is not None:
             raise invalid("expires_at", "give either expires_at or expires_in")
         try:
@@ -260,8 +260,8 @@ class ApiKeyRoutes(Routes):
         found = await self.store.access.key(key_id, user.account_id)
         if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
-        about(None, {"name": found.name, "overlap": body.overlap})
-        key = await self.store.access.roll_key(found, body.overlap * SECOND, user.account_id)
+        about(None, {"name": found.name, "overlap": int(body.overlap)})
+        key = await self.store.access.roll_key(found, int(body.overlap * SECOND), user.account_id)
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())

@@ -31,7 +31,8 @@ from appliance.web.answer import Time
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer, MessageBodies
 from appliance.web.api.timeline import MessageDetails, encoded_details
 from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
-from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID, idempotency_key
+from appliance.web.body import idempotency_key
+from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID
 from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
 
 CANCEL_REASON = "given up by the account's owner"

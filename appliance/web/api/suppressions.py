@@ -191,7 +191,7 @@ class SuppressionRoutes(Routes):
 
 def _filter() -> SuppressionFilter:
     text, origin = request.args.get("q"), request.args.get("origin")
-    if text is not None and not 1 <= len(text.strip()) <= MAILBOX_LENGTH:
+    if text is not None and not 1 <= len(text) <= MAILBOX_LENGTH:
         raise invalid("q", f"must have 1 to {MAILBOX_LENGTH} characters")
     if origin is not None and origin not in list(SuppressionOrigin):
         raise invalid("origin", f"must be one of {', '.join(SuppressionOrigin)}")

@@ -15,6 +15,7 @@ FIELDS = {
     "name",
     "email",
     "role",
+    "account_role",
     "credits",
     "daily_cap",
     "suspended",

@@ -50,8 +50,8 @@ def test_a_preview_is_what_will_be_sent(call: Any, source: str) -> None:
         (" Ada <ADA@Example.NET> ", "/dashboard/messages?recipient=ada%40example.net"),
         ("example.net", "/dashboard/messages?recipient=example.net"),
         ("doma", "/dashboard/domains"),
-        ("order", "/dashboard/messages?tag=order"),
-        ("a&b=c", "/dashboard/messages?tag=a%26b%3Dc"),
+        ("order", "/dashboard/messages?q=order"),
+        ("a&b=c", "/dashboard/messages?q=a%26b%3Dc"),
         ("  ", None),
     ],
 )

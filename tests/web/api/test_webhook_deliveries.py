@@ -6,7 +6,7 @@ from typing import Any
 
 from appliance.concurrency.workers import Workers
 from appliance.config.load import load
-from appliance.model.mail import Role
+from appliance.model.mail import Role, User
 from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
@@ -17,11 +17,11 @@ class Owner:
     """An authenticator that knows one user, who sends every request."""
 
     def __init__(self, account_id: str) -> None:
-        self.user_of = type("LoggedIn", (), {"account_id": account_id, "role": Role.CUSTOMER})()
+        self.user = User("usr_1", account_id, "demo", "owner@example.org", Role.CUSTOMER, "", 0)
 
-    async def user(self, _authorization: object, _address: object) -> tuple[Any, None]:
+    async def principal(self, _authorization: object, _address: object) -> User:
         """Always the same."""
-        return self.user_of, None
+        return self.user
 
 
 def services_for(tmp_path: Path, store: Store, outside: Outside, account_id: str) -> Any:
