@@ -29,7 +29,7 @@ _JUST_RENEWED = f"""SELECT {_COLUMNS} FROM sessions
 _EXTEND = "UPDATE sessions SET renewed_at = :now, expires_at = :expires_at WHERE id = :id"
 _END_REUSED = "DELETE FROM sessions WHERE id = :id AND generation > :generation RETURNING id"
 _END = "DELETE FROM sessions WHERE id = :id AND user_id = :user_id RETURNING id"
-_END_ALL = "DELETE FROM sessions WHERE user_id = :user_id RETURNING id"
+_END_ALL = "DELETE FROM sessions WHERE user_id = :user_id AND id <> :but RETURNING id"
 _OF_USER = f"""SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expires_at > :now
     ORDER BY renewed_at DESC, id DESC"""  # noqa: S608
 _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND expires_at > :now"
@@ -78,8 +78,9 @@ class Sessions(StorePart):
     async def end(self, session_id: str, user_id: str) -> bool:
         return bool(await self.engine.change(_END, {"id": session_id, "user_id": user_id}))
 
-    async def end_all(self, user_id: str) -> int:
-        return len(await self.engine.change(_END_ALL, {"user_id": user_id}))
+    async def end_all(self, user_id: str, but: str = "") -> int:
+        """End the user's sessions, but this one; how many."""
+        return len(await self.engine.change(_END_ALL, {"user_id": user_id, "but": but}))
 
     async def of(self, user_id: str) -> list[LoginSession]:
         return await self.engine.all(LoginSession, _OF_USER, {"user_id": user_id, "now": self.outside.now()})

@@ -100,7 +100,7 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "InvitationRequest": {"developer": {"email": "ann@example.com", "role": "developer"}},
     "UserRoleRequest": {"viewer": {"role": "viewer"}},
-    "TotpConfirmRequest": {"code": {"code": "287082"}},
+    "TotpConfirmRequest": {"code": {"password": "correct horse battery staple", "code": "287082"}},
     "DomainRequest": {"domain": {"domain": "example.com"}},
     "SmtpCredentialRequest": {"named": {"name": "CRM"}},
     "ApiKeyRequest": {"send": {"name": "web shop"}, "test": {"name": "staging", "scope": "full", "test": True}},

@@ -473,7 +473,7 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "template": "The alias of a template; not together with `text` or `html`.",
     },
     "TotpAnswer": {"enabled": "Whether it is on.", "required": "Whether the installation demands it of this user."},
-    "TotpConfirmRequest": {"code": "The current code of the app."},
+    "TotpConfirmRequest": {"password": "The current password.", "code": "The current code of the app."},
     "TotpRemovalRequest": {
         "password": "The current password.",
         "code": "The current code of the app, or a recovery code.",

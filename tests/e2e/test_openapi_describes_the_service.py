@@ -250,7 +250,8 @@ def check_people(running: Running, fickle: Running, customer: dict[str, str], ad
     for remove in (f"/v1/admin/users/{user['id']}/totp", "/v1/account/totp"):
         secret = check(running, "POST", "/v1/account/totp", mine).json()["secret"]
         code = code_of(b32decode(secret), int(time.time()) // 30)
-        codes = check(running, "POST", "/v1/account/totp/confirm", mine, {"code": code}).json()["recovery_codes"]
+        given = {"password": PASSWORD, "code": code}
+        codes = check(running, "POST", "/v1/account/totp/confirm", mine, given).json()["recovery_codes"]
         check(running, "GET", "/v1/account/totp", mine)
         if "admin" in remove:
             check(running, "DELETE", remove, admin)

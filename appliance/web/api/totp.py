@@ -18,9 +18,11 @@ from appliance.web.app import Routes, actor_of, client_address, request_id
 from appliance.web.login_check import CODE_REFUSED, SecondFactorNeeded
 from appliance.web.operations import for_people
 
+CurrentPassword = Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
 SecondFactorCode = Annotated[str, Meta(min_length=6, max_length=64, examples=["123456"])]
 
 NOT_BEGUN = "No second factor waits to be confirmed: ask for a secret first, with POST /v1/account/totp."
+NOT_CURRENT = "password: this is not the current password"
 NOT_ON = "There is no second factor to turn off."
 
 
@@ -45,6 +47,7 @@ class TotpSecretAnswer(msgspec.Struct):
 class TotpConfirmRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a confirmation."""
 
+    password: CurrentPassword
     code: SecondFactorCode
 
 
@@ -58,7 +61,7 @@ class RecoveryCodesAnswer(msgspec.Struct):
 class TotpRemovalRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a removal."""
 
-    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
+    password: CurrentPassword
     code: SecondFactorCode
 
 
@@ -91,19 +94,25 @@ class TotpRoutes(Routes):
         action="totp.enabled",
     )
     async def confirm_totp(self, user: User, body: TotpConfirmRequest) -> RecoveryCodesAnswer:
-        """Turn on the second factor with a code of the app; get ten recovery codes.
+        """Turn on the second factor with the password and a code of the app; get ten recovery codes.
 
-        From then on a login needs a code. The recovery codes are in this answer only.
+        From then on a login needs a code, and the user's other sessions end. The recovery codes are in this answer
+        only. A wrong password is 403, and counts as a failed login.
         """
         found = await self.store.second_factors.of(user.id)
         if found is None or found.confirmed_at is not None:
             raise Refused(Code.CONFLICT, NOT_BEGUN)
+        if not await self.services.logins.is_right(user.email, body.password, user, client_address()):
+            raise Refused(Code.FORBIDDEN, NOT_CURRENT)
         step = await self.services.logins.step_of(user.id, plain_code(body.code))
         if step is None:
             raise invalid("code", "this is not the app's current code; check that the clock of its device is right")
         codes = self.services.logins.totp.recovery_codes()
         about(user.email)
         await self.store.second_factors.confirm(user.id, found.secret, step, [plain_code(each) for each in codes])
+        _, claims = await self.current_user()
+        await self.store.sessions.end_all(user.id, but=claims.session_id)
+        self.services.auth.forget()
         return RecoveryCodesAnswer(codes, request_id())
 
     @for_people(
@@ -125,7 +134,7 @@ class TotpRoutes(Routes):
         except SecondFactorNeeded as error:
             raise Refused(Code.FORBIDDEN, f"code: {CODE_REFUSED}") from error
         if not right:
-            raise Refused(Code.FORBIDDEN, "password: this is not the current password")
+            raise Refused(Code.FORBIDDEN, NOT_CURRENT)
         # Not as the operation's own action: a code that is refused is written down as used, and is no change.
         async with self.store.audit.noting(actor_of(user), "totp.disabled", address, (user.account_id,), user.email):
             await self.store.second_factors.remove(user.id)

@@ -6,6 +6,14 @@ import { badge, button, copyButton, facts } from "./pieces.js";
 import { qr } from "./qr.js";
 import { when } from "./time.js";
 
+const PASSWORD = {
+	name: "password",
+	label: "Password",
+	type: "password",
+	required: true,
+	autocomplete: "current-password",
+	autofocus: true,
+};
 const CODE = { name: "code", label: "Code", required: true, autocomplete: "one-time-code", maxlength: 64 };
 
 /** The recovery codes, which the server shows only now. */
@@ -44,7 +52,7 @@ function recoveryCodes(codes, done) {
 /** The secret, and the form that proves that an app has it. */
 function enrolment(page, place, { secret, uri }) {
 	const confirm = form({
-		fields: [{ ...CODE, hint: "The six digits that the app shows now.", autofocus: true }],
+		fields: [PASSWORD, { ...CODE, hint: "The six digits that the app shows now." }],
 		submit: "Turn on",
 		async send(values) {
 			const { recovery_codes: codes } = await post("/v1/account/totp/confirm", values);
@@ -60,7 +68,11 @@ function enrolment(page, place, { secret, uri }) {
 	return h(
 		"div",
 		{ class: "card stack" },
-		h("p", null, "Scan this with an authenticator app, or type the key into it. Then type the code that it shows."),
+		h(
+			"p",
+			null,
+			"Scan this with an authenticator app, or type in the key. Then give your password and a code of the app.",
+		),
 		qr(uri, "The key as a QR code"),
 		facts([
 			[
@@ -78,17 +90,7 @@ function turnOff(page) {
 	dialog("Turn off the second factor?", (close) => [
 		h("p", { class: "quiet" }, "A login then needs the password alone. The recovery codes end."),
 		form({
-			fields: [
-				{
-					name: "password",
-					label: "Password",
-					type: "password",
-					required: true,
-					autocomplete: "current-password",
-					autofocus: true,
-				},
-				{ ...CODE, hint: "From the app, or a recovery code." },
-			],
+			fields: [PASSWORD, { ...CODE, hint: "From the app, or a recovery code." }],
 			extra: [h("button", { type: "button", onclick: close }, "Keep it")],
 			submit: "Turn off",
 			async send(values) {

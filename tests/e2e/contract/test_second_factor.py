@@ -32,7 +32,7 @@ def code(secret: str, away: int = 0) -> str:
 def enrolled(user: Caller) -> tuple[str, list[str]]:
     """Turn it on; the secret and the recovery codes."""
     secret = user.request("POST", "/v1/account/totp").json()["secret"]
-    done = user.request("POST", "/v1/account/totp/confirm", json={"code": code(secret)})
+    done = user.request("POST", "/v1/account/totp/confirm", json={"password": PASSWORD, "code": code(secret)})
     assert done.status_code == 200, done.text
     return secret, done.json()["recovery_codes"]
 
@@ -54,18 +54,18 @@ def test_it_is_enrolled_in_two_steps(user: Caller) -> None:
     """Before a code is given nothing changes; afterwards a login needs one."""
     told = user.get("/v1/account/totp").json()
     assert {**told, "request_id": ""} == {**OFF, "request_id": ""}
-    error(user.request("POST", "/v1/account/totp/confirm", json={"code": "123456"}), 409, "conflict")
+    error(
+        user.request("POST", "/v1/account/totp/confirm", json={"password": PASSWORD, "code": "123456"}), 409, "conflict"
+    )
     first = user.request("POST", "/v1/account/totp")
     assert first.status_code == 201
     assert first.json()["uri"].startswith("otpauth://totp/")
     secret = user.request("POST", "/v1/account/totp").json()["secret"]  # takes the place of the first
     assert login(user).status_code == 200
-    error(
-        user.request("POST", "/v1/account/totp/confirm", json={"code": code(first.json()["secret"])}),
-        400,
-        "invalid_request",
-    )
-    codes = user.request("POST", "/v1/account/totp/confirm", json={"code": code(secret)}).json()["recovery_codes"]
+    given = {"password": PASSWORD, "code": code(first.json()["secret"])}
+    error(user.request("POST", "/v1/account/totp/confirm", json=given), 400, "invalid_request")
+    given["code"] = code(secret)
+    codes = user.request("POST", "/v1/account/totp/confirm", json=given).json()["recovery_codes"]
     assert len(set(codes)) == 10
     told = user.get("/v1/account/totp").json()
     assert (told["enabled"], told["recovery_codes_left"]) == (True, 10)
@@ -75,6 +75,20 @@ def test_it_is_enrolled_in_two_steps(user: Caller) -> None:
     log = user.running.log_file.read_text()
     assert secret not in log
     assert not any(each in log for each in codes)
+
+
+def test_a_token_alone_does_not_turn_it_on(user: Caller) -> None:
+    """The password is asked for, too; then the user's other sessions end, and no other's."""
+    elsewhere = user.using(bearer(login(user).json()["token"]))
+    secret = user.request("POST", "/v1/account/totp").json()["secret"]
+    path, given = "/v1/account/totp/confirm", {"password": "wrong password", "code": code(secret)}
+    error(elsewhere.request("POST", path, json=given), 403, "forbidden")
+    error(elsewhere.request("POST", path, json={"code": code(secret)}), 400, "invalid_request")
+    assert login(user).status_code == 200
+    assert elsewhere.get("/v1/account").status_code == 200
+    enrolled(user)
+    error(elsewhere.get("/v1/account"), 401, "unauthorized")
+    assert user.get("/v1/account").status_code == 200
 
 
 def test_a_code_is_good_once(user: Caller) -> None:

@@ -102,6 +102,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     if find("zbar"):
         assert scanned(browser, tmp_path) == uri
     check_rules(browser, "enrolment")
+    browser.fill("Password", NEW_PASSWORD)
     browser.fill("Code", code_of(raw, int(time.time()) // 30))
     browser.click("Turn on")
     browser.see("Save the recovery codes")
