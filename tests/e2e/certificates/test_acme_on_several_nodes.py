@@ -120,6 +120,7 @@ bind = ["127.0.0.1:{port}"]"""
         smtp_bind='["127.0.0.1:0"]',
         webhooks="",
         retention="",
+        dashboard="",
         dns=authority.dns,
         requests_per_second=0,
         disk='min_free_disk = "0"',
