@@ -40,7 +40,7 @@ from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
-from appliance.store.search_index import note_changes
+from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import HOUR
@@ -328,7 +328,10 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     INSERT_EVENTS.run(tx, events)
     for result in changed:
         _write_rare(tx, result)
-    note_changes(tx, outside, [(result.recipient.account_id, result.recipient.message_id) for result in changed])
+    written = [(result.recipient.account_id, result.recipient.message_id) for result in changed]
+    noted_until = outside.now() - CHANGES_NOTED_AFTER
+    if any(identifier_time(message_id) <= noted_until for _, message_id in written):
+        note_changes(tx, outside, written)
     last = {result.recipient.message_id: result for result in changed}
     of_several = [result.recipient for result in last.values() if result.recipient.recipient_count > 1]
     if of_several:

@@ -284,7 +284,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "GET", f"/v1/emails/{sent}/body", fickle.login())
     check(running, "GET", f"/v1/emails/{sent}/raw", fickle.login())
     check(running, "GET", "/v1/emails", fickle.login())
-    whole = check(running, "GET", "/v1/emails?tag=order", customer).json()["emails"][-1]["id"]
+    whole = check(running, "GET", "/v1/emails?tag=of-this-test", customer).json()["emails"][-1]["id"]
     check(running, "GET", f"/v1/emails/{whole}/attachments/0", customer)
     (refused,) = (
         each["id"]
@@ -321,7 +321,7 @@ SEND = {
     "subject": "s",
     "text": "t",
     "headers": {"X-A": "b"},
-    "tags": "order",
+    "tags": "of-this-test",
     "attachments": [{"filename": "a.txt", "content": "aGk=", "content_id": "a"}],
 }
 CHECKED: set[tuple[str, str]] = set()
