@@ -100,7 +100,7 @@ _RARE: dict[MessageStatus | None, str] = {
 }
 
 _tags = msgspec.json.Decoder(tuple[str, ...])
-_ID_BEGINNING = re.compile("msg_[0-9a-f]{1,32}")
+_ID_BEGINNING = re.compile("msg_[0-9a-f]{0,32}")
 _messages = msgspec.json.Decoder(list[ListedMessage])
 
 
