@@ -87,7 +87,7 @@ def test_thirty_large_messages_at_once(running: Running, accounts: list[Provisio
         codes = list(replies)
     statuses = [answer.status for answer in answers]
     assert set(statuses) <= {202, 503}
-    assert 202 in statuses
+    assert statuses.count(202) >= 3
     for answer in answers:
         if answer.status == 503:
             check_error(answer)
