@@ -33,13 +33,14 @@ _ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463
 _SHOWN = 80  # characters of an unreadable line that its fault quotes
 
 
-# The token of a return path, or of an address to unsubscribe (feedback/return_path.py).
-_TOKEN = re.compile(r"(?<![a-z0-9])([bu])\+[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
+# The token of a return path, or of an address to unsubscribe (feedback/return_path.py). It begins with a character that
+# is searched for as such: what stands before that is asked only there.
+_TOKEN = re.compile(r"\+(?<=[bu]\+)(?<![a-z0-9][bu]\+)[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
 
 
 def without_tokens(text: str) -> str:
     """The text of a session without the tokens in it, for accounts: with one a delivery can be told as bounced."""
-    return _TOKEN.sub(r"\1+…", text) if "+" in text else text
+    return _TOKEN.sub("+…", text) if "+" in text else text
 
 
 @dataclass(frozen=True, slots=True)

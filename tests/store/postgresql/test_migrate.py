@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Callable
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,6 +16,17 @@ from appliance.store.postgresql.engine import prepare
 from tests.ports import free_port
 from tests.postgresql_server import PostgresServer
 
+LANDED = Path(__file__).with_name("landed_migrations.txt")
+SCHEMA = """
+SELECT attrelid::regclass::text, attname::text || ' ' || format_type(atttypid, atttypmod) || ' ' || attnotnull || ' '
+        || attcollation::regcollation::text || ' ' || coalesce(pg_get_expr(adbin, adrelid), '')
+    FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid AND relkind IN ('r', 'p')
+    LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+    WHERE relnamespace = current_schema()::regnamespace AND attnum > 0 AND NOT attisdropped
+UNION ALL SELECT conrelid::regclass::text, conname || ' ' || pg_get_constraintdef(oid)
+    FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
+UNION ALL SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = current_schema()
+ORDER BY 1, 2"""
 CLASSES = "SELECT oid::bigint, relname::text, relfilenode::bigint FROM pg_class WHERE oid >= 16384 ORDER BY oid"
 
 
@@ -20,6 +34,12 @@ def classes(url: str) -> list[tuple[object, ...]]:
     """All that was made in a database."""
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(CLASSES).fetchall()
+
+
+def schema(url: str) -> list[tuple[object, ...]]:
+    """All columns, constraints and indexes of a database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(SCHEMA).fetchall()
 
 
 def execute(url: str, *commands: str) -> None:
@@ -51,6 +71,47 @@ async def test_nodes_that_start_on_a_new_database_at_once(server: PostgresServer
     before = classes(url)
     await prepare(url, 2)
     assert classes(url) == before
+
+
+def test_a_step_that_has_landed_is_never_changed() -> None:
+    """Databases have taken it as it was: what is wrong with it is mended by a new step.
+
+    A new step gets its line, in `migrations/`:
+    sha256sum NNNN_name.sql >> ../../../../tests/store/postgresql/landed_migrations.txt
+    """
+    landed = dict(line.split()[::-1] for line in LANDED.read_text().splitlines())
+    files = (resources.files("appliance.store.postgresql") / "migrations").iterdir()
+    found = {file.name: sha256(file.read_bytes()).hexdigest() for file in files if file.name.endswith(".sql")}
+    assert found == landed
+
+
+async def test_a_database_of_the_first_version(server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets all that came later."""
+    new, old = server.new_database(), server.new_database()
+    await prepare(new, 1)
+    with monkeypatch.context() as patch:
+        first = migrate.migrations()[:1]
+        patch.setattr(migrate, "migrations", lambda: first)
+        await prepare(old, 1)
+    assert schema(old) != schema(new)
+    execute(old, "INSERT INTO accounts (id, name, created_at) VALUES ('acc_1', 'Shop', 1)")
+    execute(old, "INSERT INTO suppressions VALUES ('acc_1', 'a@example.com', 'bounced: 550', 1)")
+    await prepare(old, 2)
+    assert schema(old) == schema(new)
+    with psycopg.connect(old) as connection:
+        assert connection.execute("SELECT origin FROM suppressions").fetchall() == [("bounce",)]
+
+
+async def test_a_database_of_which_step_1_made_what_is_now_in_step_2(server: PostgresServer) -> None:
+    """It stays as it is."""
+    url = server.new_database()
+    await prepare(url, 1)
+    before = schema(url)
+    execute(url, "DELETE FROM migrations WHERE number = 2")
+    await prepare(url, 2)
+    assert schema(url) == before
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT max(number) FROM migrations").fetchall() == [(migrate.newest_known(),)]
 
 
 async def test_a_node_that_starts_while_another_migrates(server: PostgresServer) -> None:

@@ -19,8 +19,7 @@ CREATE TABLE users (
     password_hash TEXT COLLATE "C" NOT NULL,
     role TEXT COLLATE "C" NOT NULL CHECK (role IN ('customer', 'admin')),
     token_epoch BIGINT NOT NULL DEFAULT 0,  -- a token of an older epoch is revoked
-    created_at BIGINT NOT NULL,
-    account_role TEXT COLLATE "C" NOT NULL DEFAULT 'owner' CHECK (account_role IN ('owner', 'developer', 'viewer'))
+    created_at BIGINT NOT NULL
 );
 CREATE INDEX users_by_account ON users (account_id);
 
@@ -38,37 +37,6 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_by_user ON sessions (user_id, renewed_at);
 CREATE INDEX sessions_by_expiry ON sessions (expires_at);
 
--- A link that sets a password, once: of a user who is invited, or of one who has forgotten it.
-CREATE TABLE password_links (
-    id TEXT COLLATE "C" PRIMARY KEY,
-    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
-    user_id TEXT COLLATE "C" REFERENCES users (id),  -- NULL: an invitation, and the user is created with the password
-    email TEXT COLLATE "C" NOT NULL,  -- lower case
-    account_role TEXT COLLATE "C" NOT NULL CHECK (account_role IN ('owner', 'developer', 'viewer')),
-    token_sha256 BYTEA NOT NULL UNIQUE,
-    created_at BIGINT NOT NULL,
-    expires_at BIGINT NOT NULL
-);
-CREATE INDEX password_links_by_account ON password_links (account_id);
-CREATE INDEX password_links_by_user ON password_links (user_id);
-CREATE INDEX password_links_by_expiry ON password_links (expires_at);
-
--- The second factor of a user (RFC 6238).
-CREATE TABLE second_factors (
-    user_id TEXT COLLATE "C" PRIMARY KEY REFERENCES users (id),
-    secret BYTEA NOT NULL,  -- sealed under the key file
-    created_at BIGINT NOT NULL,
-    confirmed_at BIGINT,  -- NULL: not in force, no code of it was given yet
-    last_step BIGINT NOT NULL  -- of the code that was used last: it and older ones are spent
-);
-
--- What a user has in place of codes, each good once: then its row goes.
-CREATE TABLE recovery_codes (
-    user_id TEXT COLLATE "C" NOT NULL REFERENCES users (id),
-    code_sha256 BYTEA NOT NULL,
-    PRIMARY KEY (user_id, code_sha256)
-);
-
 CREATE TABLE domains (
     account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
     name TEXT COLLATE "C" NOT NULL,  -- A-labels, lower case
@@ -76,11 +44,8 @@ CREATE TABLE domains (
     created_at BIGINT NOT NULL,
     verified_at BIGINT,  -- NULL: not proven by DNS
     removed_at BIGINT,  -- the row stays, for the keys that sign what is still queued
-    return_path TEXT COLLATE "C",  -- NULL: bounces.NAME
-    return_path_at BIGINT,  -- since when DNS shows its records; NULL: not in use
     PRIMARY KEY (account_id, name)
 );
-CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
 
 CREATE TABLE smtp_credentials (
     username TEXT COLLATE "C" PRIMARY KEY,
@@ -98,18 +63,12 @@ CREATE TABLE api_keys (
     account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
     key_sha256 BYTEA NOT NULL UNIQUE,
     hint TEXT COLLATE "C" NOT NULL,  -- the last four characters, to tell keys apart
-    scope TEXT COLLATE "C" NOT NULL CHECK (scope IN ('send', 'read', 'full', 'manage')),
+    scope TEXT COLLATE "C" NOT NULL CHECK (scope IN ('send', 'full')),
     test BIGINT NOT NULL,
     created_at BIGINT NOT NULL,
     revoked_at BIGINT,
     name TEXT COLLATE "C" NOT NULL DEFAULT '',
-    last_used_at BIGINT,
-    last_used_from TEXT COLLATE "C",  -- the client's address
-    domain TEXT COLLATE "C",  -- the only one that it may send from; NULL: any of the account
-    expires_at BIGINT,
-    previous_sha256 BYTEA UNIQUE,  -- the secret that was replaced last, and is good until then
-    previous_hint TEXT COLLATE "C",
-    previous_expires_at BIGINT
+    last_used_at BIGINT
 );
 CREATE INDEX api_keys_by_account ON api_keys (account_id);
 
@@ -120,7 +79,6 @@ CREATE TABLE templates (
     deleted BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
-    unsubscribe BIGINT NOT NULL DEFAULT 0,  -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 );
 
@@ -212,10 +170,6 @@ CREATE TABLE recipients (
     bounced_at BIGINT,
     next_attempt_at BIGINT,  -- NULL: final
     failed_at BIGINT,
-    bounce_class TEXT COLLATE "C",  -- of the last reply that was no success, see feedback/bounce_class.py
-    late_bounce TEXT COLLATE "C",  -- came by mail after the delivery: JSON {at, code, response, class}
-    delayed_at BIGINT,  -- the first deferral an hour or more after it was accepted
-    dsn TEXT COLLATE "C",  -- what its sender wants to be told of it by mail: JSON, see model/mail.py
     owner TEXT COLLATE "C" NOT NULL DEFAULT current_setting('appliance.owner'),  -- the run of a node that delivers it
     PRIMARY KEY (message_id, id)
 ) PARTITION BY RANGE (message_id);
@@ -289,25 +243,7 @@ CREATE TABLE suppressions (
     address TEXT COLLATE "C" NOT NULL,  -- the key form: lower case, A-labels
     reason TEXT COLLATE "C" NOT NULL,
     created_at BIGINT NOT NULL,
-    origin TEXT COLLATE "C" NOT NULL DEFAULT 'manual'
-        CHECK (origin IN ('bounce', 'late_bounce', 'complaint', 'unsubscribe', 'manual', 'import')),
     PRIMARY KEY (account_id, address)
-);
-
--- Addresses that get no more messages of one list: `tag:NAME` or `template:ALIAS`.
-CREATE TABLE unsubscriptions (
-    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
-    address TEXT COLLATE "C" NOT NULL,  -- the key form, as in suppressions
-    list TEXT COLLATE "C" NOT NULL,
-    created_at BIGINT NOT NULL,
-    PRIMARY KEY (account_id, address, list)
-);
-
--- Tags whose messages get a link to unsubscribe.
-CREATE TABLE unsubscribe_tags (
-    account_id TEXT COLLATE "C" NOT NULL REFERENCES accounts (id),
-    tag TEXT COLLATE "C" NOT NULL,
-    PRIMARY KEY (account_id, tag)
 );
 
 CREATE TABLE dkim_keys (
@@ -319,11 +255,9 @@ CREATE TABLE dkim_keys (
     record TEXT COLLATE "C" NOT NULL,  -- the TXT record to publish
     created_at BIGINT NOT NULL,
     retired_at BIGINT,  -- signs no more; its record stays published for mail on its way
-    pending BIGINT NOT NULL DEFAULT 0,  -- made by a rotation, and signs once DNS shows its record
     PRIMARY KEY (account_id, domain, selector),
     FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
 );
-CREATE INDEX dkim_keys_pending ON dkim_keys (account_id, domain) WHERE pending = 1;
 
 -- Pools whose mail is held on all nodes: by the operator, or because servers refused the machine this was copied from.
 CREATE TABLE pool_holds (
@@ -449,7 +383,7 @@ CREATE TABLE hourly_counts (
     account_id TEXT COLLATE "C" NOT NULL,
     hour BIGINT NOT NULL,  -- hours since 1970
     kind TEXT COLLATE "C" NOT NULL CHECK (kind IN ('sent', 'delivered', 'bounced', 'failed')),
-    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; the class of a bounce or failure; else 0
+    bucket BIGINT NOT NULL,  -- how long a delivery took, logarithmically; 0 for all others
     recipients BIGINT NOT NULL,
     PRIMARY KEY (account_id, hour, kind, bucket)
 );
@@ -522,153 +456,8 @@ CREATE TABLE acme_challenges (
     text TEXT COLLATE "C" NOT NULL  -- the answer
 );
 
--- Mail that came to return paths and report addresses, until it is read.
-CREATE TABLE feedback_mail (
-    id TEXT COLLATE "C" PRIMARY KEY,
-    addresses TEXT COLLATE "C" NOT NULL,  -- it was sent to, with a space between them
-    mime BYTEA NOT NULL,  -- its beginning, see inbound/listener.py
-    received_at BIGINT NOT NULL,
-    tries BIGINT NOT NULL DEFAULT 0  -- readings that were begun
-);
-CREATE INDEX feedback_mail_next ON feedback_mail (tries, id);
-
--- One for each recipient that complained.
-CREATE TABLE complaints (
-    account_id TEXT COLLATE "C" NOT NULL,
-    recipient_id TEXT COLLATE "C" NOT NULL,
-    message_id TEXT COLLATE "C" NOT NULL,
-    domain TEXT COLLATE "C" NOT NULL,  -- of the account, that the message was sent from
-    provider TEXT COLLATE "C" NOT NULL,  -- the pool of the recipient's domain, or that domain
-    kind TEXT COLLATE "C" NOT NULL,  -- `abuse` and others, RFC 5965 7.3
-    at BIGINT NOT NULL,
-    PRIMARY KEY (account_id, recipient_id)
-);
-CREATE INDEX complaints_by_time ON complaints (at);
-
 -- Facts of the installation itself, by name: the fingerprint of the key file that seals its secrets.
 CREATE TABLE installation (
     name TEXT COLLATE "C" PRIMARY KEY,
     value TEXT COLLATE "C" NOT NULL
 );
-
--- DMARC aggregate reports: each counts once, however often it is sent.
-CREATE TABLE dmarc_reports (
-    account_id TEXT COLLATE "C" NOT NULL,
-    domain TEXT COLLATE "C" NOT NULL,
-    org TEXT COLLATE "C" NOT NULL,  -- that sent it, as it calls itself
-    report_id TEXT COLLATE "C" NOT NULL,  -- given by it
-    day BIGINT NOT NULL,  -- that it is about: days since 1970, UTC
-    policy TEXT COLLATE "C" NOT NULL,  -- none, quarantine or reject, as the receiver saw it
-    percentage BIGINT NOT NULL,
-    messages BIGINT NOT NULL,
-    passed BIGINT NOT NULL,
-    received_at BIGINT NOT NULL,
-    PRIMARY KEY (account_id, domain, org, report_id)
-);
-CREATE INDEX dmarc_reports_by_day ON dmarc_reports (account_id, domain, day);
-CREATE INDEX dmarc_reports_old ON dmarc_reports (day);
-
--- The messages in those reports by day and source.
-CREATE TABLE dmarc_sources (
-    account_id TEXT COLLATE "C" NOT NULL,
-    domain TEXT COLLATE "C" NOT NULL,
-    day BIGINT NOT NULL,
-    source TEXT COLLATE "C" NOT NULL,  -- an IP address; empty: all those over the limit
-    messages BIGINT NOT NULL,
-    passed BIGINT NOT NULL,  -- DMARC: by DKIM or SPF, aligned
-    dkim BIGINT NOT NULL,
-    spf BIGINT NOT NULL,
-    quarantined BIGINT NOT NULL,
-    rejected BIGINT NOT NULL,
-    PRIMARY KEY (account_id, domain, day, source)
-);
-CREATE INDEX dmarc_sources_old ON dmarc_sources (day);
-
--- TLS reports (RFC 8460).
-CREATE TABLE tls_reports (
-    account_id TEXT COLLATE "C" NOT NULL,
-    domain TEXT COLLATE "C" NOT NULL,
-    org TEXT COLLATE "C" NOT NULL,
-    report_id TEXT COLLATE "C" NOT NULL,
-    day BIGINT NOT NULL,
-    successes BIGINT NOT NULL,  -- sessions
-    failures BIGINT NOT NULL,
-    received_at BIGINT NOT NULL,
-    PRIMARY KEY (account_id, domain, org, report_id)
-);
-CREATE INDEX tls_reports_by_day ON tls_reports (account_id, domain, day);
-CREATE INDEX tls_reports_old ON tls_reports (day);
-
--- The failed sessions in those reports by day, server and type of failure; both are empty for all over the limit.
-CREATE TABLE tls_failures (
-    account_id TEXT COLLATE "C" NOT NULL,
-    domain TEXT COLLATE "C" NOT NULL,
-    day BIGINT NOT NULL,
-    mx TEXT COLLATE "C" NOT NULL,
-    type TEXT COLLATE "C" NOT NULL,
-    sessions BIGINT NOT NULL,
-    PRIMARY KEY (account_id, domain, day, mx, type)
-);
-CREATE INDEX tls_failures_old ON tls_failures (day);
-
--- Recipients by day (UTC), what became of them, class of bounce and provider; added up as hourly_counts are.
-CREATE TABLE daily_feedback (
-    account_id TEXT COLLATE "C" NOT NULL,
-    day BIGINT NOT NULL,
-    kind TEXT COLLATE "C" NOT NULL,  -- the type of the event, without `email.`
-    class TEXT COLLATE "C" NOT NULL,  -- of a bounce; empty: none
-    provider TEXT COLLATE "C" NOT NULL,  -- a pool with a name of its own; empty: all others
-    recipients BIGINT NOT NULL,
-    PRIMARY KEY (account_id, day, kind, class, provider)
-);
-CREATE INDEX daily_feedback_old ON daily_feedback (day);
-
--- The index of messages by words, made behind the mail: see store/search_index.py. A block is some thousand messages of
--- one account that follow each other.
-CREATE TABLE search_blocks (
-    number BIGINT PRIMARY KEY,
-    account_id TEXT COLLATE "C" NOT NULL,
-    after_id TEXT COLLATE "C" NOT NULL,  -- it has all messages after this one, as long as none is deleted
-    last_id TEXT COLLATE "C" NOT NULL,  -- up to this one
-    size BIGINT NOT NULL,  -- messages; 0: not in use, not yet or no more
-    ids TEXT COLLATE "C" NOT NULL  -- of its messages in their order, each without `msg_`
-);
-CREATE INDEX search_blocks_by_account ON search_blocks (account_id, after_id);
-CREATE INDEX search_blocks_unused ON search_blocks (number) WHERE size = 0;
-
-CREATE TABLE search_terms (
-    block BIGINT NOT NULL,
-    term TEXT COLLATE "C" NOT NULL,
-    postings TEXT COLLATE "C" NOT NULL,  -- which messages of the block have it: their numbers from 0, as 4 hex digits
-    PRIMARY KEY (block, term)
-);
-
--- How far that has come.
-CREATE TABLE search_positions (
-    account_id TEXT COLLATE "C" PRIMARY KEY,
-    message_id TEXT COLLATE "C" NOT NULL
-);
-
--- Messages of which something has changed so late that they may be in a block already.
-CREATE TABLE search_changes (
-    account_id TEXT COLLATE "C" NOT NULL,
-    message_id TEXT COLLATE "C" NOT NULL,
-    changed_at BIGINT NOT NULL,
-    PRIMARY KEY (account_id, message_id)
-);
-
--- Changes by people, API keys and the operator; an action of an administrator on another account has a row in both.
-CREATE TABLE audit_log (
-    account_id TEXT COLLATE "C" NOT NULL,  -- empty: the installation's
-    id TEXT COLLATE "C" NOT NULL,
-    at BIGINT NOT NULL,
-    actor_kind TEXT COLLATE "C" NOT NULL,  -- user, key, operator
-    actor TEXT COLLATE "C" NOT NULL,  -- the user's email address, the key's id, the system's user
-    actor_name TEXT COLLATE "C" NOT NULL,  -- of a key
-    action TEXT COLLATE "C" NOT NULL,
-    object TEXT COLLATE "C" NOT NULL,
-    details TEXT COLLATE "C" NOT NULL,  -- a JSON object; no secrets
-    address TEXT COLLATE "C" NOT NULL,  -- the client's, or `cli`
-    PRIMARY KEY (account_id, id)
-);
-CREATE INDEX audit_log_old ON audit_log (at);
