@@ -8,10 +8,11 @@ import trio
 
 from appliance.model.mail import Role
 from appliance.store.postgresql.nodes import BEAT
+from tests.e2e.dashboard.browser import chromium
 from tests.e2e.delivery.world import delays
 from tests.e2e.nodes.cluster import Cluster, cluster
 from tests.fakes.mx import FakeMx
-from tests.running_appliance import command
+from tests.running_appliance import Running, command
 
 REFUSED = b"550 5.7.1 Your address is on our list\r\n"
 LATER = b"450 4.2.1 busy\r\n"
@@ -45,6 +46,7 @@ async def test_a_node_that_servers_refuse_holds_its_own_mail(tmp_path: Path, url
         held = await made.send_to("a", "held@hostile.test")
         await made.final(await made.send_to("b", "b@hostile.test"))
         await _it_is_told(made, held)
+        await trio.to_thread.run_sync(_it_is_shown, made.nodes["b"])
         node = made.nodes["a"]
         node.kill()
         await trio.to_thread.run_sync(node.start)
@@ -75,6 +77,18 @@ async def _it_is_told(made: Cluster, held: str) -> None:
         assert pool["waiting"] == 1
         (recipient,) = (await shell(made, node, "explain", held))["recipients"]
         assert "pool hostile.test is held by node a: " in recipient["explanation"]
+
+
+def _it_is_shown(other: Running) -> None:
+    """On the dashboard of the other node, too."""
+    with chromium(other.url) as browser:
+        browser.log_in(other.account.email)
+        browser.go("Admin")
+        row = browser.one("//tbody/tr[contains(., 'hostile.test')]").text
+        assert "held" in row
+        assert "by node a: " in row
+        nodes = browser.one("//section[h2='Nodes']").text
+        assert nodes.count("running") == 2
 
 
 async def test_a_node_is_no_target_and_is_drained_by_an_administrator(tmp_path: Path, url: str) -> None:
