@@ -15,7 +15,7 @@ const ACCOUNTS = [
 	{ title: "Daily cap", class: "number wide" },
 	{ title: "State", class: "side" },
 	{ title: "Since", class: "side wide" },
-	{ title: "Actions", class: "side" },
+	{ title: "Actions", class: "side wide" },
 ];
 const POOLS = [
 	{ title: "Provider" },

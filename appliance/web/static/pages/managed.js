@@ -9,13 +9,7 @@ import { changeRole } from "./people.js";
 
 const DAYS = 30;
 const DOMAINS = [{ title: "Domain" }, { title: "State", class: "side" }];
-const PEOPLE = [
-	{ title: "Person" },
-	{ title: "Role" },
-	{ title: "Second factor", class: "wide" },
-	{ title: "Last seen", class: "side wide" },
-	{ title: "Actions", class: "side" },
-];
+const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
 
 const tile = (name, value, more) =>
 	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
@@ -93,13 +87,19 @@ async function resetFactor(page, user) {
 function people(page, users, place) {
 	const row = (user) => [
 		[
-			h("bdi", { class: "break" }, user.email),
-			user.admin && [" ", badge("queued", "administrator")],
-			h("span", { class: "narrow quiet small" }, `second factor ${user.totp ? "on" : "off"}`),
+			h(
+				"p",
+				{ class: "row" },
+				h("bdi", { class: "break" }, user.email),
+				user.admin && badge("queued", "administrator"),
+			),
+			h(
+				"p",
+				{ class: "quiet small" },
+				`${user.role} · second factor ${user.totp ? "on" : "off"}`,
+				user.last_seen_at && [" · seen ", ago(user.last_seen_at)],
+			),
 		],
-		user.role,
-		user.totp ? "on" : "off",
-		user.last_seen_at ? ago(user.last_seen_at) : "–",
 		h(
 			"span",
 			{ class: "row" },
