@@ -86,6 +86,7 @@ class RetentionWorker:
             lambda _, budget: store.deletion.expired(self._logs, budget, self._until("posts")),
             dropping=self._dropping("expired", "posts", lambda now: (now - self._logs, now - self._logs)),
         )
+        self._audit = _Task("audit", store.deletion.audit)
         # A receipt stays as long as its request can be repeated, and then the whole row can go.
         self._whole_bodies = max(self._bodies, RECEIPT)
         self._bodies_task = _Task(
@@ -165,7 +166,7 @@ class RetentionWorker:
         """Delete all that is old now; False when records have to wait until the statistics have counted them."""
         if trio.current_time() >= self._rescan_at:
             self._rescan_at = trio.current_time() + RESCAN_EVERY
-            for task in (self._bodies_task, *self._records):
+            for task in (self._audit, self._bodies_task, *self._records):
                 task.after = START
         done: Counter[str] = Counter()
         if (partitions := self._store.engine.partitions) is not None:
@@ -173,7 +174,7 @@ class RetentionWorker:
             await partitions.make(kept, self._outside.now())
         counted = await self._store.deletion.is_counted(self._old())
         try:
-            for task in (self._expired, self._bodies_task, *(self._records if counted else ())):
+            for task in (self._expired, self._audit, self._bodies_task, *(self._records if counted else ())):
                 await self._finish(task, done)
             await self._finish(self._parts, done)  # parts of large bodies, which the others have unlinked
             await self._give_back(done)

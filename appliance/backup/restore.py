@@ -21,7 +21,7 @@ from appliance.model.queue import AllWaiting
 from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
-from appliance.store.pools import EVERY
+from appliance.store.pools import EVERY, RESTORED
 from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
 from appliance.store.sqlite.file_care import RESCUED, sync
 from appliance.system.instance_lock import only_server
@@ -110,7 +110,7 @@ async def _stage(
     made = verified.manifest.created_at[:16].replace("T", " ")
     async with open_store(staging, outside, inline=True) as store:
         await store.pools.release(EVERY)  # an earlier pause has another reason and time
-        await store.pools.hold(EVERY, f"restored from a backup of {made} UTC")
+        await store.pools.hold(EVERY, f"{RESTORED} from a backup of {made} UTC")
         waiting = await store.queue_control.totals()
     for file in (staging / DATABASE, staging / KEY_FILE, staging):
         sync(file)

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from appliance.doctor import Finding, fault, ok, warning
-from appliance.model.feedback import ComplaintRate
+from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, ComplaintRate
 from appliance.times import DAY
 
 COMPLAINTS_SINCE: Final = 7 * DAY
-ENOUGH_DELIVERED: Final = 1_000  # recipients: with fewer a single complaint would be above the first line
-WARNING_RATE, FAULT_RATE = 0.001, 0.003
+WARNING_RATE, FAULT_RATE = COMPLAINT_MARKS
 
 _ADVICE: Final = (
     "Send only what recipients asked for, and let them unsubscribe with one click."
@@ -21,7 +20,7 @@ def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
     """A line for each provider that took enough mail and whose users complained."""
     found = []
     for each in rates:
-        if each.delivered < ENOUGH_DELIVERED or not each.complaints:
+        if each.delivered < COMPLAINTS_JUDGED_FROM or not each.complaints:
             continue
         rate = each.complaints / each.delivered
         subject = each.provider or "other providers"

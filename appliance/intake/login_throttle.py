@@ -15,6 +15,16 @@ the start.
 | account, at most 3 of each network  | 10 in 15 minutes (so 4 networks) | networks not known log in one after the     |
 |                                     |                                  | other, 1 s apart, doubling to 30 s          |
 
+A code of a second factor, or a recovery code, is compared only after the right password, and counts by its user, too:
+
+| codes counted by                    | limit                            | over it                                     |
+|-------------------------------------|----------------------------------|---------------------------------------------|
+| user, all networks not known        | 10 an hour, 30 a day             | 429 for codes from networks not known       |
+| user and network, network known     | 10 an hour, 30 a day             | 429 for codes from that network             |
+
+A code of six digits, of which three are good at a time, is so guessed with a chance of 1 in 10,000 a day, whatever
+number of addresses guesses. Only a right code gives its own count back.
+
 So one address never keeps an owner out who comes from another one, and no number of addresses keeps out an owner who
 comes from a known network. In the last row a login waits for its turn up to 10 seconds; when its turn is later it gets
 429 with the time of its turn, which is then kept for its site for 5 minutes. A site has one turn at a time.
@@ -35,7 +45,7 @@ from typing import TypeVar
 from appliance.errors import Code, Refused
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
-from appliance.times import DAY, MINUTE, SECOND
+from appliance.times import DAY, HOUR, MINUTE, SECOND
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -48,6 +58,9 @@ PER_ACCOUNT = 10  # failures in ACCOUNT_WINDOW, by one network or by all
 ACCOUNT_WINDOW = 15 * MINUTE
 FIRST_WAIT = MINUTE  # doubles with each further failure
 LONGEST_WAIT = 60 * MINUTE
+PER_USER_CODES = ((10, HOUR), (30, DAY))
+# Begin the account in what nodes tell each other of wrong codes. No address begins with a space: logins strip theirs.
+CODE, CODE_FROM_KNOWN = " code ", " code from known "
 SHARE = 3  # failures of one network that count for the whole account
 LONGEST_SPACING = 30 * SECOND  # between two turns of an account under distributed guessing
 HELD = 10 * SECOND  # a turn this soon is waited for within the request
@@ -145,6 +158,21 @@ class LoginAttempt:
 
 
 @dataclass(slots=True)
+class CodeGuess:
+    """A code that may be compared, and counts as wrong unless it is given back."""
+
+    _throttle: "LoginThrottle"
+    _told: tuple[str, str, int]
+    _counted_by: tuple[str, str]
+
+    def was_right(self) -> None:
+        self._throttle.untold.pop(self._told, None)
+        failures, (_, _, at) = self._throttle.codes.get(self._counted_by), self._told
+        if failures is not None and at in failures:
+            failures.remove(at)
+
+
+@dataclass(slots=True)
 class LoginThrottle:
     """The recent failures, in memory: forgetting them at a restart costs an attacker a restart of ours."""
 
@@ -153,13 +181,16 @@ class LoginThrottle:
     networks: dict[str, deque[int]] = field(default_factory=dict)
     pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     accounts: dict[str, _Account] = field(default_factory=dict)
+    codes: dict[tuple[str, str], deque[int]] = field(
+        default_factory=dict
+    )  # wrong ones, by user and known network or ""
     untold: dict[tuple[str, str, int], None] = field(default_factory=dict)  # failures that other nodes have to hear of
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
         now, network = self.outside.now(), client_network(address)
         record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
-        is_known = network in record.known or any(client_network(each) == network for each in known)
+        is_known = self._is_known(account, network, known)
         until = pair.until(now, known=is_known)
         if not is_known:
             until = max(until, self._network_until(network, now))
@@ -177,6 +208,19 @@ class LoginThrottle:
         _newest(self.untold, (account, network, now), None, self.remembered)
         return LoginAttempt((turn - now) / SECOND, self, account, network, now)
 
+    def code(self, account: str, address: str, known: Iterable[str] = ()) -> CodeGuess:
+        """Count a code of a user's second factor, or refuse it, without any await; `known` as in `attempt`."""
+        now, network = self.outside.now(), client_network(address)
+        is_known = self._is_known(account, network, known)
+        counted_by = (account, network if is_known else "")
+        until = max(_until_room(self.codes.get(counted_by, ()), now, *limit) for limit in PER_USER_CODES)
+        if until > now:
+            raise _wait(until - now, "Too many wrong codes of this second factor.")
+        self._count_code(counted_by, now)
+        told = (f"{CODE_FROM_KNOWN if is_known else CODE}{account}", network, now)
+        _newest(self.untold, told, None, self.remembered)
+        return CodeGuess(self, told, counted_by)
+
     def to_tell(self) -> list[tuple[str, str, int]]:
         """The failures that are certain by now, once: account, network and when."""
         told = [failure for failure in self.untold if failure[2] < self.outside.now() - CERTAIN_AFTER]
@@ -186,6 +230,12 @@ class LoginThrottle:
 
     def heard(self, account: str, network: str, at: int) -> None:
         """Count a failure on another node; without an account it was a wrong secret of our own kind."""
+        if account.startswith(CODE_FROM_KNOWN):
+            self._count_code((account.removeprefix(CODE_FROM_KNOWN), network), at)
+            return
+        if account.startswith(CODE):
+            self._count_code((account.removeprefix(CODE), ""), at)
+            return
         self._count_network(network, at)
         if account:
             record = _newest(self.accounts, account, self.accounts.get(account, _Account()), self.remembered)
@@ -203,6 +253,16 @@ class LoginThrottle:
         self._count_network(network, now)
         _newest(self.untold, ("", network, now), None, self.remembered)
         return None
+
+    def _is_known(self, account: str, network: str, known: Iterable[str]) -> bool:
+        record = self.accounts.get(account)
+        seen = record is not None and network in record.known
+        return seen or any(client_network(each) == network for each in known)
+
+    def _count_code(self, counted_by: tuple[str, str], at: int) -> None:
+        most, _ = max(PER_USER_CODES)
+        failures = self.codes.get(counted_by, deque(maxlen=most))
+        _newest(self.codes, counted_by, failures, self.remembered).append(at)
 
     def _network_until(self, network: str, now: int) -> int:
         failures = self.networks.get(network)
@@ -239,8 +299,6 @@ def _seconds(microseconds: int) -> int:
     return max(1, math.ceil(microseconds / SECOND))
 
 
-def _wait(microseconds: int) -> Refused:
+def _wait(microseconds: int, why: str = "Too many failed attempts.") -> Refused:
     seconds = _seconds(microseconds)
-    return Refused(
-        Code.RATE_LIMITED, f"Too many failed attempts. Wait {seconds} seconds, then try again.", retry_after=seconds
-    )
+    return Refused(Code.RATE_LIMITED, f"{why} Wait {seconds} seconds, then try again.", retry_after=seconds)

@@ -18,6 +18,11 @@ class FeedbackResult(StrEnum):
     GIVEN_UP = "given_up"  # it could not be read, however often
 
 
+# What large mailbox providers publish for bulk senders: complaints a delivery from which on they warn, and refuse.
+COMPLAINT_MARKS = (0.001, 0.003)
+COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: with fewer a single complaint would be above the first line
+
+
 @dataclass(frozen=True, slots=True)
 class FeedbackMail:
     """A mail that waits to be read."""

@@ -1,5 +1,8 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
+An account keeps AUDIT_LINES of them at most: retention deletes those beyond, the oldest first. A page is found by
+reading AUDIT_SCANNED lines at most, whatever the filter; then it may be short, and says where to go on.
+
 A change is written down in the transaction that makes it. `Audit.noting` opens a note for the current task; the first
 write that an engine is given inside and that changes something takes the note's lines along, and if there was none they
 are written at the end: so no change that was answered with success is missing. A write that changed nothing returns
@@ -15,20 +18,32 @@ from typing import Any
 import msgspec
 
 from appliance.model.dashboard import Actor, AuditEntry
-from appliance.outside import Outside
-from appliance.store.engine import NEWEST, Many, StorePart, T, Tx, Work, rows
-from appliance.times import DAY
+from appliance.outside import Outside, identifier_from
+from appliance.store.engine import NEWEST, Many, Row, StorePart, T, Tx, Work, one, rows
+from appliance.times import DAY, HOUR
 
 AUDIT_KEPT = 365 * DAY
 AUDIT_TEXT = 300  # characters of an object or a detail
+AUDIT_LINES = 100_000  # kept of each account, and of the installation
+AUDIT_SCANNED = 10_000  # lines read for one page
+EVERY_LINE = 2**53  # to be read for a page
+ID_SLACK = HOUR  # by which an id may tell another time than its line: the clock was set back between the two
 
 _ADD = Many("""INSERT INTO audit_log
     (account_id, id, at, actor_kind, actor, actor_name, action, object, details, address)
     VALUES {(?, ?, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
-_PAGE = """SELECT id, at, actor_kind, actor, actor_name, action, object, details, address, account_id FROM audit_log
-    WHERE {whose} id < :before AND at >= :since AND at < :until
+_COLUMNS = "id, at, actor_kind, actor, actor_name, action, object, details, address, account_id"
+# Ids sort by time and hold it, so that lines outside of a period are not read. The rest is filtered among few.
+_PAGE = """SELECT {columns} FROM (
+        SELECT {columns} FROM audit_log WHERE {whose} id < :before AND id >= :first AND id < :last
+        ORDER BY {order} DESC LIMIT :scanned
+    ) looked_at
+    WHERE at >= :since AND at < :until
         AND (:action = '' OR action = :action OR substr(action, 1, length(:action) + 1) = :action || '.')
     ORDER BY {order} DESC LIMIT :most"""
+_SCANNED_TO = """SELECT id FROM audit_log
+    WHERE account_id = :account_id AND id < :before AND id >= :first AND id < :last
+    ORDER BY id DESC LIMIT 1 OFFSET :skipped"""
 
 
 @dataclass(slots=True)
@@ -77,10 +92,18 @@ def with_note(work: Work[T]) -> Work[T]:
 
 
 def about(
-    target: str | None = None, details: Mapping[str, object] | None = None, *, made: Callable[[Any], str] | None = None
+    target: str | None = None,
+    details: Mapping[str, object] | None = None,
+    *,
+    made: Callable[[Any], str] | None = None,
+    action: str | None = None,
 ) -> None:
-    """Tell the task's note, if there is one, what the change is about, before the write; `made` reads its result."""
+    """Tell the task's note, if there is one, what the change is about, before the write; `made` reads its result.
+
+    With an action the change is another one than that of the operation.
+    """
     if (note := _NOTE.get()) is not None:
+        note.action = action or note.action
         note.target = note.target if target is None else target
         note.target_of = made or note.target_of
         note.details |= {name: str(value) for name, value in (details or {}).items() if value not in (None, "")}
@@ -133,13 +156,41 @@ class Audit(StorePart):
         most: int = 100,
     ) -> list[AuditEntry]:
         """The newest lines of an account, or of all and the installation; `action` may be the word before its dot."""
-        wanted = {"account_id": account_id, "before": before or NEWEST, "action": action, "most": most}
-        wanted |= {"since": since, "until": until}
+        wanted = _wanted(account_id, before, action, since, until) | {"most": most, "scanned": EVERY_LINE}
         whose = "" if account_id is None else "account_id = :account_id AND"
-        query = _PAGE.format(whose=whose, order="at DESC, id" if account_id is None else "id")
+        query = _PAGE.format(columns=_COLUMNS, whose=whose, order="at DESC, id" if account_id is None else "id")
+        return await self.engine.scan(lambda tx: [_entry(row) for row in rows(tx, query, wanted)], account_id or "")
 
-        def read(tx: Tx) -> list[AuditEntry]:
-            found = rows(tx, query, wanted)
-            return [AuditEntry(*row[:7], _details.decode(row[7]), *row[8:]) for row in found]  # type: ignore[call-arg]
+    async def search(
+        self,
+        account_id: str,
+        *,
+        before: str | None = None,
+        action: str = "",
+        since: int = 0,
+        until: int = 2**53,
+        most: int = 100,
+        scanned: int = AUDIT_SCANNED,
+    ) -> tuple[list[AuditEntry], str | None]:
+        """Lines of an account among the next `scanned` ones, newest first, and before which id to go on, if at all."""
+        wanted = _wanted(account_id, before, action, since, until)
+        wanted |= {"most": most + 1, "scanned": scanned, "skipped": scanned - 1}
+        query = _PAGE.format(columns=_COLUMNS, whose="account_id = :account_id AND", order="id")
 
-        return await self.engine.scan(read, account_id or "")
+        def read(tx: Tx) -> tuple[list[AuditEntry], str | None]:
+            found = [_entry(row) for row in rows(tx, query, wanted)]
+            if len(found) > most:
+                return found[:most], found[most - 1].id
+            return found, one(tx, str, _SCANNED_TO, wanted)
+
+        return await self.engine.scan(read, account_id)
+
+
+def _wanted(account_id: str | None, before: str | None, action: str, since: int, until: int) -> dict[str, object]:
+    ids = identifier_from("aud", max(0, since - ID_SLACK)), identifier_from("aud", until + ID_SLACK)
+    wanted: dict[str, object] = {"account_id": account_id, "before": before or NEWEST, "action": action}
+    return wanted | {"since": since, "until": until, "first": ids[0], "last": ids[1]}
+
+
+def _entry(row: Row) -> AuditEntry:
+    return AuditEntry(*row[:7], _details.decode(row[7]), *row[8:])  # type: ignore[call-arg]

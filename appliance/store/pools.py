@@ -18,6 +18,7 @@ from appliance.store.engine import Bindings, Many, StorePart, Tx, first, rows, r
 from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
+RESTORED = "restored"  # begins the reason of the pause that a restored database starts with
 
 _HOLDS = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds ORDER BY pool"
 _PAUSE = "SELECT pool, reason, held_at, probe_at, probes FROM pool_holds WHERE pool = :pool"

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.outside import identifier_from
-from appliance.store.audit import AUDIT_KEPT
+from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
-from appliance.store.engine import Many, Row, Slice, StorePart, Tx, changed, gathered, rows, timed
+from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
 from appliance.times import HOUR, MINUTE
 
 ROWS_SCANNED = 1_000  # at once, beside the writer
+LOGS_LOOKED_AT = 100  # audit logs, at once, beside the writer
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
 NO_END = 2**53  # a time after all others
 RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
@@ -98,6 +99,11 @@ _OLD_REPORTS = tuple(
 )
 _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
         (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
+_FIRST_LOG = "SELECT min(account_id) FROM audit_log"
+_NEXT_LOG = "SELECT min(account_id) FROM audit_log WHERE account_id > :account_id"
+_BEYOND = "SELECT id FROM audit_log WHERE account_id = :account_id ORDER BY id DESC LIMIT 1 OFFSET :kept"
+_TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account_id, id FROM audit_log
+        WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
 _EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
 _STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
 
@@ -109,6 +115,7 @@ class Deletion(StorePart):
     """Deletes what is old of all accounts. Of large messages the parts stay, loose, for `BodyParts.clear`."""
 
     rows_scanned: int = ROWS_SCANNED
+    audit_lines: int = AUDIT_LINES
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
         """Delete `most` of each: expired keys and sessions, old reports, audit lines and webhook logs."""
@@ -120,6 +127,33 @@ class Deletion(StorePart):
         work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))
         deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
+
+    async def audit(self, after: str, most: int) -> Slice:
+        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts.
+
+        `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
+        """
+
+        def look(tx: Tx) -> tuple[str, dict[str, object] | None]:
+            """How far the accounts are in order, and the next one's newest line that is too many."""
+            passed = after
+            for _ in range(LOGS_LOOKED_AT):
+                query = _FIRST_LOG if passed == START else _NEXT_LOG
+                ((account_id,),) = rows(tx, query, {"account_id": passed.removeprefix("/")})
+                if account_id is None:
+                    break
+                beyond = one(tx, str, _BEYOND, {"account_id": account_id, "kept": self.audit_lines})
+                if beyond is not None:
+                    return passed, {"account_id": account_id, "beyond": beyond, "most": most}
+                passed = f"/{account_id}"
+            return passed, None
+
+        passed, too_many = await self.engine.scan(look)
+        if too_many is None:
+            return Slice(0, 0.0, more=passed != after, after=passed)
+        work = timed(lambda tx: changed(tx, _TRIM_AUDIT, too_many))
+        deleted, seconds = await self.engine.write(work, large=True)
+        return Slice(deleted, seconds, more=True, after=passed)
 
     async def is_counted(self, before: int) -> bool:
         """Whether the numbers of all mail until then are known: only then may it be deleted."""

@@ -93,8 +93,8 @@ REPORTS_READ = Counter(
 CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by retention: bodies, messages, events, complaints, books, expired (keys, sessions, reports, webhook "
-    "logs); or pages freed.",
+    "Deleted by retention: audit (lines beyond 100,000 of an account), bodies, messages, events, complaints, books, "
+    "expired (keys, sessions, reports, webhook logs); or pages freed.",
 )
 LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
 STORE_RECONNECTS = SharedCounter(

@@ -32,6 +32,7 @@ from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
+from appliance.web.api.message_body import MessageBodies
 from appliance.web.auth import ENROL_FIRST, Authenticator
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
@@ -60,6 +61,8 @@ class ApiServices:
     cookies: SessionCookies
     signing_keys: SigningKeys
     webhook_secrets: WebhookSecrets
+    bodies: MessageBodies  # one, for its limits hold over all routes
+    operations: Sequence[Operation]  # all that routes answer
     check_webhook_url: Callable[[str], Awaitable[str | None]]  # why a URL may not be saved, in words
     stopping: trio.Event
 
@@ -173,6 +176,19 @@ def check_permission(operation: Operation, principal: Principal) -> None:
             raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
     elif principal.must_enrol and not (operation.people_only and needed is Permission.VIEW):
         raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # all but what is about the person itself
+
+
+def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:
+    """The ids of those that the principal may not use."""
+
+    def may(operation: Operation) -> bool:
+        try:
+            check_permission(operation, principal)
+        except Refused:
+            return False
+        return True
+
+    return [operation.id for operation in operations if not may(operation)]
 
 
 async def _compressed(response: Response) -> Response:

@@ -15,11 +15,13 @@ from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system import memory
 from appliance.web import openapi, pages, unsubscribe
+from appliance.web.api.message_body import MessageBodies
 from appliance.web.app import ApiServices, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.body import BodyBudgets
 from appliance.web.edge import Edge
 from appliance.web.login_check import LoginCheck
+from appliance.web.operations import operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Tokens
 
@@ -49,6 +51,8 @@ def build(
         cookies=SessionCookies(derive(key, "dashboard cookies"), config.http.base_url),
         signing_keys=SigningKeys(store, outside, key),
         webhook_secrets=WebhookSecrets(key, outside),
+        bodies=MessageBodies(store),
+        operations=[operation for routes in openapi.ROUTES for _, operation in operations_of(routes)],
         check_webhook_url=check_webhook_url,
         stopping=stopping,
     )

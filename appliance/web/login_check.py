@@ -1,7 +1,8 @@
 """Checks what proves a user: the password, and where a second factor is in force its code or a recovery code.
 
 Invariant: every check counts as a failed login when it arrives, before anything is compared, and the count is given
-back when all was right (see `login_throttle`). A wrong code costs as much as a wrong password: the count, and a second.
+back when all was right (see `login_throttle`). A wrong code costs as much as a wrong password: the count, and a second;
+and it counts by its user besides.
 """
 
 from dataclasses import dataclass, field
@@ -67,9 +68,15 @@ class LoginCheck:
             if not code:
                 attempt.withdrawn()  # nothing was guessed
                 raise SecondFactorNeeded(CODE_NEEDED)
+            try:
+                guess = self.guesses.code(email, address, known)
+            except Refused:
+                attempt.withdrawn()  # the password was right, and no code was compared
+                raise
             if not await self._spend(user, plain_code(code)):
                 await trio.sleep(FAILURE_DELAY)
                 raise SecondFactorNeeded(CODE_REFUSED)
+            guess.was_right()
         attempt.succeeded()
         return True
 

@@ -20,6 +20,7 @@ from appliance.web import message_json, session_cookie
 from appliance.web.answer import Error
 from appliance.web.api.account import AccountRoutes
 from appliance.web.api.admin_accounts import AdminAccountRoutes
+from appliance.web.api.admin_emails import AdminEmailRoutes
 from appliance.web.api.admin_nodes import AdminNodeRoutes
 from appliance.web.api.admin_queue import AdminQueueRoutes
 from appliance.web.api.audit import AuditRoutes
@@ -77,7 +78,7 @@ _TAGS = (
     _Tag(
         "Administration",
         "All accounts, the queue and the nodes; for administrators.",
-        (AdminAccountRoutes, AdminUserRoutes, AdminQueueRoutes, AdminNodeRoutes),
+        (AdminAccountRoutes, AdminUserRoutes, AdminEmailRoutes, AdminQueueRoutes, AdminNodeRoutes),
     ),
     _Tag("Health", "For monitoring and load balancers.", (HealthRoutes,)),
 )

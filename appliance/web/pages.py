@@ -76,7 +76,7 @@ DASHBOARD_SECTIONS = (
     Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
 )
 # Sections with a page for each item below their own path.
-WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates"})
+WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates", "admin"})
 SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # without a session
 
 

@@ -308,6 +308,14 @@ def check_administration(running: Running, admin: dict[str, str]) -> None:
     check(running, "POST", f"/v1/admin/accounts/{made}/suspend", admin)
     check(running, "POST", f"/v1/admin/accounts/{made}/resume", admin)
     check(running, "POST", f"/v1/admin/accounts/{made}/credits", admin, {"change": 1})
+    check(running, "POST", f"/v1/admin/accounts/{made}/daily-cap", admin, {"recipients": None})
+    check(running, "GET", f"/v1/admin/accounts/{made}/usage?days=3", admin)
+    mail = f"/v1/admin/accounts/{running.account.account_id}/emails"
+    sent = check(running, "GET", f"{mail}?tag=of-this-test", admin).json()["emails"][-1]["id"]
+    for below in ("", "/body", "/raw", "/attachments/0"):
+        check(running, "GET", f"{mail}/{sent}{below}", admin)
+    check(running, "POST", "/v1/admin/queue/pause", admin, {})
+    check(running, "POST", "/v1/admin/queue/resume", admin)
     check(running, "POST", "/v1/admin/queue/success/pause", admin, {})
     check(running, "GET", "/v1/admin/queue", admin)
     check(running, "POST", "/v1/admin/queue/success/resume", admin)

@@ -8,7 +8,7 @@ from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, LoginThrottle
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
-from appliance.times import DAY, MINUTE, SECOND
+from appliance.times import DAY, HOUR, MINUTE, SECOND
 
 ATTACKER = "192.0.2.1"
 OWNER = "198.51.100.7"
@@ -328,6 +328,83 @@ def test_one_site_has_one_turn(guesses: LoginThrottle) -> None:
     assert wait_of(guesses, "account", OWNER) <= 2 * 30
 
 
+# ---- codes of a second factor
+
+
+def codes_compared(guesses: LoginThrottle, account: str, addresses: list[str], known: tuple[str, ...] = ()) -> int:
+    """How many of these codes, all of them wrong, are compared."""
+    count = 0
+    for each in addresses:
+        try:
+            guesses.code(account, each, known)
+        except Refused:
+            continue
+        count += 1
+    return count
+
+
+def test_codes_count_by_user_from_however_many_networks(guesses: LoginThrottle, clock: Clock) -> None:
+    """Ten an hour and thirty a day in all, so that no number of addresses guesses faster; another user has its own."""
+    networks = [address(number) for number in range(300)]
+    assert codes_compared(guesses, "ann", networks) == 10
+    with pytest.raises(Refused) as refused:
+        guesses.code("ann", ATTACKER)
+    assert seconds_to_wait(refused) == HOUR // SECOND
+    assert "codes" in refused.value.text
+    assert codes_compared(guesses, "bob", networks) == 10
+    compared = 10
+    for _ in range(23):
+        clock.now += HOUR
+        compared += codes_compared(guesses, "ann", networks)
+    assert compared == 30
+    clock.now += DAY
+    assert codes_compared(guesses, "ann", networks) == 10
+
+
+def test_codes_of_strangers_keep_out_no_owner_from_a_known_network(guesses: LoginThrottle) -> None:
+    """A known network has a count of its own, which is as small."""
+    codes_compared(guesses, "ann", [address(number) for number in range(50)])
+    assert codes_compared(guesses, "ann", [OWNER] * 50, known=(OWNER,)) == 10
+    assert codes_compared(guesses, "ann", [ELSEWHERE] * 50, known=(OWNER, ELSEWHERE)) == 10
+
+
+def test_a_right_code_gives_back_its_own_count_only(guesses: LoginThrottle) -> None:
+    """An owner who logs in all day is not refused, and forgives no guess of others."""
+    for _ in range(50):
+        guesses.code("ann", OWNER).was_right()
+    assert codes_compared(guesses, "ann", [ATTACKER] * 9) == 9
+    guesses.code("ann", OWNER).was_right()
+    assert codes_compared(guesses, "ann", [ATTACKER] * 9) == 1
+
+
+def test_codes_count_on_all_nodes(guesses: LoginThrottle, clock: Clock) -> None:
+    """What one node tells counts on another as there, and neither as a login nor for the network."""
+    other = LoginThrottle(guesses.outside)
+    codes_compared(guesses, "ann", [address(number) for number in range(20)])
+    for _ in range(20):
+        clock.now += 1
+        codes_compared(guesses, "ann", [OWNER], known=(OWNER,))
+    guesses.code("bob", OWNER).was_right()
+    clock.now += 2 * SECOND
+    told = guesses.to_tell()
+    assert len(told) == 20
+    for each in told:
+        other.heard(*each)
+    assert codes_compared(other, "ann", [address(500)]) == 0
+    assert codes_compared(other, "ann", [OWNER], known=(OWNER,)) == 0
+    assert codes_compared(other, "bob", [OWNER]) == 1
+    assert (other.networks, other.pairs, other.accounts) == ({}, {}, {})
+
+
+def test_no_login_counts_as_a_code(guesses: LoginThrottle, clock: Clock) -> None:
+    """An address that looks like what nodes tell of codes is one of logins: it comes without spaces around it."""
+    checked(guesses, " code ann".strip(), [ATTACKER] * 20)
+    clock.now += 2 * SECOND
+    for each in guesses.to_tell():
+        guesses.heard(*each)
+    assert guesses.codes == {}
+
+
 # ---- memory
 
 
@@ -339,6 +416,8 @@ def test_only_so_much_is_remembered(guesses: LoginThrottle) -> None:
         guesses.wrong_secret(ATTACKER)
         checked(guesses, f"account {number}", [address(number)])
         checked(guesses, "account", [address(number)])
+        codes_compared(guesses, f"account {number}", [address(number)])
+    assert len(guesses.codes) == 10
     assert len(guesses.networks) == len(guesses.accounts) == len(guesses.pairs) == 10
     record = guesses.accounts["account"]
     assert len(record.failures) <= 100

@@ -10,6 +10,8 @@ from appliance.model.dashboard import Actor
 from appliance.model.mail import Account, Scope
 from appliance.store import Store
 from appliance.store.audit import AUDIT_KEPT, about
+from appliance.store.engine import START
+from appliance.times import DAY
 from appliance.web.api.audit import audit_csv
 from tests.store.samples import HASH
 
@@ -105,6 +107,46 @@ async def test_a_line_is_kept_for_a_year(store: Store, account: Account) -> None
     while (await store.deletion.expired(10**12, 10)).more:
         pass
     assert [each.object for each in await store.audit.page(account.id)] == [str(AUDIT_KEPT - 10**9)]
+
+
+async def test_a_search_looks_at_so_many_lines(store: Store, account: Account) -> None:
+    """Then it says where to go on, whether or not it has found any; at the end it says that it is the end."""
+    for number in range(7):
+        async with store.audit.noting(BOSS, "domain.added" if number else "api_key.created", "cli", (account.id,)):
+            pass
+    found, following = await store.audit.search(account.id, action="api_key", scanned=3)
+    assert found == []
+    pages = 1
+    while following is not None:
+        part, following = await store.audit.search(account.id, action="api_key", scanned=3, before=following)
+        found, pages = found + part, pages + 1
+    assert [each.action for each in found] == ["api_key.created"]
+    assert pages == 3
+    found, following = await store.audit.search(account.id, most=2, scanned=3)
+    assert (len(found), following) == (2, found[-1].id)
+    assert await store.audit.search(account.id, since=found[0].created_at + DAY) == ([], None)
+    assert await store.audit.search(account.id, until=found[0].created_at - DAY) == ([], None)
+
+
+async def test_an_account_keeps_so_many_lines(store: Store, account: Account) -> None:
+    """Of those beyond the oldest go; other accounts, and the installation, have a log of their own."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    for account_id, lines in (("", 6), (account.id, 9), (other.id, 3)):
+        for number in range(lines):
+            async with store.audit.noting(BOSS, "domain.added", "cli", (account_id,), str(number)):
+                pass
+    deletion, after, total = replace(store.deletion, audit_lines=4), START, 0
+    while (part := await deletion.audit(after, 2)).more:
+        after, total = part.after, total + part.deleted
+
+    async def kept(account_id: str) -> list[str]:
+        return [each.object for each in await store.audit.page(None) if each.account_id == account_id]
+
+    assert await kept(account.id) == ["8", "7", "6", "5"]
+    assert await kept(other.id) == ["2", "1", "0"]
+    assert await kept("") == ["5", "4", "3", "2"]
+    assert total == 7
+    assert (await deletion.audit(part.after, 2)).deleted == 0
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1"])

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,8 @@ from quart import Response
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import AccountRole, Permission, Role, User
-from appliance.web.app import check_permission, create_app
+from appliance.web import pages
+from appliance.web.app import check_permission, create_app, refused_to
 from appliance.web.openapi import ROUTES
 from appliance.web.operations import HOLDERS, Operation, for_admins, for_customers, for_people, operations_of
 
@@ -156,21 +158,43 @@ async def test_what_is_about_a_person_or_all_accounts_is_refused_to_programs(
 @pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))
 async def test_a_role_has_its_permissions(routes: type, name: str, operation: Operation) -> None:
     """An owner is refused nothing but administration, a developer people too, a viewer all that changes anything."""
-    refused_to = {
+    refused = {
         Permission.VIEW: (),
         Permission.DEVELOP: (AccountRole.VIEWER,),
         Permission.OWN: (AccountRole.VIEWER, AccountRole.DEVELOPER),
         Permission.ADMINISTER: tuple(AccountRole),
     }
     assert operation.permission is not None
-    for role in refused_to[operation.permission]:
+    for role in refused[operation.permission]:
         user: Any = Requests(replace(person(Role.CUSTOMER), account_role=role))
         assert (await called(user, routes, operation))["code"] == "forbidden"
     for role in AccountRole:
-        if role not in refused_to[operation.permission]:
+        if role not in refused[operation.permission]:
             check_permission(operation, replace(person(Role.CUSTOMER), account_role=role))
         if operation.permission is Permission.ADMINISTER:  # an administrator is one in any role
             check_permission(operation, replace(person(Role.ADMIN), account_role=role))
+
+
+def test_a_user_is_told_what_is_refused() -> None:
+    """By the ids of operations, exactly those that would be: an administrator who owns an account has none."""
+    every = [operation for *_, operation in EVERY]
+
+    def needing(*permissions: Permission) -> set[str]:
+        return {each.id for each in every if each.permission in permissions}
+
+    viewer = replace(person(Role.CUSTOMER), account_role=AccountRole.VIEWER)
+    assert set(refused_to(every, viewer)) == needing(Permission.DEVELOP, Permission.OWN, Permission.ADMINISTER)
+    assert set(refused_to(every, person(Role.CUSTOMER))) == needing(Permission.ADMINISTER)
+    assert refused_to(every, person(Role.ADMIN)) == []
+
+
+def test_pages_ask_for_operations_that_exist() -> None:
+    """What a page offers by an operation's id is offered by one of the API that not everyone may use."""
+    scripts = Path(pages.__file__).with_name("static").rglob("*.js")
+    named = {name for each in scripts for name in re.findall(r'(?:needs: |may\()"(\w+)"', each.read_text())}
+    every = {operation.id: operation.permission for *_, operation in EVERY}
+    assert len(named) > 20
+    assert {name for name in named if every.get(name) in (None, Permission.VIEW)} == set()
 
 
 @pytest.mark.parametrize(("routes", "name", "operation"), UNDER_LOGIN, ids=lambda each: getattr(each, "name", ""))

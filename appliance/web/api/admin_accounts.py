@@ -1,5 +1,6 @@
 """All accounts, managed by administrators: /v1/admin/accounts."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import msgspec
@@ -9,13 +10,19 @@ from quart import request
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
 from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about
+from appliance.times import DAY, HOUR
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, client_address, page_limit, request_id
-from appliance.web.operations import PAGING, for_admins, identifier
+from appliance.web.api.stats import KINDS
+from appliance.web.app import Routes, client_address, page_limit, request_id, whole_number
+from appliance.web.operations import PAGING, for_admins, identifier, parameter
+
+USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
+BOUNCE_MARKS = (0.05, 0.1)  # shares from which on the bounce rate is high, and too high
 
 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +40,50 @@ class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     change: Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS)] | UnsetType = UNSET
     balance: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | UnsetType | None = UNSET
+
+
+class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a change of the daily cap; null: no cap."""
+
+    recipients: Annotated[int, Meta(ge=1, le=MAX_CREDITS)] | None
+
+
+class RateMark(StrEnum):
+    """How a rate is to be judged."""
+
+    GOOD = "good"
+    HIGH = "high"
+    TOO_HIGH = "too_high"
+
+
+class UsedDomainObject(msgspec.Struct):
+    """A domain that the account sends from."""
+
+    name: str
+    usable: bool
+    verified_at: Time | None
+
+
+class AccountUsageAnswer(msgspec.Struct):
+    """What an account has sent in the last days, test mail left out, what became of it, and how that is judged.
+
+    A rate is null without any mail, and its mark is `good` while there is too little mail to judge.
+    """
+
+    sent: int
+    sent_today: int
+    delivered: int
+    bounced: int
+    failed: int
+    suppressed: int
+    complained: int
+    bounce_rate: float | None
+    bounce_mark: RateMark
+    complaint_rate: float | None
+    complaint_mark: RateMark
+    waiting: int
+    domains: list[UsedDomainObject]
+    request_id: str
 
 
 class ManagedAccountObject(msgspec.Struct):
@@ -64,6 +115,7 @@ class AccountsAnswer(msgspec.Struct):
 
 _ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
 _ONE = (200, ManagedAccountAnswer, "The account as it is now.")
+_DAYS = {"type": "integer", "minimum": 1, "maximum": MOST_USAGE_DAYS, "default": USAGE_DAYS}
 
 
 class AdminAccountRoutes(Routes):
@@ -144,3 +196,74 @@ class AdminAccountRoutes(Routes):
         elif body.balance is not UNSET:
             await accounts.set_credits(found.id, body.balance)
         return await self._changed(account_id)
+
+    @for_admins(
+        "POST /v1/admin/accounts/{id}/daily-cap",
+        _ONE,
+        Code.NOT_FOUND,
+        body=DailyCapRequest,
+        parameters=(_ID,),
+        action="account.cap_changed",
+    )
+    async def change_daily_cap(self, _admin: User, account_id: str, body: DailyCapRequest) -> ManagedAccountAnswer:
+        """Limit how many recipients an account may send to in a day (UTC), or end the limit.
+
+        What it has sent to today counts.
+        """
+        found = await self.store.accounts.find(account_id)
+        about(found.name, {"recipients": body.recipients or "no cap"})
+        await self.store.accounts.set_daily_cap(found.id, body.recipients)
+        return await self._changed(account_id)
+
+    @for_admins(
+        "GET /v1/admin/accounts/{id}/usage",
+        (200, AccountUsageAnswer, "The numbers."),
+        Code.NOT_FOUND,
+        parameters=(_ID, parameter("days", "query", "How many days (UTC), with today.", _DAYS)),
+    )
+    async def get_account_usage(self, _admin: User, account_id: str) -> AccountUsageAnswer:
+        """Read how much an account sends, its rates of bounces and complaints, and its domains."""
+        found = await self.store.accounts.find(account_id)
+        today = self.services.outside.now() // DAY
+        since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
+        numbers = await self.store.statistics.of(found.id, since)
+        sums, sent_today = dict.fromkeys(KINDS, 0), 0
+        for (hour, kind), count in numbers.by_hour.items():
+            if since <= hour * HOUR:
+                sums[kind] = sums.get(kind, 0) + count
+                sent_today += count if kind == "sent" and hour * HOUR // DAY == today else 0
+        feedback = await self.store.statistics.feedback(found.id, since)
+        delivered, complained = (
+            sum(count for kind, count in feedback.items() if kind.kind == wanted)
+            for wanted in ("delivered", "complained")
+        )
+        tried = sums["delivered"] + sums["bounced"] + sums["failed"]
+        domains = [object_from(UsedDomainObject, each) for each in await self.store.access.domains(found.id)]
+        return AccountUsageAnswer(
+            sent=sums["sent"],
+            sent_today=sent_today,
+            delivered=sums["delivered"],
+            bounced=sums["bounced"],
+            failed=sums["failed"],
+            suppressed=sums["suppressed"],
+            complained=complained,
+            bounce_rate=rate(sums["bounced"], tried),
+            bounce_mark=mark(sums["bounced"], tried, BOUNCE_MARKS),
+            complaint_rate=rate(complained, delivered),
+            complaint_mark=mark(complained, delivered, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM),
+            waiting=numbers.simulated + sum(each.due + each.deferred for each in numbers.waiting),
+            domains=domains,
+            request_id=request_id(),
+        )
+
+
+def rate(count: int, of: int) -> float | None:
+    return round(count / of, 5) if of else None
+
+
+def mark(count: int, of: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
+    """How a share is judged; too little mail is not."""
+    high, too_high = marks
+    if of < judged_from or count < high * of:
+        return RateMark.GOOD
+    return RateMark.HIGH if count < too_high * of else RateMark.TOO_HIGH

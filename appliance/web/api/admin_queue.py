@@ -9,7 +9,8 @@ from appliance.errors import Code, Refused
 from appliance.message.characters import LINE_PATTERN, fault_in_line
 from appliance.model.mail import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
-from appliance.store.pools import EVERY
+from appliance.store.audit import about, concerns
+from appliance.store.pools import EVERY, RESTORED
 from appliance.web.app import Routes, check_line, request_id
 from appliance.web.operations import Json, for_admins, parameter
 
@@ -18,6 +19,11 @@ SHOWN_DESTINATIONS = 5  # of each pool
 SHOWN_WARMUPS = 100
 POOL_LENGTH = 253  # a pool is named in the settings, or after a domain
 PAUSED = "paused by an administrator"
+NOT_PAUSED = "Mail is not paused."
+RESUME_THERE = (
+    "This pause was begun by the restore of a backup, whose mail may have been sent since. Check the server, and then"
+    " run `appliance resume` there, with --cancel-old to give up what was accepted before."
+)
 
 
 class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,6 +38,13 @@ class PoolHeldAnswer(msgspec.Struct):
     pool: str
     held: bool
     reason: str | None
+    request_id: str
+
+
+class MailPausedAnswer(msgspec.Struct):
+    """Whether all mail is paused now, since when and why."""
+
+    paused: PauseReport | None
     request_id: str
 
 
@@ -66,6 +79,38 @@ class AdminQueueRoutes(Routes):
         return QueueAnswer(paused, pools, warmups, sandbox, None, request_id())
 
     @for_admins(
+        "POST /v1/admin/queue/pause",
+        (200, MailPausedAnswer, "Paused; a pause that was there keeps its reason."),
+        body=PauseRequest,
+        action="mail.paused",
+    )
+    async def pause_mail(self, _admin: User, body: PauseRequest) -> MailPausedAnswer:
+        """Pause all mail and webhook posts, on all nodes, until it is resumed; new mail is accepted and waits."""
+        check_line("reason", body.reason)
+        about("all mail", {"reason": body.reason})
+        concerns("")
+        await self.store.pools.hold(EVERY, body.reason)
+        return MailPausedAnswer(pause_of(await self.store.pools.paused()), request_id())
+
+    @for_admins(
+        "POST /v1/admin/queue/resume",
+        (200, MailPausedAnswer, "Not paused any more."),
+        Code.NOT_FOUND,
+        Code.CONFLICT,
+        action="mail.resumed",
+    )
+    async def resume_mail(self, _admin: User) -> MailPausedAnswer:
+        """Resume all mail, on all nodes. A pause that the restore of a backup began is ended on the server only."""
+        paused = await self.store.pools.paused()
+        if paused is not None and paused.reason.startswith(RESTORED):
+            raise Refused(Code.CONFLICT, RESUME_THERE)
+        about("all mail")
+        concerns("")
+        if not await self.store.pools.release(EVERY):
+            raise Refused(Code.NOT_FOUND, NOT_PAUSED)
+        return MailPausedAnswer(None, request_id())
+
+    @for_admins(
         "POST /v1/admin/queue/{pool}/pause",
         (200, PoolHeldAnswer, "Held; a pool that was held before keeps its reason."),
         Code.NOT_FOUND,
@@ -94,7 +139,6 @@ class AdminQueueRoutes(Routes):
 
 
 def _name(pool: str) -> str:
-    # All mail is paused and resumed by the command line only: after a restore the operator must check the server first.
     if len(pool) > POOL_LENGTH or fault_in_line(pool) or pool == EVERY:
         raise Refused(Code.NOT_FOUND, "There is no pool of this name.")
     return pool

@@ -57,29 +57,34 @@ class AuditAnswer(msgspec.Struct):
 class AuditRoutes(Routes):
     @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of changes."), parameters=(*_FILTERS, *PAGING_BACK))
     async def list_audit(self, user: Principal) -> Response:
-        """List the changes of the account in the last year, newest first.
+        """List the changes of the account in the last year, newest first; of each account the newest 100,000 are kept.
 
-        With `Accept: text/csv`, or with `format=csv` in the query, the newest 10,000 that the filters leave come as
-        CSV.
+        A page may hold fewer changes than asked for while the search is not over; `next` is null only at its end. With
+        `Accept: text/csv`, or with `format=csv` in the query, the newest 10,000 that the filters leave come as CSV.
         """
         since, until = _time("since", 0), _time("until", 2**53)
         action, before = request.args.get("action", ""), request.args.get("before")
         if len(action) > ACTION_LENGTH:
             raise invalid("action", f"must have at most {ACTION_LENGTH} characters")
         if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
-            found = await self.store.audit.page(
-                user.account_id, before=before, action=action, since=since, until=until, most=CSV_ROWS
-            )
+            found: list[AuditEntry] = []
+            following = before
+            while True:
+                part, following = await self.store.audit.search(
+                    user.account_id, before=following, action=action, since=since, until=until, most=CSV_ROWS
+                )
+                found = (found + part)[:CSV_ROWS]
+                if following is None or len(found) == CSV_ROWS:
+                    break
             work = of_size(_ROW_BYTES * len(found))
             body = await self.services.intake.workers.run(user.account_id, work, audit_csv, found)
             disposition = {"Content-Disposition": 'attachment; filename="audit.csv"'}
             return Response(body, 200, disposition, content_type="text/csv; charset=utf-8")
         limit = page_limit()
-        found = await self.store.audit.page(
-            user.account_id, before=before, action=action, since=since, until=until, most=limit + 1
+        found, following = await self.store.audit.search(
+            user.account_id, before=before, action=action, since=since, until=until, most=limit
         )
-        following = found[limit - 1].id if len(found) > limit else None
-        shown = [object_from(AuditEntryObject, each) for each in found[:limit]]
+        shown = [object_from(AuditEntryObject, each) for each in found]
         return answer(AuditAnswer(shown, following, request_id()))
 
 

@@ -28,9 +28,9 @@ from appliance.model.mail import (
 )
 from appliance.times import microseconds, rfc3339
 from appliance.web.answer import Time
-from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer, MessageBodies
+from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
 from appliance.web.api.timeline import MessageDetails, encoded_details
-from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
+from appliance.web.app import Routes, choice, page_limit, request_id
 from appliance.web.body import idempotency_key
 from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID
 from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
@@ -107,7 +107,7 @@ _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
 _MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
 _MOMENT = "a time (RFC 3339), or a date, which begins at midnight UTC."
-_FILTERS = (
+EMAIL_FILTERS = (
     parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
     parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
     parameter("recipient", "query", f"Only to this address, or to this domain; {_SAME_CASE}", _MAILBOX),
@@ -125,7 +125,7 @@ _FILTERS = (
 )
 
 
-_NUMBER = parameter(
+FILE_NUMBER = parameter(
     "number",
     "path",
     "The place of the file in `attachments` of the body, from 0 on.",
@@ -134,11 +134,9 @@ _NUMBER = parameter(
 
 
 class EmailRoutes(Routes):
-    def __init__(self, services: ApiServices) -> None:
-        super().__init__(services)
-        self.bodies = MessageBodies(services.store)
-
-    @for_customers("GET /v1/emails", (200, EmailsAnswer, "A page of messages."), parameters=(*_FILTERS, *PAGING_BACK))
+    @for_customers(
+        "GET /v1/emails", (200, EmailsAnswer, "A page of messages."), parameters=(*EMAIL_FILTERS, *PAGING_BACK)
+    )
     async def list_emails(self, user: User) -> bytes:
         """List the account's messages, newest first.
 
@@ -193,7 +191,7 @@ class EmailRoutes(Routes):
         """Read what a message says, while its body is kept."""
         if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
             raise _unknown()
-        return await self.bodies.answer(user.account_id, message_id, facts.size, request_id())
+        return await self.services.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/cancel",
@@ -224,13 +222,13 @@ class EmailRoutes(Routes):
         """Download a message as an `.eml` file, while its body is kept."""
         if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
             raise _unknown()
-        return await self.bodies.raw(user.account_id, message_id, facts.size)
+        return await self.services.bodies.raw(user.account_id, message_id, facts.size)
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/attachments/{number}",
         (200, bytes, "The bytes of the file."),
         Code.NOT_FOUND,
-        parameters=(MESSAGE_ID, _NUMBER),
+        parameters=(MESSAGE_ID, FILE_NUMBER),
         media=OCTETS,
     )
     async def get_email_attachment(self, user: User, message_id: str, number: str) -> Response:
@@ -242,7 +240,7 @@ class EmailRoutes(Routes):
         facts = await self.store.mail_log.facts(user.account_id, message_id)
         if facts is None or not (number.isascii() and number.isdigit() and len(number) <= 3):
             raise _unknown()
-        return await self.bodies.attachment(user.account_id, message_id, facts.size, int(number))
+        return await self.services.bodies.attachment(user.account_id, message_id, facts.size, int(number))
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/resend",

@@ -3,6 +3,7 @@
 A wrong password and an unknown address are answered alike, after the same time.
 """
 
+from enum import StrEnum
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,12 +15,13 @@ from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import AccountRole, Role, User
 from appliance.net.address_policy import site_of
+from appliance.store.audit import about
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, actor_of, answer, client_address, refusal, request_id
+from appliance.web.app import Routes, actor_of, answer, choice, client_address, refusal, refused_to, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
-from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier, parameter
 from appliance.web.session_cookie import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # characters that are stored
@@ -59,6 +61,7 @@ class AccountObject(msgspec.Struct):
     role: Role
     account_role: AccountRole
     totp_required: bool
+    may_not: list[str]
 
 
 class TokenObject(msgspec.Struct):
@@ -94,7 +97,7 @@ class LoginRoutes(Routes):
         token, expires_at = self.services.auth.tokens.issue(user, session_id)
         must_enrol = self.services.auth.must_enrol(user)
         shown = (user.account_id, user.account_name, user.email, user.role, user.account_role)
-        account = AccountObject(*shown, must_enrol)
+        account = AccountObject(*shown, must_enrol, refused_to(self.services.operations, user))
         return answer(TokenObject(token, "Bearer", rfc3339(expires_at), account, request_id()))
 
     def _with_cookie(self, response: Response, session: LoginSession | None) -> Response:
@@ -222,6 +225,20 @@ class EndedAnswer(msgspec.Struct):
     request_id: str
 
 
+class KeptSession(StrEnum):
+    """Which session goes on when all others are ended."""
+
+    CURRENT = "current"
+
+
+_KEEP = parameter(
+    "keep",
+    "query",
+    "`current`: the session of the token goes on. Without it that ends, too.",
+    {"type": "string", "enum": list(KeptSession)},
+)
+
+
 class SessionRoutes(Routes):
     @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
     async def list_sessions(self, user: User) -> SessionsAnswer:
@@ -231,10 +248,17 @@ class SessionRoutes(Routes):
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
         return SessionsAnswer(shown, None, request_id())
 
-    @for_people("DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), action="session.ended_all")
+    @for_people(
+        "DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), parameters=(_KEEP,), action="session.ended_all"
+    )
     async def end_all_sessions(self, user: User) -> EndedAnswer:
-        """Log out everywhere, here too."""
-        ended = await self.store.sessions.end_all(user.id)
+        """Log out everywhere; with `keep=current` everywhere else."""
+        kept = ""
+        if choice("keep", KeptSession) is KeptSession.CURRENT:
+            _, claims = await self.current_user()
+            kept = claims.session_id
+            about(details={"keep": "current"})
+        ended = await self.store.sessions.end_all(user.id, but=kept)
         self.services.auth.forget()
         return EndedAnswer(ended, request_id())
 

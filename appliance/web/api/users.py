@@ -176,6 +176,7 @@ class UserRoutes(_People):
     async def remove_user(self, user: User, person_id: str) -> DeletedAnswer:
         """Remove a user from the account, or withdraw an invitation. The sessions of the user end at once."""
         if person_id.startswith("inv_"):
+            about(made=lambda withdrawn: str(withdrawn[0][0]), action="invitation.withdrawn")  # the address
             await self.store.people.withdraw(user.account_id, person_id)
         else:
             about(made=str)  # the address

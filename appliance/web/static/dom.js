@@ -8,7 +8,7 @@ const visible = (character) => `[U+${character.charCodeAt(0).toString(16).toUppe
 
 function fill(element, properties, children) {
 	for (const [name, value] of Object.entries(properties ?? {})) {
-		if (value === undefined || value === null || value === false) continue;
+		if (value === undefined || value === null || value === false || name === "needs") continue;
 		if (name.startsWith("on")) {
 			element.addEventListener(name.slice(2), value);
 			element.listens = true; // for live.js
@@ -21,16 +21,22 @@ function fill(element, properties, children) {
 	return element;
 }
 
-/** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")). */
-export const h = (tag, properties, ...children) => fill(document.createElement(tag), properties, children);
+let refused = [];
+
+/** Tells which operations of the API the person may not use. */
+export const refuse = (operations = []) => (refused = operations);
+
+export const may = (operation) => !refused.includes(operation);
+
+/** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")); null if it `needs` a refused operation. */
+export const h = (tag, properties, ...children) =>
+	may(properties?.needs) ? fill(document.createElement(tag), properties, children) : null;
 
 /** The same for drawings. */
 export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
 /** Several nodes as one. */
-export function fragment(...children) {
-	return fill(document.createDocumentFragment(), null, children);
-}
+export const fragment = (...children) => fill(document.createDocumentFragment(), null, children);
 
 /** A path with its parts encoded: path("/dashboard/messages", id). */
 export const path = (base, ...parts) => [base, ...parts.map(encodeURIComponent)].join("/");
@@ -51,19 +57,8 @@ export function toast(text) {
 	setTimeout(() => line.remove(), 4000);
 }
 
-/** Put a text into the clipboard; without HTTPS browsers offer only the old way. */
-export async function copy(text) {
-	try {
-		await navigator.clipboard.writeText(text);
-	} catch {
-		const area = h("textarea", { value: text, "aria-hidden": "true" });
-		(document.querySelector("dialog[open]") ?? document.body).append(area);
-		area.select();
-		document.execCommand("copy");
-		area.remove();
-	}
-	toast("Copied");
-}
+/** Put a text into the clipboard. */
+export const copy = async (text) => (await import("./clipboard.js")).copy(text);
 
 const styles = new Map();
 

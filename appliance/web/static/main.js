@@ -1,19 +1,10 @@
 // Starts the dashboard: the session, the router between pages, and the keyboard.
 import * as api from "./api.js";
-import { fragment, h } from "./dom.js";
+import { fragment, h, refuse } from "./dom.js";
 
 const ROOT = "/dashboard";
-const PAGES = [
-	[/^\/dashboard$/, "overview"],
-	[/^\/dashboard\/people$/, "people", "account"],
-	[/^\/dashboard\/messages$/, "messages"],
-	[/^\/dashboard\/messages\/([^/]+)$/, "message", "messages"],
-	[/^\/dashboard\/domains$/, "domains"],
-	[/^\/dashboard\/domains\/([^/]+)$/, "domain", "domains"],
-	[/^\/dashboard\/templates$/, "templates"],
-	[/^\/dashboard\/templates\/([^/]+)$/, "template", "templates"],
-	[/^\/dashboard\/(feedback|webhook|suppressions|keys|audit|account|admin|login|invitation)$/, null],
-];
+const LISTS = ["messages", "domains", "templates"]; // with a page for each item
+const PAGES = "people feedback webhook suppressions keys audit account admin login invitation".split(" ");
 const SLOW = 150; // milliseconds after which a bar shows that something is on its way
 
 const main = document.getElementById("main");
@@ -23,22 +14,24 @@ let leaving = new AbortController();
 // ---- which page
 
 function find(pathname) {
-	for (const [pattern, name, section] of PAGES) {
-		const found = pattern.exec(pathname);
-		if (!found) continue;
-		try {
-			const params = found.slice(1).map(decodeURIComponent);
-			return { name: name ?? found[1], section: section ?? name ?? found[1], params };
-		} catch {
-			return null; // a malformed percent escape
-		}
+	const [, , section, ...below] = pathname.split("/");
+	try {
+		const params = below.map(decodeURIComponent);
+		if (section === undefined) return { name: "overview", section: "overview", params };
+		if (section === "admin" && below[0]) return { name: "managed", section, params };
+		if (LISTS.includes(section) && below.length < 2)
+			return { name: below[0] ? section.slice(0, -1) : section, section, params };
+		if (PAGES.includes(section) && !below[0])
+			return { name: section, section: section === "people" ? "account" : section, params };
+	} catch {
+		// a malformed percent escape
 	}
 	return null;
 }
 
 const alone = (place) => ["login", "invitation"].includes(place?.name);
 
-/** What a page is given: where it is, who looks, the end of its stay, and whether the user came by a step back. */
+/** What a page is given; `signal` is the end of its stay. */
 function context(place, signal, back) {
 	return {
 		params: place.params,
@@ -120,6 +113,7 @@ function go(href, { replace = false, focus = true } = {}) {
 
 function entered(who) {
 	account = who;
+	refuse(who.may_not);
 	document.querySelector(".who").textContent = who.email;
 	document.querySelector(".rail .admin").hidden = who.role !== "admin";
 }
@@ -132,7 +126,7 @@ function left() {
 	go(`${ROOT}/login${next}`, { replace: true });
 }
 
-/** The session has ended while a page is shown: ask for a login over it, once for all requests that wait for one. */
+/** The session has ended: ask for a login, once for all requests that wait for one. */
 let asking = null;
 function logInAgain(error) {
 	asking ??= import("./session.js")

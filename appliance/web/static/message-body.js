@@ -1,6 +1,6 @@
 // What a message says: HTML, text, files and header, with downloads. Images of other servers are loaded on a click.
 import { file, get } from "./api.js";
-import { h, path } from "./dom.js";
+import { h } from "./dom.js";
 import { button, section, table } from "./pieces.js";
 import { preview } from "./preview.js";
 import { bytes } from "./time.js";
@@ -22,9 +22,8 @@ export function save(blob, name) {
 const download = (label, address, name, kind = "tiny") =>
 	button("Download", async () => save(await file(address), name), kind, { "aria-label": `Download ${label}` });
 
-/** Header, texts and list of files; null when they are no longer kept. */
-export const read = (message, signal) =>
-	message.body_kept ? get(`${path("/v1/emails", message.id)}/body`, signal) : null;
+/** Header, texts and list of files of the message at this address of the API; null when they are no longer kept. */
+export const read = (message, address, signal) => (message.body_kept ? get(`${address}/body`, signal) : null);
 
 const asData = (blob) =>
 	new Promise((resolve, reject) => {
@@ -86,9 +85,8 @@ const header = (found) =>
 	);
 
 /** The section of a message's page; `found` is what `read` gave. */
-export async function content(message, found, signal) {
+export async function content(message, found, address, signal) {
 	if (!found) return section("What it says", h("p", { class: "quiet" }, "The body is no longer kept."));
-	const address = path("/v1/emails", message.id);
 	const images = found.html === null ? new Map() : await inlined(address, found, signal);
 	const views = [
 		found.html !== null && ["HTML", () => html(found, images)],

@@ -95,7 +95,7 @@ export function table(caption, columns, rows) {
 				h(
 					"tr",
 					null,
-					columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)),
+					columns.map(({ title, ...more }) => h("th", { scope: "col", ...more }, title)),
 				),
 			),
 			body,
@@ -112,7 +112,7 @@ export function row(columns, each) {
 		cells.map((cell, at) =>
 			h(
 				"td",
-				{ class: columns[at].class },
+				{ ...columns[at], title: null },
 				at === (each.link ?? 0) && each.href ? h("a", { href: each.href }, cell) : cell,
 			),
 		),

@@ -75,11 +75,16 @@ export function shownPost(each, again) {
 			h(
 				"div",
 				{ class: "row" },
-				button("Send again", async () => {
-					await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
-					toast("Sent again, with the same event id");
-					await again();
-				}),
+				button(
+					"Send again",
+					async () => {
+						await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
+						toast("Sent again, with the same event id");
+						await again();
+					},
+					"",
+					{ needs: "replayWebhookDelivery" },
+				),
 			),
 		),
 	);

@@ -90,7 +90,7 @@ export async function sendAgain(message, recipients, go) {
 	await go(path("/dashboard/messages", made.id));
 }
 
-/** What a recipient's problem means and what can be done about it. */
+/** What a recipient's problem means and what can be done about it; nothing without `go`. */
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
 	const release =
@@ -101,24 +101,31 @@ export function advice(message, recipient, go) {
 		"div",
 		{ class: "advice", "data-key": "advice" },
 		h("p", null, h("b", null, means), " ", helps),
-		h(
-			"div",
-			{ class: "row" },
-			release &&
-				button("Remove from suppressions", async () => {
-					await del(path("/v1/suppressions", recipient.email)).catch((error) => {
-						if (error.status !== 404) throw error;
-					});
-					toast(`${recipient.email} is not on the suppression list any more`);
-				}),
-			recipient.bounce_class === "authentication" &&
-				h("a", { class: "button", href: path("/dashboard/domains", sender.toLowerCase()) }, "DNS records"),
-			message.body_kept && button("Send again", () => sendAgain(message, [recipient], go)),
+		go &&
 			h(
-				"a",
-				{ class: "button", href: query("/dashboard/messages", { recipient: recipient.email }) },
-				"All messages to this address",
+				"div",
+				{ class: "row" },
+				release &&
+					button(
+						"Remove from suppressions",
+						async () => {
+							await del(path("/v1/suppressions", recipient.email)).catch((error) => {
+								if (error.status !== 404) throw error;
+							});
+							toast(`${recipient.email} is not on the suppression list any more`);
+						},
+						"",
+						{ needs: "removeSuppression" },
+					),
+				recipient.bounce_class === "authentication" &&
+					h("a", { class: "button", href: path("/dashboard/domains", sender.toLowerCase()) }, "DNS records"),
+				message.body_kept &&
+					button("Send again", () => sendAgain(message, [recipient], go), "", { needs: "resendEmail" }),
+				h(
+					"a",
+					{ class: "button", href: query("/dashboard/messages", { recipient: recipient.email }) },
+					"All messages to this address",
+				),
 			),
-		),
 	);
 }

@@ -170,7 +170,7 @@ function attempts(recipient) {
 	});
 }
 
-/** One recipient; folded if there are many and all is well with it. `go` opens another page. */
+/** One recipient; folded if there are many and all is well with it. `go` opens another page; without it none can be. */
 export function timeline(message, recipient, folded, go) {
 	const status = outcomeOf(recipient);
 	const title = fragment(

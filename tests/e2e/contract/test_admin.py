@@ -10,8 +10,9 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import Role
 from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
+from appliance.web.api.admin_accounts import mark
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, bearer, change, error, message, owner, waiting
+from tests.e2e.contract.service import Caller, bearer, change, error, eventually, message, owner, waiting
 from tests.engines import Kind
 from tests.running_appliance import add_account
 
@@ -44,11 +45,20 @@ ROUTES = [
     ("POST", "/v1/admin/accounts/{id}/suspend", None),
     ("POST", "/v1/admin/accounts/{id}/resume", None),
     ("POST", "/v1/admin/accounts/{id}/credits", {"change": 1_000}),
+    ("POST", "/v1/admin/accounts/{id}/daily-cap", {"recipients": 5}),
+    ("GET", "/v1/admin/accounts/{id}/usage", None),
+    ("GET", "/v1/admin/accounts/{id}/emails", None),
+    ("GET", "/v1/admin/accounts/{id}/emails/msg_1", None),
+    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/body", None),
+    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/raw", None),
+    ("GET", "/v1/admin/accounts/{id}/emails/msg_1/attachments/0", None),
     ("GET", "/v1/admin/accounts/{id}/users", None),
     ("POST", "/v1/admin/users/{id}/role", {"role": "owner"}),
     ("POST", "/v1/admin/users/{id}/password-reset", None),
     ("DELETE", "/v1/admin/users/{id}/totp", None),
     ("GET", "/v1/admin/queue", None),
+    ("POST", "/v1/admin/queue/pause", {}),
+    ("POST", "/v1/admin/queue/resume", None),
     ("POST", "/v1/admin/queue/google/pause", {}),
     ("POST", "/v1/admin/queue/google/resume", None),
     ("GET", "/v1/admin/nodes", None),
@@ -218,8 +228,115 @@ def test_no_warm_up_is_told_unless_it_is_on(admin: Caller) -> None:
     assert admin.get("/v1/admin/queue").json()["warmups"] == []
 
 
-def test_a_pause_of_all_mail_is_told_and_not_steered(admin: Caller) -> None:
-    """It is no pool: it stands by itself, and can neither be made nor ended here."""
+def test_all_mail_is_paused_and_resumed(admin: Caller) -> None:
+    """With a reason, which stays; told in the administrator's log and in the installation's."""
+    try:
+        made = post(admin, "/v1/admin/queue/pause", {"reason": "<b>we move</b>"}).json()
+        assert made["paused"]["reason"] == "<b>we move</b>"
+        assert post(admin, "/v1/admin/queue/pause", {}).json()["paused"] == made["paused"]
+        assert admin.get("/v1/admin/queue").json()["paused"] == made["paused"]
+        error(post(admin, "/v1/admin/queue/pause", {"reason": "a\nb"}), 400, "invalid_request")
+        assert post(admin, "/v1/admin/queue/resume").json()["paused"] is None
+    finally:
+        change(admin.running.data_dir, lambda store: store.pools.release(EVERY))
+    assert admin.get("/v1/admin/queue").json()["paused"] is None
+    error(post(admin, "/v1/admin/queue/resume"), 404, "not_found")
+    told = [each["action"] for each in admin.get("/v1/audit", params={"action": "mail"}).json()["audit"]]
+    assert told == ["mail.resumed", "mail.paused", "mail.paused"]
+    of_all = admin.stored(lambda store: store.audit.page(None, action="mail"))
+    assert [each.action for each in of_all if each.account_id == ""] == told
+
+
+def test_a_pause_after_a_restore_is_ended_on_the_server(admin: Caller) -> None:
+    """What is in a backup may have been sent since: the operator looks first."""
+    change(admin.running.data_dir, lambda store: store.pools.hold(EVERY, "restored from a backup of 2026-11-15 UTC"))
+    try:
+        text = error(post(admin, "/v1/admin/queue/resume"), 409, "conflict")
+        assert "appliance resume" in text
+        assert admin.get("/v1/admin/queue").json()["paused"] is not None
+    finally:
+        change(admin.running.data_dir, lambda store: store.pools.release(EVERY))
+
+
+def test_a_daily_cap_is_set_and_holds(admin: Caller, new_account: NewAccount) -> None:
+    """What was sent today counts; without a cap all goes again. Nothing but a number from 1 on, or null, is one."""
+    caller = new_account()
+    path = f"/v1/admin/accounts/{caller.account.account_id}/daily-cap"
+    caller.send()
+    assert post(admin, path, {"recipients": 1}).json()["daily_cap"] == 1
+    error(caller.post(message()), 429, "warmup_limited")
+    for body in ({}, {"recipients": 0}, {"recipients": "5"}, {"recipients": 10**20}, {"recipients": 5, "x": 1}):
+        error(post(admin, path, body), 400, "invalid_request")
+    assert post(admin, path, {"recipients": None}).json()["daily_cap"] is None
+    caller.send()
+    error(post(admin, f"/v1/admin/accounts/{UNKNOWN_ACCOUNT}/daily-cap", {"recipients": 1}), 404, "not_found")
+    told = owner(caller).get("/v1/audit", params={"action": "account.cap_changed"}).json()["audit"]
+    assert [each["details"]["recipients"] for each in told] == ["no cap", "1"]
+
+
+def test_what_an_account_sends_is_told_with_marks(admin: Caller, new_account: NewAccount) -> None:
+    """Its numbers, the bounce rate as it is judged, its domains; of the days asked for."""
+    caller = new_account()
+    path = f"/v1/admin/accounts/{caller.account.account_id}/usage"
+    none = admin.get(path).json()
+    assert (none["sent"], none["bounce_rate"], none["bounce_mark"], none["complaint_rate"]) == (0, None, "good", None)
+    assert [(each["name"], each["usable"]) for each in none["domains"]] == [(caller.account.domain, True)]
+    caller.delivered(to=["ada@example.net", "bounce@example.net"])
+    told = eventually(lambda: admin.get(path).json(), lambda found: found["bounced"] == 1)
+    assert (told["sent"], told["sent_today"], told["delivered"], told["complained"]) == (2, 2, 1, 0)
+    assert (told["bounce_rate"], told["bounce_mark"], told["complaint_mark"]) == (0.5, "too_high", "good")
+    error(admin.get(path, params={"days": 91}), 400, "invalid_request")
+    error(admin.get(f"/v1/admin/accounts/{UNKNOWN_ACCOUNT}/usage"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "least", "expected"),
+    [(0, 0, 1, "good"), (4, 100, 1, "good"), (5, 100, 1, "high"), (10, 100, 1, "too_high"), (1, 9, 10, "good")],
+)
+def test_a_rate_is_marked_from_its_line_on(count: int, of: int, least: int, expected: str) -> None:
+    """Unless there is too little to judge."""
+    assert mark(count, of, (0.05, 0.1), least) == expected
+
+
+@pytest.mark.both_engines
+def test_other_accounts_messages_are_read_with_an_audit_line(admin: Caller, new_account: NewAccount) -> None:
+    """As the account itself sees them; each reading is in its log, the administrator's and the installation's."""
+    caller, other = new_account(), new_account()
+    attached = [{"filename": "a.txt", "content": "aGVsbG8=", "content_type": "text/plain"}]
+    sent = caller.delivered(subject="Secret plans", attachments=attached)["id"]
+    customer, path = owner(caller), f"/v1/admin/accounts/{caller.account.account_id}/emails"
+    assert [each["id"] for each in admin.get(path, params={"q": "plans"}).json()["emails"]] == [sent]
+    for below in ("", "/body"):
+        theirs = customer.get(f"/v1/emails/{sent}{below}").json()
+        mine = admin.get(f"{path}/{sent}{below}")
+        assert mine.status_code == 200
+        assert {**mine.json(), "request_id": ""} == {**theirs, "request_id": ""}
+    assert b"Secret plans" in admin.get(f"{path}/{sent}/raw").content
+    assert admin.get(f"{path}/{sent}/attachments/0").content == b"hello"
+    # Only of the account that is named, and what is not there leaves no line.
+    elsewhere = f"/v1/admin/accounts/{other.account.account_id}/emails"
+    for below in ("", "/body", "/raw", "/attachments/0"):
+        error(admin.get(f"{elsewhere}/{sent}{below}"), 404, "not_found")
+    error(admin.get(f"/v1/admin/accounts/{UNKNOWN_ACCOUNT}/emails"), 404, "not_found")
+
+    def told(caller: Caller) -> list[tuple[str, str, str]]:
+        lines = caller.get("/v1/audit", params={"action": "email"}).json()["audit"]
+        return [(each["action"], each["object"], each["actor"]) for each in lines]
+
+    expected = [("email.file_downloaded", sent), ("email.downloaded", sent), ("email.body_read", sent)]
+    expected += [("email.read", sent), ("email.listed", caller.account.name)]
+    lines = [(*each, admin.account.email) for each in expected]
+    assert told(customer) == lines
+    assert told(admin)[:5] == lines
+    assert told(owner(other)) == []
+    of_all = admin.stored(lambda store: store.audit.page(None, action="email"))
+    assert [(each.action, each.object, each.actor) for each in of_all if each.account_id == ""][:5] == lines
+    listed = customer.get("/v1/audit", params={"action": "email.listed"}).json()["audit"][0]
+    assert listed["details"] == {"account": caller.account.name, "q": "plans"}
+
+
+def test_a_pause_of_all_mail_is_told_and_is_no_pool(admin: Caller) -> None:
+    """It stands by itself, and can neither be made nor ended by the name that it is stored under."""
     data_dir = admin.running.data_dir
     assert admin.get("/v1/admin/queue").json()["paused"] is None
     error(post(admin, "/v1/admin/queue/*/pause", {}), 404, "not_found")

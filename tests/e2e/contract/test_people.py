@@ -120,6 +120,8 @@ def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
     assert boss.request("DELETE", f"/v1/users/{made['id']}").json()["deleted"] is True
     error(accept(boss, token_of(made)), 401, "unauthorized")
     error(boss.request("DELETE", f"/v1/users/{made['id']}"), 404, "not_found")
+    (line,) = boss.get("/v1/audit", params={"action": "invitation"}).json()["audit"]
+    assert (line["action"], line["object"]) == ("invitation.withdrawn", made["email"])
 
 
 def test_an_address_of_another_account_is_refused_clearly(boss: Caller, new_account: NewAccount) -> None:
@@ -275,6 +277,16 @@ def test_an_administrator_changes_a_role(admin: Caller, boss: Caller) -> None:
     error(admin.request("POST", f"/v1/admin/users/{unknown}/role", json={"role": "owner"}), 404, "not_found")
     error(admin.request("POST", f"/v1/admin/users/{unknown}/password-reset"), 404, "not_found")
     assert admin.using(bearer("x")).get("/v1/users").status_code == 401
+
+
+def test_a_login_tells_what_the_role_refuses(boss: Caller) -> None:
+    """A viewer learns from it what not to offer, and is refused just that."""
+    user = joined(boss, "viewer")
+    refused = user.login().json()["account"]["may_not"]
+    assert {"addDomain", "createApiKey", "inviteUser", "listAccounts"} <= set(refused)
+    assert not {"listDomains", "getAccount", "endSession", "changePassword"} & set(refused)
+    error(user.request("POST", "/v1/domains", json={"domain": "example.org"}), 403, "forbidden")
+    assert "addDomain" not in boss.login().json()["account"]["may_not"]
 
 
 def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:

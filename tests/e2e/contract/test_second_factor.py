@@ -132,6 +132,23 @@ def test_wrong_codes_are_throttled_as_passwords_are(user: Caller) -> None:
     error(login(user, "not the password"), 429, "rate_limited")
 
 
+def test_codes_have_a_limit_of_their_own(user: Caller) -> None:
+    """Ten wrong ones an hour, recovery codes among them, however the password's own count stands; asking is free."""
+    _, codes = enrolled(user)
+    wrong = [f"{number:06}" for number in range(5)] + [f"{number:016}" for number in range(4)]
+    for each in wrong:  # a right password without a code takes nothing back from them
+        assert needs_code(login(user, code=each))
+        assert needs_code(login(user))
+    assert login(user, code=codes[0]).status_code == 200  # which forgives the password's failures, and no code
+    assert needs_code(login(user, code="000000"))
+    refused = login(user, code=codes[1])
+    assert "codes" in error(refused, 429, "rate_limited")
+    assert int(refused.headers["retry-after"]) > 60
+    given = {"password": PASSWORD, "code": codes[1]}
+    error(user.request("DELETE", "/v1/account/totp", json=given), 429, "rate_limited")
+    assert needs_code(login(user))
+
+
 def test_it_is_turned_off_with_password_and_code(user: Caller) -> None:
     """Neither alone is enough; afterwards a login needs no code."""
     error(user.request("DELETE", "/v1/account/totp", json={"password": PASSWORD, "code": "123456"}), 404, "not_found")

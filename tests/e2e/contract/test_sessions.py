@@ -156,6 +156,20 @@ def _user_id(login: httpx.Response) -> str:
     return str(json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"])
 
 
+def test_all_other_sessions_are_ended(new_account: NewAccount) -> None:
+    """With `keep=current` the one that asks goes on; nothing else can be kept."""
+    caller = new_account()
+    tokens = [caller.token() for _ in range(3)]
+    mine = caller.using(bearer(tokens[1]))
+    error(mine.request("DELETE", "/v1/auth/sessions", params={"keep": "all"}), 400, "invalid_request")
+    assert mine.request("DELETE", "/v1/auth/sessions", params={"keep": "current"}).json()["ended"] == 2
+    assert at_once(lambda token: works(caller, token), tokens) == [False, True, False]
+    (left,) = mine.get("/v1/auth/sessions").json()["sessions"]
+    assert left["current"] is True
+    (line,) = mine.get("/v1/audit", params={"action": "session"}).json()["audit"]
+    assert (line["action"], line["details"]) == ("session.ended_all", {"keep": "current"})
+
+
 def test_sessions_are_listed_and_ended(new_account: NewAccount) -> None:
     """The list tells where one is logged in; ending one ends its token, ending all ends every one."""
     caller = new_account()

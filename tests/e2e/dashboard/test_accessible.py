@@ -32,6 +32,9 @@ PAGES = {
     "account": "/account",
     "people": "/people",
     "admin": "/admin",
+    "managed account": "/admin/accounts/{account}",
+    "managed list": "/admin/accounts/{account}/messages",
+    "managed message": "/admin/accounts/{account}/messages/{message}",
     "nothing": "/nothing",
 }
 
@@ -68,7 +71,7 @@ def test_every_page_keeps_the_rules(stage: Stage, browser: Browser, owner: Provi
     findings = []
     for name, path in PAGES.items():
         browser.size(*DESKTOP)
-        browser.open("/dashboard" + path.format(message=message))
+        browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
         if name == "records":
             browser.see("DNS records to publish")
         for size in (DESKTOP, PHONE):
@@ -101,7 +104,7 @@ def test_nothing_is_clipped_at_any_width(stage: Stage, browser: Browser, owner: 
     browser.log_in(owner.email)
     findings = []
     for name, path in PAGES.items():
-        browser.open("/dashboard" + path.format(message=message))
+        browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
         for width in (320, 390, 768, 1_024, 1_440, 1_920):
             browser.size(width, 800)
             findings += [f"{name}, {width}: {each}" for each in browser.script(CLIPPED)]

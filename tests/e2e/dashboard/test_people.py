@@ -142,7 +142,7 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
     email = f"bob-{account.name}@example.org"
     invited(browser, email, "developer")
     browser.click(f"Withdraw the invitation of {email}")
-    browser.click("Withdraw it")
+    browser.one("//dialog//button[normalize-space()='Withdraw invitation']").click()
     browser.until(lambda: email not in browser.text(), "no invitation")
     browser.click(f"Change the role of {account.email}")
     browser.script("document.querySelector('dialog select').value = 'viewer'")

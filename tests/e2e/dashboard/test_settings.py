@@ -233,13 +233,15 @@ def test_the_password_is_changed_and_all_sessions_end(stage: Stage, browser: Bro
 
 
 def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
-    """An administrator is told why nothing goes, and what ends it; it cannot be ended here."""
+    """An administrator is told why nothing goes; after a restore it is ended on the server."""
     data_dir = stage.world.running.data_dir
     browser.log_in(stage.account(role=Role.ADMIN).email)
     change(data_dir, lambda store: store.pools.hold(EVERY, "restored <b>from</b> a backup"))
     try:
         browser.go("Admin")
-        browser.see("All mail is paused: restored <b>from</b> a backup. On the server, “appliance resume” lets it go.")
+        browser.see("All mail is paused: restored <b>from</b> a backup. It waits since")
+        browser.click("Resume all mail")
+        browser.see("run `appliance resume` there")
     finally:
         change(data_dir, lambda store: store.pools.release(EVERY))
     assert browser.forbidden() == []
@@ -272,7 +274,7 @@ def test_an_administrator_suspends_and_holds(stage: Stage, browser: Browser) -> 
     browser.click("Save")
     browser.see("1,000,499", "td")
     browser.click(f"Suspend {customer.name}")
-    browser.click("Suspend it")
+    browser.click("Suspend account")
     browser.one(f"//button[@aria-label='Resume {customer.name}']")
     browser.click("Hold mail to grey.test")
     browser.fill("Reason", "they move")

@@ -6,7 +6,7 @@ import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
 import { secondFactor } from "../second-factor.js";
 import { ports } from "../snippets.js";
-import { ago, bytes, number, when } from "../time.js";
+import { ago, bytes, count, number, when } from "../time.js";
 
 const KINDS = {
 	reserve: "taken for a message",
@@ -51,7 +51,7 @@ function sessionsTable(page, sessions) {
 		{ title: "Address" },
 		{ title: "Last renewed", class: "side wide" },
 		{ title: "Since", class: "side wide" },
-		{ title: "", class: "side" },
+		{ title: "Actions", class: "side" },
 	];
 	return table(
 		"Sessions",
@@ -141,6 +141,11 @@ export default async function account(page) {
 		},
 		"danger",
 	);
+	const others = button("End all other sessions", async () => {
+		const { ended } = await del("/v1/auth/sessions?keep=current");
+		toast(`${count(ended, "session", "sessions")} ended`);
+		await page.reload();
+	});
 	const { service } = mine;
 	return fragment(
 		head("Account", {
@@ -186,7 +191,12 @@ export default async function account(page) {
 		h(
 			"section",
 			null,
-			h("div", { class: "titled" }, h("h2", null, "Where you are logged in"), everywhere),
+			h(
+				"div",
+				{ class: "titled" },
+				h("h2", null, "Where you are logged in"),
+				h("div", { class: "row" }, sessions.length > 1 && others, everywhere),
+			),
 			sessionsTable(page, sessions),
 		),
 	);

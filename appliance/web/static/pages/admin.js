@@ -1,7 +1,8 @@
 // The operator's page: all accounts, and the queue by provider pool.
+import { credits, suspension } from "../accounts.js";
 import { get, post } from "../api.js";
 import { fragment, h, path, s, toast } from "../dom.js";
-import { confirmed, dialog, form } from "../form.js";
+import { dialog, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, head, notice, section, table } from "../pieces.js";
 import { ago, count, number, when } from "../time.js";
@@ -14,7 +15,7 @@ const ACCOUNTS = [
 	{ title: "Daily cap", class: "number wide" },
 	{ title: "State", class: "side" },
 	{ title: "Since", class: "side wide" },
-	{ title: "", class: "side" },
+	{ title: "Actions", class: "side wide" },
 ];
 const POOLS = [
 	{ title: "Provider" },
@@ -46,53 +47,9 @@ const WARMUPS = [
 	{ title: "Next", class: "side" },
 ];
 
-function credits(page, account) {
-	dialog(`Credits of ${account.name}`, (close) => [
-		h("p", { class: "quiet" }, account.credits === null ? "No limit now." : `${number(account.credits)} now.`),
-		form({
-			fields: [
-				{
-					name: "how",
-					label: "Change",
-					type: "select",
-					options: [
-						["change", "add, or take away with a minus"],
-						["balance", "set to"],
-						["unlimited", "no limit"],
-					],
-				},
-				{ name: "amount", label: "Amount", type: "number", value: "1000" },
-			],
-			submit: "Save",
-			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-			async send({ how, amount }) {
-				await post(
-					`${path("/v1/admin/accounts", account.id)}/credits`,
-					how === "unlimited" ? { balance: null } : { [how]: Number(amount) },
-				);
-				close();
-				await page.reload();
-			},
-		}),
-	]);
-}
-
 function accountRow(page) {
-	const change = (account, what) => async () => {
-		if (
-			what === "suspend" &&
-			!(await confirmed(
-				`Suspend ${account.name}?`,
-				"It cannot send until it is resumed. What it has queued still goes out.",
-				"Suspend it",
-			))
-		)
-			return;
-		await post(`${path("/v1/admin/accounts", account.id)}/${what}`);
-		await page.reload();
-	};
 	return (each) => [
-		h("bdi", null, each.name),
+		h("a", { href: path("/dashboard/admin/accounts", each.id) }, h("bdi", null, each.name)),
 		h("bdi", { class: "mono" }, each.email),
 		each.credits === null ? "no limit" : number(each.credits),
 		each.daily_cap === null ? "none" : number(each.daily_cap),
@@ -102,9 +59,7 @@ function accountRow(page) {
 			"span",
 			{ class: "row" },
 			button("Credits", () => credits(page, each), "tiny", { "aria-label": `Credits of ${each.name}` }),
-			each.suspended
-				? button("Resume", change(each, "resume"), "tiny", { "aria-label": `Resume ${each.name}` })
-				: button("Suspend", change(each, "suspend"), "tiny danger", { "aria-label": `Suspend ${each.name}` }),
+			suspension(page, each, "tiny"),
 		),
 	];
 }
@@ -269,6 +224,30 @@ function poolRow(draw, warmups) {
 	});
 }
 
+/** Asks for a reason, and pauses all mail. */
+function pauseAll(draw) {
+	dialog("Pause all mail?", (close) => [
+		h(
+			"p",
+			{ class: "quiet" },
+			"Nothing is delivered and no webhook is posted, for all accounts, until you resume. " +
+				"New mail is accepted and waits; nothing is lost.",
+		),
+		form({
+			fields: [
+				{ name: "reason", label: "Reason", placeholder: "the address is being moved", maxlength: 200, autofocus: true },
+			],
+			submit: "Pause all mail",
+			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			async send({ reason }) {
+				await post("/v1/admin/queue/pause", reason ? { reason } : {});
+				close();
+				await draw();
+			},
+		}),
+	]);
+}
+
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
 
 // What each node had when the page looked, the last ten minutes of it: by name, then by field.
@@ -346,6 +325,7 @@ export default async function admin(page) {
 		nodes = h("div"),
 		warm = h("div");
 	const past = new Map();
+	const pause = button("Pause all mail", () => pauseAll(draw));
 	const draw = async () => {
 		const [{ paused, pools, warmups, sandbox }, shared] = await Promise.all([
 			get("/v1/admin/queue", page.signal),
@@ -355,7 +335,15 @@ export default async function admin(page) {
 		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, draw));
 		const told =
 			paused &&
-			notice("deferred", `All mail is paused: ${paused.reason}. On the server, “appliance resume” lets it go.`);
+			notice(
+				"deferred",
+				[`All mail is paused: ${paused.reason}. It waits since `, when(paused.since), "."],
+				button("Resume all mail", async () => {
+					await post("/v1/admin/queue/resume");
+					await draw();
+				}),
+			);
+		pause.hidden = Boolean(paused);
 		const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
 		update(
 			queue,
@@ -372,7 +360,7 @@ export default async function admin(page) {
 			about: "All accounts, and what waits for all of them.",
 			actions: [button("New account", () => newAccount(page), "primary")],
 		}),
-		section("Queue by provider", queue),
+		h("section", null, h("div", { class: "titled" }, h("h2", null, "Queue by provider"), pause), queue),
 		nodes,
 		warm,
 		section("Accounts", paged("Accounts", ACCOUNTS, first, accountRow(page), load, "Load more")),

@@ -59,11 +59,13 @@ export default async function audit(page) {
 	});
 	return fragment(
 		head("Audit log", {
-			about: "Every change of the account in the last year: who made it, when and from where.",
+			about:
+				"Every change of the account in the last year: who made it, when and from where. " +
+				"The newest 100,000 are kept; then the oldest go first.",
 			actions: [button("Export CSV", () => exported(action))],
 		}),
 		h("div", { class: "card" }, filter),
-		first.items.length
+		first.items.length || first.next
 			? paged("Changes, newest first", COLUMNS, first, entry, load)
 			: empty("No changes found", action ? `No changes with the action ${action}.` : "Nothing was changed yet."),
 	);

@@ -120,6 +120,7 @@ export default async function domain(page) {
 			toast(`${right} of ${found.records.length} records are published`);
 		},
 		"primary",
+		{ needs: "verifyDomain" },
 	);
 	const remove = button(
 		"Remove domain",
@@ -136,6 +137,7 @@ export default async function domain(page) {
 			await page.go("/dashboard/domains");
 		},
 		"danger",
+		{ needs: "removeDomain" },
 	);
 	await style("pages");
 	if (known) show(known);

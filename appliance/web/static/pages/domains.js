@@ -1,6 +1,6 @@
 // The list of domains, and adding one.
 import { post } from "../api.js";
-import { fragment, h, path } from "../dom.js";
+import { fragment, h, may, path } from "../dom.js";
 import { form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, empty, head } from "../pieces.js";
@@ -34,7 +34,7 @@ export default async function domains(page) {
 	});
 	return fragment(
 		head("Domains", { about: "The domains that you send from. A subdomain is a domain of its own." }),
-		h("div", { class: "card" }, add),
+		h("div", { class: "card", needs: "addDomain" }, add),
 		h(
 			"section",
 			null,
@@ -42,7 +42,9 @@ export default async function domains(page) {
 				? paged("Domains", COLUMNS, first, listed, load, "Load more")
 				: empty(
 						"No domain yet",
-						"Add the one that stands behind the @ of your sender. Next you see the DNS records to publish for it.",
+						may("addDomain")
+							? "Add the one that stands behind the @ of your sender. Next you see the DNS records to publish for it."
+							: "An owner or a developer of the account adds them.",
 					),
 		),
 	);

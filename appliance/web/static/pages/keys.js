@@ -1,6 +1,6 @@
 // API keys and SMTP credentials: created here, shown once, rolled, deleted for good.
 import { del, get, post } from "../api.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, may, path, toast } from "../dom.js";
 import { confirmed, dialog, form, secretBox } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, code, empty, head } from "../pieces.js";
@@ -42,7 +42,7 @@ const KEY_COLUMNS = [
 	{ title: "Last used", class: "side wide" },
 	{ title: "Expires", class: "side wide" },
 	{ title: "State", class: "side" },
-	{ title: "Actions", class: "side" },
+	{ title: "Actions", class: "side", needs: "revokeApiKey" },
 ];
 const SCOPES = [
 	["send", "send"],
@@ -116,7 +116,7 @@ const CREDENTIAL_COLUMNS = [
 	{ title: "Last used", class: "side wide" },
 	{ title: "Created", class: "side wide" },
 	{ title: "State", class: "side" },
-	{ title: "Actions", class: "side" },
+	{ title: "Actions", class: "side", needs: "revokeSmtpCredential" },
 ];
 const credentialRow = (page) => (each) => [
 	h("bdi", null, each.name || "–"),
@@ -216,13 +216,15 @@ export default async function keys(page) {
 			"section",
 			{ class: "stack" },
 			h("h2", null, "API keys"),
-			h("div", { class: "card" }, keyForm(keyPlace, domain, domains)),
+			h("div", { class: "card", needs: "createApiKey" }, keyForm(keyPlace, domain, domains)),
 			keyPlace,
 			firstKeys.items.length
 				? paged("API keys, newest first", KEY_COLUMNS, firstKeys, keyRow(page, keyPlace), loadKeys)
 				: empty(
 						"No key yet",
-						"Create one for each program that sends; then each can be revoked alone.",
+						may("createApiKey")
+							? "Create one for each program that sends; then each can be revoked alone."
+							: "An owner or a developer of the account creates them.",
 						firstMessageTabs(domain),
 					),
 		),
@@ -230,7 +232,7 @@ export default async function keys(page) {
 			"section",
 			{ class: "stack" },
 			h("h2", null, "SMTP credentials"),
-			h("div", { class: "card" }, credentialForm(credentialPlace, service)),
+			h("div", { class: "card", needs: "createSmtpCredential" }, credentialForm(credentialPlace, service)),
 			credentialPlace,
 			firstCredentials.items.length
 				? paged(

@@ -1,6 +1,6 @@
 // One message: what it is, how many recipients have it, problems first with what to do; its webhook posts; its content.
 import { get, post } from "../api.js";
-import { fragment, h, path, query, s, style, toast } from "../dom.js";
+import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { outcomeOf, standing, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
@@ -11,6 +11,7 @@ import { timeline } from "../timeline.js";
 import { bytes, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
+const HOME = "/dashboard/messages";
 const FOLDED = 4; // recipients from which on those that are delivered are folded
 
 // Milliseconds before the next attempt from which on the page is refreshed each second.
@@ -33,13 +34,15 @@ function field(name, text) {
 }
 
 /** What stands at the top: from, to, tags, template, id, times. `found` is the body, as far as it is kept. */
-function summary(message, found) {
+function summary(message, found, home) {
 	const named = (name) => found?.headers.find((each) => each.name.toLowerCase() === name)?.value;
 	const to = named("to");
 	const cc = named("cc");
 	const visible = `${to} ${cc}`.toLowerCase();
 	const hidden = message.recipients.map((each) => each.email).filter((each) => !visible.includes(each.toLowerCase()));
-	const link = message.template && h("a", { href: templatePath(message.template) }, message.template);
+	const own = home === HOME;
+	const link =
+		message.template && (own ? h("a", { href: templatePath(message.template) }, message.template) : message.template);
 	const repeats = named("x-service-repeats");
 	return facts([
 		["From", h("bdi", { class: "break" }, message.from)],
@@ -48,10 +51,10 @@ function summary(message, found) {
 		hidden.length > 0 && field(found ? "Bcc" : "Recipients", hidden.join(", ")),
 		message.tags.length > 0 && [
 			"Tags",
-			message.tags.map((tag) => h("a", { class: "tag", href: query("/dashboard/messages", { tag }) }, tag)),
+			message.tags.map((tag) => h("a", { class: "tag", href: query(home, { tag }) }, tag)),
 		],
 		link && ["Template", link, ` version ${message.template_version}`],
-		repeats && ["Repeats", h("a", { class: "mono break", href: path("/dashboard/messages", repeats) }, repeats)],
+		repeats && ["Repeats", h("a", { class: "mono break", href: path(home, repeats) }, repeats)],
 		["Message id", h("code", { class: "break" }, message.id), copyButton(message.id, "message id")],
 		["Accepted", when(message.created_at), ` by ${{ api: "the API", smtp: "SMTP", test: "a test" }[message.source]}`],
 		finished(message) && ["Last result", when(finished(message))],
@@ -137,20 +140,22 @@ async function posts(message, signal, again) {
 }
 
 /** The list that the user came from, with its filters. */
-function list() {
+function list(home) {
 	const from = history.state?.from ?? "";
-	return from.startsWith("/dashboard/messages?") ? from : "/dashboard/messages";
+	return from.startsWith(`${home}?`) ? from : home;
 }
 
 export default async function message(page) {
-	const address = path("/v1/emails", page.params[0]);
+	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for an administrator
+	const address = path(api, page.params[0]);
+	const go = account ? null : page.go;
 	let [shown] = await Promise.all([get(address, page.signal), style("pages"), style("message")]);
 	let failed = null;
-	const found = await Promise.resolve(read(shown, page.signal)).catch((error) => void (failed = error));
+	const found = await Promise.resolve(read(shown, address, page.signal)).catch((error) => void (failed = error));
 	const told = h("section");
-	const top = h("div", { class: "card" }, summary(shown, found));
+	const top = h("div", { class: "card" }, summary(shown, found, home));
 	const tally = h("div", { class: "tally" }, counts(shown));
-	const story = h("div", null, stories(shown, page.go));
+	const story = h("div", null, stories(shown, go));
 	const state = h("span", null, badge(standing(shown)));
 	const about = h("div", { class: "card" }, details(shown));
 	const cancel = button(
@@ -175,39 +180,40 @@ export default async function message(page) {
 	const again = button("", () => sendAgain(shown, shown.recipients.filter(isProblem), page.go));
 	const offer = () => {
 		const many = shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at).length;
-		cancel.hidden = !waits(shown);
-		again.hidden = many < 2 || !shown.body_kept;
+		cancel.hidden = !waits(shown) || !may("cancelEmail");
+		again.hidden = many < 2 || !shown.body_kept || !may("resendEmail");
 		again.textContent = `Send again to ${many}`;
 	};
 	offer();
 
-	const tell = async () => update(told, await posts(shown, page.signal, tell));
+	const tell = async () => account || update(told, await posts(shown, page.signal, tell));
 	async function renew() {
 		const now = await get(address, page.signal);
 		const changed = JSON.stringify(now.recipients) !== JSON.stringify(shown.recipients);
 		shown = now;
 		if (!changed) return;
-		update(top, summary(shown, found));
+		update(top, summary(shown, found, home));
 		update(tally, counts(shown));
-		update(story, stories(shown, page.go));
+		update(story, stories(shown, go));
 		update(state, badge(standing(shown)));
 		update(about, details(shown));
 		offer();
 		await tell();
 	}
 	let rounds = 0;
-	page.every(1, async () => {
+	const round = async () => {
 		rounds += 1;
 		if (waits(shown)) await (rounds % 5 === 0 || isNear(shown) ? renew() : null);
 		else if (rounds % 5 === 0 && rounds < 120) await tell(); // posts come a moment after the result
-	});
-	const says = failed ? errorText(failed) : content(shown, found, page.signal).catch(errorText);
+	};
+	if (!account) page.every(1, round); // what an administrator reads is written to the audit log: once
+	const says = failed ? errorText(failed) : content(shown, found, address, page.signal).catch(errorText);
 	const [body] = await Promise.all([says, tell()]);
 	return fragment(
 		head(shown.subject || "(no subject)", {
-			crumb: { href: list(), title: "Messages" },
+			crumb: { href: list(home), title: account ? `Messages of ${account.name}` : "Messages" },
 			badge: state,
-			actions: [again, cancel],
+			actions: account ? [] : [again, cancel],
 		}),
 		top,
 		tally,

@@ -1,6 +1,6 @@
 // The list of messages: filters are kept in the URL, new rows come above, older ones on request.
 import { get } from "../api.js";
-import { fragment, h, path, query } from "../dom.js";
+import { fragment, h, may, path, query } from "../dom.js";
 import { labelled } from "../form.js";
 import { older, standing } from "../lists.js";
 import { badge, button, empty, head, row, table } from "../pieces.js";
@@ -19,9 +19,10 @@ const COLUMNS = [
 	{ title: "Accepted", class: "side" },
 ];
 const PAGES = 20; // of new messages that are added at once; after more, the list begins anew
+const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's
 const TRIES = 40; // short pages in a row that a search goes through by itself
 
-function listed(message) {
+const listed = (home) => (message) => {
 	const [first] = message.recipients;
 	const more = message.recipient_count - 1;
 	const to = fragment(
@@ -32,7 +33,7 @@ function listed(message) {
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
 	return row(COLUMNS, {
 		id: message.id,
-		href: path("/dashboard/messages", message.id),
+		href: path(home, message.id),
 		cells: [
 			to,
 			fragment(
@@ -45,7 +46,7 @@ function listed(message) {
 			h("span", { class: "quiet" }, when(message.created_at)),
 		],
 	});
-}
+};
 
 /** The type of a field for a day; the overview gives moments, too, and those are text. */
 const dated = (value) => (value?.includes("T") ? "text" : "date");
@@ -61,11 +62,11 @@ function asked({ since, until, ...filters }) {
 }
 
 /** Messages of one page; a search that has found nothing yet goes on by itself. */
-async function find(filters, before, signal) {
+async function find(api, filters, before, signal) {
 	let found = [];
 	let next = before;
 	for (let tries = 0; tries < TRIES; tries += 1) {
-		const part = await get(query("/v1/emails", { ...asked(filters), limit: PAGE, before: next }), signal);
+		const part = await get(query(api, { ...asked(filters), limit: PAGE, before: next }), signal);
 		found = found.concat(part.emails);
 		next = part.next;
 		if (!next || found.length >= PAGE / 2) break;
@@ -73,7 +74,7 @@ async function find(filters, before, signal) {
 	return { emails: found, next };
 }
 
-function filterForm(page, filters) {
+function filterForm(page, filters, home) {
 	const choices = (values) => [["", "Any"], ...values.map((each) => [each, each])];
 	const { q, ...others } = filters;
 	const narrowed = Object.keys(others).length > 0;
@@ -87,7 +88,7 @@ function filterForm(page, filters) {
 				event.preventDefault();
 				const { standing: chosen, ...wanted } = Object.fromEntries(new FormData(made));
 				const by = chosen === "partial" ? { status: chosen } : { outcome: chosen };
-				page.go(query("/dashboard/messages", { ...wanted, ...by }), { focus: false });
+				page.go(query(home, { ...wanted, ...by }), { focus: false });
 			},
 		},
 		h(
@@ -105,7 +106,7 @@ function filterForm(page, filters) {
 				"div",
 				{ class: "actions" },
 				h("button", { type: "submit" }, "Search"),
-				(q || narrowed) && h("a", { class: "button", href: "/dashboard/messages" }, "Clear"),
+				(q || narrowed) && h("a", { class: "button", href: home }, "Clear"),
 			),
 		),
 		h(
@@ -156,24 +157,25 @@ function searched({ q, outcome, status, source, recipient, from, tag, since, unt
 	return `Searched: ${parts.filter(Boolean).join("; ")}.`;
 }
 
-async function nothing(page, filters) {
+async function nothing(page, filters, home) {
 	if (Object.keys(filters).length)
 		return empty(
 			filters.q ? `No results for “${filters.q}”` : "No results for these filters",
 			`${searched(filters)} A word is found where it begins: try fewer or shorter ones.`,
-			h("a", { class: "button", href: "/dashboard/messages" }, "Show all messages"),
+			h("a", { class: "button", href: home }, "Show all messages"),
 		);
+	if (page.of) return empty("No messages", "This account has sent nothing that is still kept.");
 	const { domains } = await get("/v1/domains?limit=100", page.signal);
 	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
 	return empty(
 		"No messages yet",
-		"Send a test, or run one of these, with a key of yours in the place of $KEY.",
+		`${may("sendTestEmail") ? "Send a test, or run" : "Run"} one of these, with a key in the place of $KEY.`,
 		h(
 			"p",
 			null,
-			button("Send a test", () => page.sendTest(), "primary"),
+			button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" }),
 			" ",
-			h("a", { class: "button", href: "/dashboard/keys" }, "Create a key"),
+			h("a", { class: "button", href: "/dashboard/keys", needs: "createApiKey" }, "Create a key"),
 		),
 		firstMessageTabs(domain),
 	);
@@ -183,7 +185,7 @@ async function nothing(page, filters) {
  * Makes the rows from one id (`above`) to below another those of `emails`: what has changed in its place, without what
  * is no longer among them. Those that are new above all others are returned, to be put there.
  */
-function merge(body, emails, below, above) {
+function merge(body, emails, below, above, toRow) {
 	const inside = [...body.rows].filter((each) => !(below <= each.dataset.id) && !(each.dataset.id < above));
 	const known = new Map(inside.map((each) => [each.dataset.id, each]));
 	const newest = body.rows[0]?.dataset.id ?? "";
@@ -195,17 +197,17 @@ function merge(body, emails, below, above) {
 			const shown = old.querySelector(".badge");
 			if (shown.textContent !== standing(message)) shown.replaceWith(badge(standing(message)));
 		} else if (message.id > newest) fresh.push(message);
-		else body.insertBefore(listed(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
+		else body.insertBefore(toRow(message), [...body.rows].find((each) => each.dataset.id < message.id) ?? null);
 	}
 	for (const gone of known.values()) if (!gone.contains(document.activeElement)) gone.remove();
 	return fresh;
 }
 
 /** Puts new rows on top: at once, or at a click if the reader is further down. */
-function show(body, fresh, waiting) {
+function show(body, fresh, waiting, toRow) {
 	const put = () => {
 		const known = body.rows[0]?.dataset.id ?? "";
-		const rows = fresh.filter((each) => each.id > known).map(listed);
+		const rows = fresh.filter((each) => each.id > known).map(toRow);
 		for (const each of rows) each.classList.add("fresh");
 		body.prepend(...rows);
 		waiting.replaceChildren();
@@ -229,28 +231,30 @@ function show(body, fresh, waiting) {
 		);
 }
 
-let left = null; // the list that was shown last: its filters, its rows, and where it goes on
+let left = null; // the list that was shown last: its address, its rows, and where it goes on
 
 export default async function messages(page) {
+	const { api, home, account } = page.of ?? OWN;
+	const toRow = listed(home);
 	const filters = Object.fromEntries(
 		FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]),
 	);
 	// A step back shows the rows that were loaded, and asks for what is new.
-	const kept = page.back && left?.search === location.search ? left : null;
-	const first = kept ?? (await find(filters, undefined, page.signal));
-	const actions = [button("Send a test", () => page.sendTest(), "primary")];
-	const top = fragment(head("Messages", { actions }), filterForm(page, filters));
+	const kept = page.back && left?.href === location.href ? left : null;
+	const first = kept ?? (await find(api, filters, undefined, page.signal));
+	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
+	const top = fragment(account ? page.of.head() : head("Messages", { actions }), filterForm(page, filters, home));
 	const list = table("Messages, newest first", COLUMNS, []);
 	const body = list.querySelector("tbody");
-	body.append(...(kept?.rows ?? first.emails.map(listed)));
+	body.append(...(kept?.rows ?? first.emails.map(toRow)));
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
-	const place = h("div", null, body.rows.length || first.next ? list : await nothing(page, filters));
+	const place = h("div", null, body.rows.length || first.next ? list : await nothing(page, filters, home));
 	let { next } = first;
 	let checked = 0; // rows from the top that the last rounds have looked at
 	/** The page of messages before an id, or of the newest, is made what the server has now; where it ends. */
 	const check = async (before) => {
-		const part = await get(query("/v1/emails", { ...asked(filters), limit: PAGE, before }), page.signal);
-		const fresh = merge(body, part.emails, before, part.next ?? "");
+		const part = await get(query(api, { ...asked(filters), limit: PAGE, before }), page.signal);
+		const fresh = merge(body, part.emails, before, part.next ?? "", toRow);
 		return { fresh, end: part.next };
 	};
 	const renew = async () => {
@@ -263,20 +267,23 @@ export default async function messages(page) {
 		}
 		if (end && end > newest && newest) return page.reload(); // more than can be walked through
 		if (fresh.length && !list.isConnected) place.replaceChildren(list);
-		show(body, fresh, waiting);
+		show(body, fresh, waiting, toRow);
 		// Rows further down, a page a round.
 		checked = checked + PAGE < body.rows.length ? checked + PAGE : 0;
 		if (checked) await check(body.rows[checked - 1].dataset.id);
 	};
-	if (kept) renew().catch(() => {});
-	page.every(2, renew);
+	// What an administrator reads of another account is written to its audit log: once, not again and again.
+	if (!account) {
+		if (kept) renew().catch(() => {});
+		page.every(2, renew);
+	}
 	const rest = older(next, async (cursor) => {
-		const part = await find(filters, cursor, page.signal);
-		body.append(...part.emails.map(listed));
+		const part = await find(api, filters, cursor, page.signal);
+		body.append(...part.emails.map(toRow));
 		next = part.next;
 		return next;
 	});
-	const { search } = location;
-	page.signal.addEventListener("abort", () => (left = { search, rows: [...body.rows], next }));
+	const { href } = location;
+	page.signal.addEventListener("abort", () => (left = { href, rows: [...body.rows], next }));
 	return fragment(top, waiting, place, rest);
 }

@@ -1,6 +1,6 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
-import { fragment, h, query, style } from "../dom.js";
+import { fragment, h, may, query, style } from "../dom.js";
 import { badge, button, head } from "../pieces.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
@@ -41,7 +41,7 @@ function tiles({ totals, days }, kinds, account) {
 
 /** The first steps that are left; an account that sends and has nothing to be told has done them. */
 async function left(page, account, stats) {
-	if (stats.totals.sent && !account.warnings.length) return null;
+	if ((stats.totals.sent && !account.warnings.length) || !may("addDomain")) return null;
 	return (await import("../first-steps.js")).firstSteps(page);
 }
 
@@ -96,7 +96,8 @@ export default async function overview(page) {
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	page.every(10, async () => isRead() || draw());
 	const kind = content.querySelector(".steps") ? "" : "primary"; // the first step that is left has that
-	return fragment(head("Overview", { actions: [button("Send a test", () => page.sendTest(), kind)] }), content);
+	const test = button("Send a test", () => page.sendTest(), kind, { needs: "sendTestEmail" });
+	return fragment(head("Overview", { actions: [test] }), content);
 }
 
 function ranges(days, hourly) {

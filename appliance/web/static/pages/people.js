@@ -16,14 +16,20 @@ const PEOPLE = [
 	{ title: "Second factor", class: "wide" },
 	{ title: "Last seen", class: "side wide" },
 	{ title: "Since", class: "side wide" },
+	{ title: "Actions", class: "side", needs: "removeUser" },
 ];
-const INVITATIONS = [{ title: "Address" }, { title: "Role" }, { title: "Good until", class: "side" }];
-const ACTIONS = { title: "Actions", class: "side" };
+const INVITATIONS = [
+	{ title: "Address" },
+	{ title: "Role" },
+	{ title: "Good until", class: "side" },
+	{ title: "Actions", class: "side", needs: "removeUser" },
+];
 
 const roleField = (value) => ({ name: "role", label: "Role", type: "select", options: ROLES, value });
 const cancel = (close) => [h("button", { type: "button", onclick: close }, "Cancel")];
 
-function changeRole(page, user) {
+/** Asks for another role of a user; `address` is where the API takes it. */
+export function changeRole(page, user, address = path("/v1/users", user.id, "role")) {
 	dialog("Change role", (close) => [
 		h("p", { class: "quiet" }, h("bdi", null, user.email)),
 		form({
@@ -31,7 +37,7 @@ function changeRole(page, user) {
 			extra: cancel(close),
 			submit: "Change role",
 			async send(values) {
-				await post(path("/v1/users", user.id, "role"), values);
+				await post(address, values);
 				close();
 				toast("Role changed. It counts at once.");
 				await page.reload();
@@ -59,8 +65,9 @@ const actions = (page, user) => [
 
 const withdraw = (page, each) =>
 	button(
-		"Withdraw",
-		() => remove(page, each, `Withdraw the invitation of ${each.email}?`, "Its link ends at once.", "Withdraw it"),
+		"Withdraw invitation",
+		() =>
+			remove(page, each, `Withdraw the invitation of ${each.email}?`, "Its link ends at once.", "Withdraw invitation"),
 		"tiny danger",
 		{ "aria-label": `Withdraw the invitation of ${each.email}` },
 	);
@@ -95,17 +102,15 @@ function invite(page, place) {
 
 export default async function people(page) {
 	const { users, invitations } = await get("/v1/users", page.signal);
-	const owner = page.account.account_role === "owner";
-	const columns = (some) => (owner ? [...some, ACTIONS] : some);
 	return fragment(
 		head("People", {
 			crumb: { href: "/dashboard/account", title: "Account" },
-			actions: owner ? [button("Invite person", () => invite(page, ".invited"), "primary")] : [],
+			actions: [button("Invite person", () => invite(page, ".invited"), "primary", { needs: "inviteUser" })],
 		}),
 		h("div", { class: "invited" }),
 		table(
 			"People of the account",
-			columns(PEOPLE),
+			PEOPLE,
 			users.map((user) => [
 				[
 					h("bdi", { class: "break" }, user.email),
@@ -116,7 +121,7 @@ export default async function people(page) {
 				user.totp ? "on" : "off",
 				user.last_seen_at ? ago(user.last_seen_at) : "–",
 				when(user.created_at),
-				...(owner ? [actions(page, user)] : []),
+				actions(page, user),
 			]),
 		),
 		invitations.length > 0 &&
@@ -124,12 +129,12 @@ export default async function people(page) {
 				"Open invitations",
 				table(
 					"Open invitations",
-					columns(INVITATIONS),
+					INVITATIONS,
 					invitations.map((each) => [
 						h("bdi", { class: "break" }, each.email),
 						each.role,
 						when(each.expires_at),
-						...(owner ? [withdraw(page, each)] : []),
+						withdraw(page, each),
 					]),
 				),
 			),

@@ -8,12 +8,12 @@ import { count, number, when } from "../time.js";
 
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
-	{ title: "Select", class: "side" },
+	{ title: "Select", class: "side", needs: "removeSuppression" },
 	{ title: "Address" },
 	{ title: "Origin" },
 	{ title: "Reason", class: "break wide" },
 	{ title: "Since", class: "side wide" },
-	{ title: "Action", class: "side" },
+	{ title: "Action", class: "side", needs: "removeSuppression" },
 ];
 
 const words = (origin) => origin.replace("_", " ");
@@ -39,6 +39,7 @@ function unsubscribeTags(page, tags) {
 			" ",
 			button("Remove", () => save(tags.filter((each) => each !== tag)), "tiny", {
 				"aria-label": `No links for ${tag}`,
+				needs: "saveUnsubscribeTags",
 			}),
 		),
 	);
@@ -51,7 +52,7 @@ function unsubscribeTags(page, tags) {
 			"A template has its own box to tick.",
 		),
 		listed,
-		h("div", { class: "card" }, add),
+		h("div", { class: "card", needs: "saveUnsubscribeTags" }, add),
 	);
 }
 
@@ -135,7 +136,7 @@ function list(page, first, load) {
 	const all = button("Select all shown", () => {
 		for (const box of shown.querySelectorAll("input[type=checkbox]:not(:checked)")) box.click();
 	});
-	return [h("div", { class: "row bulk" }, all, many), shown];
+	return [h("div", { class: "row bulk", needs: "removeSuppression" }, all, many), shown];
 }
 
 const chooseFile = async (page) => (await import("../suppression-files.js")).importFile(page, dialog);
@@ -173,11 +174,11 @@ export default async function suppressions(page) {
 		head("Suppressions", {
 			about: "Addresses that you no longer send to. A message to one of them bounces at once and costs nothing.",
 			actions: [
-				button("Import CSV", () => chooseFile(page)),
+				button("Import CSV", () => chooseFile(page), "", { needs: "importSuppressions" }),
 				button("Export CSV", async (made) => (await import("../suppression-files.js")).exportFile(load, made)),
 			],
 		}),
-		h("div", { class: "card" }, add),
+		h("div", { class: "card", needs: "addSuppression" }, add),
 		h("section", null, h("div", { class: "card" }, search(page, wanted))),
 		h("section", null, first.items.length || first.next ? list(page, first, load) : none),
 		unsubscribeTags(page, tags),

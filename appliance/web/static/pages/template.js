@@ -1,6 +1,6 @@
 // The template editor, with a preview of what the recipient will see.
 import { del, get, put } from "../api.js";
-import { fragment, h, path, style, toast } from "../dom.js";
+import { fragment, h, may, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
 import { loader, paged, templatePath } from "../lists.js";
 import { button, code, head, notice, section } from "../pieces.js";
@@ -97,7 +97,10 @@ function versions(first, load, take) {
 					button("Compare", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
 						"aria-label": `Compare version ${each.version} with the one in use`,
 					}),
-					button("Edit", () => take(each), "tiny", { "aria-label": `Put version ${each.version} into the editor` }),
+					button("Edit", () => take(each), "tiny", {
+						"aria-label": `Put version ${each.version} into the editor`,
+						needs: "saveTemplate",
+					}),
 				),
 	];
 	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
@@ -199,6 +202,10 @@ export default async function template(page) {
 		changed();
 	});
 	changed();
+	if (!may("saveTemplate")) {
+		for (const each of editor.elements) each.disabled = true;
+		editor.append(h("p", { class: "quiet small" }, "An owner or a developer of the account changes it."));
+	}
 	const actions = isNew
 		? []
 		: [
@@ -218,16 +225,27 @@ export default async function template(page) {
 						await page.go("/dashboard/templates");
 					},
 					"danger",
+					{ needs: "deleteTemplate" },
 				),
-				button("Duplicate", async () => {
-					drafts("").keep(source);
-					await page.go(path("/dashboard/templates", NEW));
-				}),
-				button("Send a test", async () => {
-					const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
-					const isSaved = FIELDS.every((each) => source[each] === saved[each]);
-					await page.sendTest(isSaved ? { template: name, variables: given } : unsaved(source, given));
-				}),
+				button(
+					"Duplicate",
+					async () => {
+						drafts("").keep(source);
+						await page.go(path("/dashboard/templates", NEW));
+					},
+					"",
+					{ needs: "saveTemplate" },
+				),
+				button(
+					"Send a test",
+					async () => {
+						const given = Object.fromEntries(names.map((each) => [each, values[each] || each]));
+						const isSaved = FIELDS.every((each) => source[each] === saved[each]);
+						await page.sendTest(isSaved ? { template: name, variables: given } : unsaved(source, given));
+					},
+					"",
+					{ needs: "sendTestEmail" },
+				),
 			];
 	return fragment(
 		head(isNew ? "New template" : name, {

@@ -26,7 +26,11 @@ const listed = (each) => ({
 export default async function templates(page) {
 	const load = loader(page.signal, "/v1/templates", "templates");
 	const [first] = await Promise.all([load(), style("forms")]);
-	const create = h("a", { class: "button primary", href: "/dashboard/templates/new" }, "New template");
+	const create = h(
+		"a",
+		{ class: "button primary", href: "/dashboard/templates/new", needs: "saveTemplate" },
+		"New template",
+	);
 	return fragment(
 		head("Templates", {
 			about: "Subject and text with placeholders like {{name}}, stored here and named when you send.",
@@ -37,7 +41,11 @@ export default async function templates(page) {
 			: empty(
 					"No template yet",
 					"With one, your program sends names and numbers instead of whole texts.",
-					h("p", null, h("a", { class: "button", href: "/dashboard/templates/new" }, "Write the first")),
+					h(
+						"p",
+						{ needs: "saveTemplate" },
+						h("a", { class: "button", href: "/dashboard/templates/new" }, "Write the first"),
+					),
 					code('"template": "welcome", "variables": {"name": "Ada"}', "the fields of a request"),
 				),
 	);

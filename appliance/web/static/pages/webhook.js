@@ -1,6 +1,6 @@
 // The webhook: its URL, its secret, a ping, and the posts.
 import { del, get, post, put } from "../api.js";
-import { fragment, h, path, query, toast } from "../dom.js";
+import { fragment, h, may, path, query, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { older } from "../lists.js";
 import { badge, button, empty, facts, head, section } from "../pieces.js";
@@ -19,7 +19,7 @@ const EVENTS = {
 };
 
 function settings(page, hook, secretPlace) {
-	return form({
+	const made = form({
 		fields: [
 			{
 				name: "url",
@@ -53,6 +53,11 @@ function settings(page, hook, secretPlace) {
 			return showSecret(page, secretPlace, secret);
 		},
 	});
+	if (!may("saveWebhook")) {
+		for (const each of made.elements) each.disabled = true;
+		made.append(h("p", { class: "quiet small" }, "An owner or a developer of the account changes this."));
+	}
+	return made;
 }
 
 function showSecret(page, place, secret) {
@@ -233,18 +238,24 @@ export default async function webhook(page) {
 			await posts.draw();
 		},
 		"primary",
+		{ needs: "pingWebhook" },
 	);
-	const rotate = button("New secret", async () => {
-		if (
-			!(await confirmed(
-				"Make a new secret?",
-				"The new one signs from then on; the old one is good no more. Your program needs the new one at once.",
-				"Make a new secret",
-			))
-		)
-			return;
-		showSecret(page, secretPlace, (await post("/v1/webhook/rotate-secret")).secret);
-	});
+	const rotate = button(
+		"New secret",
+		async () => {
+			if (
+				!(await confirmed(
+					"Make a new secret?",
+					"The new one signs from then on; the old one is good no more. Your program needs the new one at once.",
+					"Make a new secret",
+				))
+			)
+				return;
+			showSecret(page, secretPlace, (await post("/v1/webhook/rotate-secret")).secret);
+		},
+		"",
+		{ needs: "rotateWebhookSecret" },
+	);
 	const remove = button(
 		"Delete",
 		async () => {
@@ -260,6 +271,7 @@ export default async function webhook(page) {
 			await page.reload();
 		},
 		"danger",
+		{ needs: "deleteWebhook" },
 	);
 	return fragment(
 		head("Webhook", { about, actions: [remove, rotate, ping] }),
@@ -277,7 +289,7 @@ export default async function webhook(page) {
 				"div",
 				{ class: "titled" },
 				h("h2", null, "What was posted"),
-				button("Send failed posts again", () => replayFailed(page, posts.draw)),
+				button("Send failed posts again", () => replayFailed(page, posts.draw), "", { needs: "replayWebhookDelivery" }),
 			),
 			h("div", { class: "card filter" }, filter(page, wanted)),
 			posts.content,

@@ -1,0 +1,201 @@
+// One account as an administrator sees it: what it sends, its limits, its domains and people; and its messages.
+import { credits, suspension } from "../accounts.js";
+import { del, get, post } from "../api.js";
+import { fragment, h, path, style, toast } from "../dom.js";
+import { confirmed, dialog, form, shownOnce } from "../form.js";
+import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
+import { ago, bytes, number, percent, when } from "../time.js";
+import { changeRole } from "./people.js";
+
+const DAYS = 30;
+const DOMAINS = [{ title: "Domain" }, { title: "State", class: "side" }];
+const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
+
+const tile = (name, value, more) =>
+	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
+
+/** A rate with the server's judgement of it. */
+function rate(share, mark) {
+	if (share === null) return "no mail yet";
+	const text = share < 0.01 ? `${(share * 100).toFixed(2)} %` : percent(share);
+	if (mark === "good") return text;
+	return mark === "high" ? badge("deferred", `${text}, high`) : badge("bounced", `${text}, too high`);
+}
+
+function tiles(account, usage) {
+	const tried = usage.delivered + usage.bounced + usage.failed;
+	return h(
+		"dl",
+		{ class: "tiles" },
+		tile("Sent", number(usage.sent), `${number(usage.sent_today)} today (UTC)`),
+		tile("Delivered", number(usage.delivered), tried ? percent(usage.delivered / tried) : ""),
+		tile("Bounced", number(usage.bounced), rate(usage.bounce_rate, usage.bounce_mark)),
+		tile("Complaints", number(usage.complained), rate(usage.complaint_rate, usage.complaint_mark)),
+		tile("Waiting", number(usage.waiting)),
+		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
+	);
+}
+
+function changeCap(page, account) {
+	dialog(`Daily cap of ${account.name}`, (close) => [
+		h("p", { class: "quiet" }, "How many recipients it may send to in a day (UTC). What it has sent today counts."),
+		form({
+			fields: [
+				{
+					name: "recipients",
+					label: "Recipients a day",
+					type: "number",
+					value: account.daily_cap ?? "",
+					hint: "Empty: no cap.",
+					autofocus: true,
+				},
+			],
+			submit: "Save cap",
+			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			async send({ recipients }) {
+				await post(path("/v1/admin/accounts", account.id, "daily-cap"), {
+					recipients: recipients === "" ? null : Number(recipients),
+				});
+				close();
+				toast("Daily cap saved");
+				await page.reload();
+			},
+		}),
+	]);
+}
+
+async function resetPassword(user, place) {
+	const text = "You get a link by which the person sets another password: good for a day, and once. No mail is sent.";
+	if (!(await confirmed(`Reset the password of ${user.email}?`, text, "Create link", "Cancel", "primary"))) return;
+	const made = await post(path("/v1/admin/users", user.id, "password-reset"));
+	const box = shownOnce("Give this link to the person", "The password so far works until the link is used.", [
+		["For", made.email],
+		["Link", made.link],
+	]);
+	place.replaceChildren(box);
+	box.querySelector("h2").focus();
+}
+
+async function resetFactor(page, user) {
+	const text = "For a person who has lost the app and the recovery codes. A login then needs the password alone.";
+	if (!(await confirmed(`Reset the second factor of ${user.email}?`, text, "Reset second factor", "Cancel"))) return;
+	await del(path("/v1/admin/users", user.id, "totp"));
+	toast("The second factor is off.");
+	await page.reload();
+}
+
+function people(page, users, place) {
+	const row = (user) => [
+		[
+			h(
+				"p",
+				{ class: "row" },
+				h("bdi", { class: "break" }, user.email),
+				user.admin && badge("queued", "administrator"),
+			),
+			h(
+				"p",
+				{ class: "quiet small" },
+				`${user.role} · second factor ${user.totp ? "on" : "off"}`,
+				user.last_seen_at && [" · seen ", ago(user.last_seen_at)],
+			),
+		],
+		h(
+			"span",
+			{ class: "row" },
+			button("Change role", () => changeRole(page, user, path("/v1/admin/users", user.id, "role")), "tiny", {
+				"aria-label": `Change the role of ${user.email}`,
+			}),
+			button("Reset password", () => resetPassword(user, place), "tiny", {
+				"aria-label": `Reset the password of ${user.email}`,
+			}),
+			user.totp &&
+				button("Reset second factor", () => resetFactor(page, user), "tiny danger", {
+					"aria-label": `Reset the second factor of ${user.email}`,
+				}),
+		),
+	];
+	return table("People of the account", PEOPLE, users.map(row));
+}
+
+const standing = (domain) =>
+	domain.verified_at ? badge("verified") : domain.usable ? badge("allowed") : badge("pending");
+
+async function account(page, id) {
+	const address = path("/v1/admin/accounts", id);
+	const [shown, usage, { users }] = await Promise.all([
+		get(address, page.signal),
+		get(`${address}/usage?days=${DAYS}`, page.signal),
+		get(`${address}/users`, page.signal),
+		style("overview"),
+		style("lists"),
+	]);
+	const place = h("div");
+	return fragment(
+		head(shown.name, {
+			crumb: { href: "/dashboard/admin", title: "Admin" },
+			about: h("bdi", null, shown.email),
+			badge: shown.suspended ? badge("failed", "suspended") : badge("success", "active"),
+			actions: [
+				suspension(page, shown),
+				button("Change credits", () => credits(page, shown)),
+				h("a", { class: "button primary", href: path("/dashboard/admin/accounts", id, "messages") }, "View messages"),
+			],
+		}),
+		place,
+		section(`Last ${DAYS} days`, tiles(shown, usage)),
+		section(
+			"Account",
+			h(
+				"div",
+				{ class: "card" },
+				facts([
+					["Account id", h("code", { class: "break" }, shown.id), copyButton(shown.id, "account id")],
+					[
+						"Daily cap",
+						shown.daily_cap === null ? "none" : `${number(shown.daily_cap)} recipients a day (UTC)`,
+						" ",
+						button("Change cap", () => changeCap(page, shown), "tiny"),
+					],
+					["Storage", bytes(shown.stored_bytes)],
+					["Since", when(shown.created_at)],
+				]),
+			),
+		),
+		section(
+			"Domains",
+			usage.domains.length
+				? table(
+						"Domains of the account",
+						DOMAINS,
+						usage.domains.map((each) => [h("span", { class: "mono break" }, each.name), standing(each)]),
+					)
+				: h("p", { class: "quiet" }, "None yet."),
+		),
+		section("People", people(page, users, place)),
+	);
+}
+
+/** The messages of an account, or one of them, by the pages that show one's own. */
+async function messages(page, id, message) {
+	const found = await get(path("/v1/admin/accounts", id), page.signal);
+	const of = {
+		account: found,
+		api: path("/v1/admin/accounts", id, "emails"),
+		home: path("/dashboard/admin/accounts", id, "messages"),
+		head: () =>
+			fragment(
+				head("Messages", { crumb: { href: path("/dashboard/admin/accounts", id), title: found.name } }),
+				notice("deferred", "What you read here is written to the audit log of the account and of the installation."),
+			),
+	};
+	const module = await import(message ? "./message.js" : "./messages.js");
+	return module.default({ ...page, params: [message], of });
+}
+
+export default async function managed(page) {
+	const [kind, id, below, message, ...more] = page.params;
+	if (kind !== "accounts" || !id || (below !== undefined && below !== "messages") || more.length)
+		throw Object.assign(new Error("There is no such page."), { status: 404 });
+	return below ? messages(page, id, message) : account(page, id);
+}

@@ -1,0 +1,165 @@
+"""Administration in the browser: the page of an account, its people and messages; and what each role is offered."""
+
+import httpx
+
+from appliance.model.mail import Role
+from appliance.store.pools import EVERY
+from tests.e2e.contract.service import change
+from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.stage import Stage
+from tests.running_appliance import NO_TLS, PASSWORD, Provisioned
+
+SHOWN = """return [...document.querySelectorAll("main button, main a.button, main form")]
+    .filter((each) => each.checkVisibility()).map((each) => each.textContent)"""
+
+
+def text_of(browser: Browser, css: str) -> str:
+    """The text of an element."""
+    return str(browser.script("return document.querySelector(arguments[0])?.textContent ?? ''", css))
+
+
+def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
+    """Volume and rates with their marks, domains, cap, people; the cap and a role are changed, a password is reset."""
+    customer = stage.account()
+    stage.tried(stage.send(customer, "ada@good.test"), stage.send(customer, "gone@bad.test"))
+    operator = stage.account(role=Role.ADMIN)
+    browser.log_in(operator.email)
+    browser.go("Admin")
+    browser.one(f"//table//a[normalize-space()='{customer.name}']").click()
+    browser.see(customer.name, "h1")
+    browser.until(lambda: "too high" in text_of(browser, ".tiles"), "the mark of the bounce rate")
+    browser.see(customer.domain, "td")
+
+    browser.click("Change cap")
+    browser.fill("Recipients a day", "200")
+    browser.click("Save cap")
+    browser.see("200 recipients a day (UTC)")
+    browser.click("Change credits")
+    browser.fill("Amount", "500")
+    browser.click("Save")
+    browser.until(lambda: "1,000,499" in text_of(browser, ".tiles"), "the credits")
+
+    browser.click(f"Reset the password of {customer.email}")
+    browser.click("Create link")
+    browser.see("Give this link to the person")
+    link = text_of(browser, "[data-secret=Link]")
+    token = dict(each.split("=") for each in link.partition("#")[2].split("&"))["token"]
+    answer = httpx.post(
+        f"{stage.url}/v1/auth/invitation",
+        json={"token": token, "password": PASSWORD},
+        trust_env=False,
+        verify=NO_TLS,
+        timeout=30,
+    )
+    assert answer.is_success, answer.text
+    browser.click("I have saved it")
+
+    browser.click(f"Change the role of {customer.email}")
+    browser.script("document.querySelector('dialog select').value = 'viewer'")
+    browser.script("document.querySelector('dialog button[type=submit]').click()")
+    browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
+    browser.click("Cancel")
+
+    browser.click(f"Suspend {customer.name}")
+    browser.click("Suspend account")
+    browser.see("suspended", "span")
+    browser.click(f"Resume {customer.name}")
+    browser.see("active", "span")
+    assert browser.forbidden() == []
+
+
+def test_messages_of_another_account_are_read(stage: Stage, browser: Browser) -> None:
+    """From the account's page; nothing can be done to them, and the account's audit log tells who read what, once."""
+    customer = stage.account()
+    sent = stage.send(customer, "gone@bad.test", subject="Not yours")
+    stage.tried(sent)
+    operator = stage.account(role=Role.ADMIN)
+    browser.log_in(operator.email)
+    browser.open(f"/dashboard/admin/accounts/{customer.account_id}")
+    browser.click("View messages")
+    browser.see("written to the audit log")
+    browser.see("Not yours").click()
+    browser.see("Not yours", "h1")
+    browser.see("There is no mailbox with this address.")
+    assert browser.path() == f"/dashboard/admin/accounts/{customer.account_id}/messages/{sent}"
+    for offered in ("Send again", "Remove from suppressions", "Cancel"):
+        assert offered not in browser.text()
+    lines = stage.ask(customer, "GET", "/v1/audit?action=email")["audit"]
+    told = [(each["action"], each["object"], each["actor"]) for each in lines]
+    assert told == [
+        ("email.body_read", sent, operator.email),
+        ("email.read", sent, operator.email),
+        ("email.listed", customer.name, operator.email),
+    ]
+    assert browser.forbidden() == []
+
+
+def test_all_mail_is_paused_and_resumed(stage: Stage, browser: Browser) -> None:
+    """With a reason, which is shown; then it goes again."""
+    browser.log_in(stage.account(role=Role.ADMIN).email)
+    browser.go("Admin")
+    try:
+        browser.click("Pause all mail")
+        browser.fill("Reason", "the address is being moved")
+        browser.script("document.querySelector('dialog button[type=submit]').click()")
+        browser.see("All mail is paused: the address is being moved")
+        browser.click("Resume all mail")
+        browser.until(lambda: "All mail is paused" not in browser.text(), "mail that goes")
+    finally:
+        change(stage.world.running.data_dir, lambda store: store.pools.release(EVERY))
+    assert browser.forbidden() == []
+
+
+def person(stage: Stage, account: Provisioned, role: str) -> str:
+    """A new person of the account; the address."""
+    email = f"{role}-{account.name}@example.org"
+    link = stage.ask(account, "POST", "/v1/users", {"email": email, "role": role})["link"]
+    token = dict(each.split("=") for each in link.partition("#")[2].split("&"))["token"]
+    body = {"token": token, "password": PASSWORD}
+    answer = httpx.post(f"{stage.url}/v1/auth/invitation", json=body, trust_env=False, verify=NO_TLS, timeout=30)
+    assert answer.is_success, answer.text
+    return email
+
+
+# By page, what a viewer is not offered. An owner is.
+CHANGES = {
+    "": ["Send a test"],
+    "/messages": ["Send a test"],
+    "/messages/{message}": ["Send again", "Remove from suppressions"],
+    "/domains": ["Add domain"],
+    "/domains/{domain}": ["Check now", "Remove domain"],
+    "/templates": ["New template"],
+    "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
+    "/webhook": ["Delete", "New secret", "Send a ping", "Send failed posts again"],
+    "/suppressions": ["Suppress", "Import CSV", "Add links", "Release", "Select all shown"],
+    "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
+    "/people": ["Invite person", "Change role", "Remove"],
+}
+
+
+def test_what_a_role_may_not_do_is_not_offered(stage: Stage, browser: Browser) -> None:
+    """A viewer sees every page without what would be refused; a developer lacks what is about people."""
+    account = stage.account()
+    sent = stage.send(account, "gone@bad.test")
+    stage.tried(sent)
+    stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi", "text": "Hi"})
+    stage.ask(account, "PUT", "/v1/webhook", {"url": "https://8.8.8.8/hook", "enabled": False})
+    stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
+    offered: dict[str, dict[str, str]] = {}
+    people = {role: person(stage, account, role) for role in ("viewer", "developer")}
+    for role, email in {"owner": account.email, **people}.items():
+        browser.log_in(email)
+        for path in CHANGES:
+            browser.open("/dashboard" + path.format(message=sent, domain=account.domain))
+            browser.until(lambda: browser.script("return document.querySelector('main h1') !== null"), "the page")
+            offered.setdefault(role, {})[path] = "\n".join(browser.script(SHOWN))
+    for path, labels in CHANGES.items():
+        for label in labels:
+            assert label in offered["owner"][path], (path, label)
+            assert (label in offered["developer"][path]) is (path != "/people"), (path, label)
+            assert label not in offered["viewer"][path], (path, label)
+    browser.log_in(people["viewer"])
+    browser.open("/dashboard/templates/welcome")
+    browser.see("An owner or a developer of the account changes it.")
+    assert browser.script("return document.querySelector('main form button[type=submit]').disabled") is True
+    assert browser.forbidden() == []
