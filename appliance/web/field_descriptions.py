@@ -311,7 +311,18 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "tls": "What TLS reports say of its mail servers.",
     },
     "DrainAnswer": {"name": "The node's name.", "draining": "Always true: it hands over its mail and ends."},
-    "DomainObject": {"name": "The domain, in A-labels.", "status": _DOMAIN},
+    "DomainDnsObject": {
+        "checked_at": "When DNS was last asked.",
+        "spf": "What it showed of the SPF record.",
+        "dkim": "What it showed of the records of the DKIM keys that sign.",
+        "dmarc": "What it showed of the DMARC record.",
+        "return_path": "What it showed of the records of the return path; null where nothing takes mail there.",
+    },
+    "DomainObject": {
+        "name": "The domain, in A-labels.",
+        "status": _DOMAIN,
+        "dns": "What DNS showed of its records when it was last asked; null if it was not asked yet.",
+    },
     "DomainRequest": {
         "domain": "The domain to add. Letters beyond ASCII become A-labels.",
         "return_path": "A name below the domain that bounces come back to; `bounces.` and the domain if left out.",
