@@ -51,19 +51,8 @@ export function toast(text) {
 	setTimeout(() => line.remove(), 4000);
 }
 
-/** Put a text into the clipboard; without HTTPS browsers offer only the old way. */
-export async function copy(text) {
-	try {
-		await navigator.clipboard.writeText(text);
-	} catch {
-		const area = h("textarea", { value: text, "aria-hidden": "true" });
-		(document.querySelector("dialog[open]") ?? document.body).append(area);
-		area.select();
-		document.execCommand("copy");
-		area.remove();
-	}
-	toast("Copied");
-}
+/** Put a text into the clipboard. */
+export const copy = async (text) => (await import("./copy.js")).copy(text);
 
 const styles = new Map();
 
