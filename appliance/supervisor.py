@@ -20,7 +20,7 @@ from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
-from appliance.deliver.return_paths import ReturnPathWatch
+from appliance.deliver.domain_watch import DomainWatch
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Refused
 from appliance.feedback.return_path import ReturnPaths
@@ -204,7 +204,7 @@ async def _run_all(
         workers.start_soon(_index_mail, store)
         rotating = SigningKeys(store, outside, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
-        workers.start_soon(ReturnPathWatch(config, store, partial(DnsResolver, config.dns.resolvers)).run)
+        workers.start_soon(DomainWatch(config, store, outside, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
         metrics_urls = await workers.start(metrics.serve, config.metrics.bind, Readings(config.server.data_dir, store))
         challenges = await workers.start(acme.serve, config, outside, live, store, key)

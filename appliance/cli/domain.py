@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 RECORD_FIELDS = ("name", "type", "value", "purpose")
-DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "created_at": "ADDED (UTC)"}
-DOMAIN_FIELDS = (*DOMAIN_COLUMNS, "return_path", "return_path_at")
+DNS_FIELDS = ("checked_at", "spf", "dkim", "dmarc", "return_path")
+DNS_COLUMNS = {
+    "spf": "SPF",
+    "dkim": "DKIM",
+    "dmarc": "DMARC",
+    "return_path": "RETURN PATH",
+    "checked_at": "CHECKED (UTC)",
+}
+DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", **DNS_COLUMNS, "created_at": "ADDED (UTC)"}
+DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at")
 
 
 @click.group()
@@ -68,15 +76,24 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 @domain.command("list")
 @database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the domains of the account NAME.
+    """List the domains of the account NAME, with what DNS showed of their records when it was last asked.
+
+    The running server asks every ten minutes until all records are right, then once a day; `appliance domain verify`
+    asks now.
 
     \b
     Example:
       appliance domain list acme
     """
     found = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
-    rows = [record(each, *DOMAIN_FIELDS) for each in found]
+    rows = [_listed(each, as_json) for each in found]
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
+
+
+def _listed(found: "Domain", as_json: bool) -> dict[str, Any]:
+    dns = None if found.dns is None else record(found.dns, *DNS_FIELDS)
+    listed = record(found, *DOMAIN_FIELDS)
+    return {**listed, "dns": dns} if as_json else {**listed, **(dns or dict.fromkeys(DNS_FIELDS))}
 
 
 @domain.command()
@@ -151,9 +168,10 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
-    from appliance.deliver.return_paths import shown, use_if_shown
+    from appliance.deliver.return_paths import use_if_shown
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
+    from appliance.outside import Outside
 
     settings = database.load_settings()
 
@@ -164,12 +182,15 @@ def verify(name: str, domain: str, as_json: bool) -> None:
 
     async def switch(store: "Store") -> bool:
         account_id, wanted = (await store.accounts.named(name)).id, domain_name(domain)
-        await use_if_shown(store, account_id, await store.domains.find(account_id, wanted), checked)
+        found = await store.domains.find(account_id, wanted)
+        await store.domains.record_dns(account_id, found, check.summary(checked, Outside().now()))
+        await use_if_shown(store, account_id, found, checked)
+        if not any(each.record.pending for each in checked):
+            return False
         return await (await _signing_keys(store, settings)).switch(account_id, wanted, checked)
 
     checked = look()
-    to_switch = shown(checked) or any(each.record.pending for each in checked)
-    if to_switch and database.run(switch, settings=settings):
+    if database.run(switch, settings=settings):
         checked = look()
     right = not any(each.is_wrong for each in checked)
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
@@ -235,10 +256,8 @@ def records_of(
     async def work(store: "Store") -> "list[DnsRecord]":
         account_id = (await store.accounts.named(account)).id
         found = await _registered(store, account, account_id, wanted)
-        known, host = await keys(store, settings, account_id, wanted), records.sending_host(settings)
-        receiving = records.receiving_hosts(settings, await store.engine.hosts())
-        now, return_path = Outside().now(), found.return_path
-        return records.records(wanted, host, known, now, return_path=return_path, receiving=receiving)
+        known = await keys(store, settings, account_id, wanted)
+        return records.records_for(settings, found, known, Outside().now(), await store.engine.hosts())
 
     return database.run(work, settings=settings)
 

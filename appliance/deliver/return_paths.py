@@ -1,8 +1,8 @@
 """Decides which domains' mail leaves with a return path of its own: those whose DNS shows its MX and its SPF record.
 
-The running server looks at the domains without one in use every minute, and at those with one every hour; commands and
-requests that verify a domain start its use as well. It ends only after two looks, an hour apart, that both found a
-record missing or wrong: a lookup that failed says nothing. Of several nodes one looks.
+The running server (`domain_watch.py`) looks at the domains without one in use every minute, and at those with one every
+hour; commands and requests that verify a domain start its use as well. It ends only after two looks, an hour apart,
+that both found a record missing or wrong: a lookup that failed says nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.settings import Config
-from appliance.dns.check import CheckedRecord, RecordStatus, check
+from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, return_path_records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.errors import Refused
-from appliance.model.mail import Domain
+from appliance.model.mail import Domain, RecordStatus
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
-RETURN_PATH_CHORE = "return paths"
 RETURN_PATH_LOOK_EVERY = 60.0  # seconds between two rounds
 RETURN_PATH_IN_USE_EVERY = 3_600.0  # seconds between two looks at a domain whose return path is in use
 DOMAINS_PER_ROUND = 200  # of either kind; the next round continues
@@ -79,17 +78,10 @@ class ReturnPathWatch:
     )
     _doubtful: set[tuple[str, str]] = field(default_factory=set)  # in use, and not shown at the last look
 
-    async def run(self) -> None:
-        """Look until cancelled; not at all where the settings name no listener that could take what comes back."""
-        while self.config.inbound.bind:
-            try:
-                if await self.store.engine.has_chore(RETURN_PATH_CHORE):
-                    await self.round()
-            except Refused as refused:
-                log.warning("return paths wait for the storage", reason=refused.text)
-            await trio.sleep(RETURN_PATH_LOOK_EVERY)
-
     async def round(self) -> None:
+        """Look at some; at none where the settings name no listener that could take what comes back."""
+        if not self.config.inbound.bind:
+            return
         resolver, limiter = self.resolver(), trio.CapacityLimiter(LOOKS_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for sweep in self._sweeps:

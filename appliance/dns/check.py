@@ -6,7 +6,6 @@ Likewise those that it may have: the MX and SPF of its return path, and TLS repo
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from ipaddress import ip_address
 
 import trio
@@ -15,19 +14,15 @@ from appliance.dns import spf
 from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind, spf_term
 from appliance.dns.resolver import LookupFailed, Resolver, records_of
 from appliance.message.limits import RETURN_PATH_LENGTH
+from appliance.model.mail import DomainDns, RecordStatus
 from appliance.net.address_policy import Address
 
 DMARC_POLICIES = ("none", "quarantine", "reject")
 
+_WORST_FIRST = (RecordStatus.DIFFERS, RecordStatus.MISSING, RecordStatus.UNKNOWN, RecordStatus.OK)
+
 _DMARC = re.compile(r"v\s*=\s*DMARC1\s*(?:;|$)")
 _TLS_RPT = re.compile(r"v=TLSRPTv1\s*;")  # RFC 8460 3
-
-
-class RecordStatus(StrEnum):
-    OK = "ok"
-    MISSING = "missing"
-    DIFFERS = "differs"
-    UNKNOWN = "unknown"  # the lookup failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +64,24 @@ async def check(
         for record in wanted:
             nursery.start_soon(check_one, record)
     return [checked[record] for record in wanted]
+
+
+def summary(checked: Iterable[CheckedRecord], at: int) -> DomainDns:
+    """What a check of a domain's records found, by kind. Keys that do not sign yet, or no more, do not count."""
+    checked = list(checked)
+
+    def worst(*kinds: RecordKind, needed: bool = True) -> RecordStatus | None:
+        found = {
+            each.status
+            for each in checked
+            if each.record.kind in kinds and each.record.needed == needed and not each.record.pending
+        }
+        return next((status for status in _WORST_FIRST if status in found), None)
+
+    spf, dkim, dmarc = (
+        worst(kind) or RecordStatus.MISSING for kind in (RecordKind.SPF, RecordKind.DKIM, RecordKind.DMARC)
+    )
+    return DomainDns(at, spf, dkim, dmarc, worst(*RETURN_PATH_KINDS, needed=False))
 
 
 def read_tags(text: str) -> dict[str, str]:

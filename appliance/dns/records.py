@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.message.dkim_keys import record_name
-from appliance.model.mail import StoredDkimKey
+from appliance.model.mail import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
 RETIRED_KEY_KEPT = 7 * DAY  # longer than mail is queued: two days here, and five at a forwarder
@@ -51,6 +51,11 @@ class DnsRecord:
     pending: bool = False
     hosts: tuple[str, ...] = ()  # that an MX may lead to
 
+    @property
+    def proves(self) -> bool:
+        """Whether publishing it proves the domain: it holds a DKIM key of the account that is in use."""
+        return self.kind is RecordKind.DKIM and self.needed
+
 
 def receiving_hosts(config: Config, others: Iterable[str] = ()) -> tuple[str, ...]:
     """The hosts that take feedback: this one and other nodes, or none if the settings name no listener for it."""
@@ -61,6 +66,14 @@ def sending_host(config: Config) -> str:
     """The host whose address receivers see: the relay, where all mail goes through one."""
     relay = config.delivery.relay_host if config.delivery.mode is DeliveryMode.RELAY else ""
     return relay or config.server.hostname
+
+
+def records_for(
+    config: Config, domain: Domain, keys: Iterable[StoredDkimKey], now: int, others: Iterable[str]
+) -> list[DnsRecord]:
+    """What to publish for a domain of this installation, whose other nodes have these host names."""
+    receiving = receiving_hosts(config, others)
+    return records(domain.name, sending_host(config), keys, now, return_path=domain.return_path, receiving=receiving)
 
 
 def records(

@@ -9,7 +9,7 @@ import trio
 
 from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
-from appliance.dns.records import receiving_hosts, records, sending_host
+from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
 from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
@@ -146,13 +146,11 @@ class Examination:
             text = "has no signing keys yet: they are made with its first message"
             advice = "Make them now, and publish what is shown: appliance domain records."
             found.append(warning("dkim", domain, text, advice))
-        receiving = receiving_hosts(self.config, stored.nodes)
-        now, return_path = self.outside.now(), sender.return_path
-        wanted = records(domain, host, keys, now, return_path=return_path, receiving=receiving)
+        wanted = records_for(self.config, sender, keys, self.outside.now(), stored.nodes)
         async with self._lookups:
             checked = await dns_check.check(self.resolver, host, wanted, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
-        policy = domains.judge_policy(sender, standing, checked, receives=bool(receiving))
+        policy = domains.judge_policy(sender, standing, checked, receives=bool(self.config.inbound.bind))
         return found + domains.judge_records(domain, checked) + policy
 
     async def _mx(self, domain: str) -> list[Finding]:

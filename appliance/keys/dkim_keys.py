@@ -13,14 +13,14 @@ from math import inf
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.dns.check import CheckedRecord, RecordStatus, check
+from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import records
 from appliance.dns.resolver import Resolver
 from appliance.errors import Refused
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model.mail import StoredDkimKey
+from appliance.model.mail import RecordStatus, StoredDkimKey
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger

@@ -96,6 +96,22 @@ class FoundMail:
     searched_to: int | None
 
 
+class MailProblem(NamedTuple):
+    """A recipient that did not get its mail, or not yet."""
+
+    message_id: str
+    recipient_id: str
+    email: str
+    subject: str
+    source: str
+    outcome: str
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    bounce_class: str | None
+    happened_at: int
+    next_attempt_at: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
     """What the page of a message shows beside the message's own record."""

@@ -223,6 +223,30 @@ class Account:
     stored_bytes: int = 0  # of messages and templates
 
 
+class RecordStatus(StrEnum):
+    """What DNS shows of a record that is to be published."""
+
+    OK = "ok"
+    MISSING = "missing"
+    DIFFERS = "differs"
+    UNKNOWN = "unknown"  # the lookup failed
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDns:
+    """What DNS showed of a domain's records when it was last asked: of several records of a kind, the worst."""
+
+    checked_at: int
+    spf: RecordStatus
+    dkim: RecordStatus
+    dmarc: RecordStatus
+    return_path: RecordStatus | None = None  # None: nothing takes mail there
+
+    @property
+    def is_good(self) -> bool:
+        return {self.spf, self.dkim, self.dmarc, self.return_path} <= {RecordStatus.OK, None}
+
+
 @dataclass(frozen=True, slots=True)
 class Domain:
     """A registered From domain; `verified_at` is None when DNS has not proven it."""
@@ -233,6 +257,7 @@ class Domain:
     verified_at: int | None = None
     return_path: str = ""  # the name that what comes back of its mail is sent to
     return_path_at: int | None = None  # since when DNS shows its records, and mail leaves with it
+    dns: DomainDns | None = None  # None: not asked yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,37 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
+import msgspec
 import pybase64
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import ApiKey, Caller, CredentialKind, Domain, KeyPrincipal, Scope, SmtpCredential
+from appliance.model.mail import (
+    ApiKey,
+    Caller,
+    CredentialKind,
+    Domain,
+    DomainDns,
+    KeyPrincipal,
+    Scope,
+    SmtpCredential,
+)
 from appliance.outside import Outside
 from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
 # The fields of a Domain. Without a name of its own the return path is the one that this expression makes.
-SELECTED_DOMAIN = "name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at"
+SELECTED_DOMAIN = """name, usable, created_at, verified_at, coalesce(return_path, 'bounces.' || name), return_path_at,
+    dns"""
 _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALUES (:account_id, :name, :usable, :now)
     ON CONFLICT (account_id, name) DO UPDATE SET
         usable = CASE WHEN domains.removed_at IS NULL AND domains.usable = 1 THEN 1 ELSE excluded.usable END,
         created_at = CASE WHEN domains.removed_at IS NULL THEN domains.created_at ELSE excluded.created_at END,
         verified_at = CASE WHEN domains.removed_at IS NULL THEN domains.verified_at END,
+        dns_check_at = CASE WHEN domains.removed_at IS NULL THEN domains.dns_check_at ELSE 0 END,
         removed_at = NULL"""
-_SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL
+_SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL, dns_check_at = 0
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
@@ -110,9 +121,21 @@ def add_domain(
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
 
 
-def domain_of(name: str, usable: int, *rest: Any) -> Domain:
+_dns = msgspec.json.Decoder(DomainDns)
+
+
+def domain_of(
+    name: str,
+    usable: int,
+    created_at: int,
+    verified_at: int | None,
+    return_path: str,
+    return_path_at: int | None,
+    dns: str | None,
+) -> Domain:
     """The domain of a row of SELECTED_DOMAIN."""
-    return Domain(name, bool(usable), *rest)
+    shown = None if dns is None else _dns.decode(dns)
+    return Domain(name, bool(usable), created_at, verified_at, return_path, return_path_at, shown)
 
 
 def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:

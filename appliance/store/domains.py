@@ -1,4 +1,5 @@
-"""The domains that customers add themselves, pending until DNS has proven them; their return paths and signing keys.
+"""The domains that customers add themselves, pending until DNS has proven them; what DNS shows of their records, when
+it is to be asked again, their return paths and signing keys.
 
 Private keys are stored sealed; at most one key of each kind signs for a domain, retired ones stay published. The
 keys of a rotation are pending until they are activated, which retires the others in the same transaction.
@@ -8,12 +9,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from appliance.errors import Code, Refused
-from appliance.model.mail import Domain, StoredDkimKey
+from appliance.model.mail import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run
+from appliance.times import DAY, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
+DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = 10 * MINUTE, DAY  # about each domain; the latter once all its records are right
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
@@ -22,8 +27,16 @@ _PAGE = f"""SELECT {SELECTED_DOMAIN} FROM domains
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
 _VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
-_REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL
+_REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL, dns = NULL
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+
+# ---- what DNS shows
+
+_DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
+    ORDER BY dns_check_at, account_id, name LIMIT :most"""  # noqa: S608
+_CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
+        AND coalesce(return_path, 'bounces.' || name) = :return_path"""
 
 # ---- return paths
 
@@ -79,6 +92,19 @@ class Domains(StorePart):
         """Let nothing more be sent from a domain. Its keys stay, to sign what is on its way."""
         row = {"account_id": account_id, "name": name, "now": self.outside.now()}
         _known(await self.engine.change(_REMOVE, row))
+
+    # ---- what DNS shows
+
+    async def due(self, most: int) -> list[tuple[str, Domain]]:
+        """Domains whose DNS is to be asked, with their accounts; those that have waited longest first."""
+        return await self.engine.all(_owned, _DUE, {"now": self.outside.now(), "most": most})
+
+    async def record_dns(self, account_id: str, domain: Domain, found: DomainDns) -> None:
+        """Keep what DNS showed of a domain as it was read, and when to ask again."""
+        wait = GOOD_DNS_ASKED_EVERY if found.is_good else DNS_ASKED_EVERY
+        text, due = msgspec.json.encode(found).decode(), found.checked_at + wait
+        row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
+        await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))
 
     # ---- return paths
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
-from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MessageFacts
+from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
@@ -34,6 +34,7 @@ from appliance.store.search_index import (
     source_term,
     status_term,
 )
+from appliance.times import DAY
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds
 SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -41,6 +42,7 @@ SHOWN_RECIPIENTS = 3  # of each message in a list
 CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
 CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
 FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 512  # of the index in which words are looked up at once; more each time
+PROBLEMS_SINCE = 30 * DAY
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
@@ -67,6 +69,16 @@ _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version
         EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
+
+PROBLEM_OUTCOMES = (RecipientOutcome.BOUNCED, RecipientOutcome.FAILED, RecipientOutcome.DEFERRED)
+_PROBLEMS = f"""SELECT r.message_id, r.id, r.address, m.subject, m.source, {OUTCOME}, r.last_smtp_code,
+        r.last_smtp_response, r.bounce_class, coalesce(r.bounced_at, r.failed_at,
+            (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), m.created_at) AS happened,
+        r.next_attempt_at
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
+    CROSS JOIN recipients r ON r.message_id = m.id
+    WHERE {OUTCOME} IN ({", ".join(f"'{each}'" for each in PROBLEM_OUTCOMES)})
+    ORDER BY happened DESC, r.id DESC LIMIT :most"""  # noqa: S608
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -157,6 +169,16 @@ class MailLog(StorePart):
             if page.next is not None:
                 reached[account_id] = page.next
         return FoundMail(tuple(found), None)
+
+    async def problems(self, account_id: str, most: int) -> list[MailProblem]:
+        """The newest recipients of messages of the last time that bounced, failed or are deferred."""
+        since, ids = self.outside.now() - PROBLEMS_SINCE, set[str]()
+        for outcome in PROBLEM_OUTCOMES:
+            page = await self.page(account_id, MailFilter(outcome=outcome, since=since), None, most)
+            ids.update(each.id for each in page.messages)
+        wanted = {"account_id": account_id, "ids": msgspec.json.encode(sorted(ids)).decode(), "most": most}
+        found = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, wanted), account_id)
+        return [MailProblem(*row) for row in found]
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""

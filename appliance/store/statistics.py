@@ -157,9 +157,13 @@ class Statistics(StorePart):
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(work, large=True)
 
-    async def of(self, account_id: str, since: int) -> AccountStatistics:
-        """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool."""
-        return await self.engine.scan(lambda tx: _read(tx, account_id, since, self.outside.now()), account_id)
+    async def of(self, account_id: str, since: int, compared: int | None = None) -> AccountStatistics:
+        """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool.
+
+        By hour also what lies before, from `compared` on.
+        """
+        earlier = since if compared is None else compared
+        return await self.engine.scan(lambda tx: _read(tx, account_id, since, earlier, self.outside.now()), account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
         """What became of an account's recipients since the day of that time, up to this moment."""
@@ -186,15 +190,16 @@ def _counted(tx: Tx, kind: str) -> str:
     return one(tx, str, _COUNTED, {"kind": kind}) or ""
 
 
-def _read(tx: Tx, account_id: str, since: int, now: int) -> AccountStatistics:
+def _read(tx: Tx, account_id: str, since: int, earlier: int, now: int) -> AccountStatistics:
     bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
-    counted = rows(tx, _COUNTS, bindings)
+    counted = rows(tx, _COUNTS, bindings | {"since": earlier // HOUR})
     by_hour = Counter({(hour, _outcome(kind, bucket)): count for hour, kind, bucket, count in counted})
     by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     for counting in _COUNTINGS:
         for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
-            if hour >= since // HOUR:
+            if hour >= earlier // HOUR:
                 by_hour[hour, _outcome(kind, bucket)] += count
+            if hour >= since // HOUR:
                 by_bucket[kind, bucket] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)

@@ -253,6 +253,20 @@ def test_verify_is_content_when_all_is_published(acme: Shell, dns: Dns) -> None:
     assert [line.split()[:2] for line in text.splitlines()] == [["ok", record["name"]] for record in wanted]
 
 
+def test_the_list_shows_what_dns_showed(acme: Shell, dns: Dns) -> None:
+    """Nothing before it was asked; then each kind of record, with the time; the JSON is as documented."""
+    assert acme.json("domain", "list", "acme")["domains"][0]["dns"] is None
+    assert acme.text("domain", "list", "acme").splitlines()[1].split()[1:6] == ["yes", "-", "-", "-", "-"]
+    publish(dns, records(acme)[:3])
+    verify(acme, 1)
+    shown = acme.json("domain", "list", "acme")
+    assert fields(shown) == fields(documented("domain list"))
+    found = shown["domains"][0]["dns"]
+    assert [found[kind] for kind in ("spf", "dkim", "dmarc", "return_path")] == ["ok", "ok", "missing", None]
+    line = acme.text("domain", "list", "acme").splitlines()[1].split()
+    assert line[:6] == ["acme.example", "yes", "ok", "ok", "missing", "-"]
+
+
 def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> None:
     """Exit code 1, with what DNS shows and what it should show; control characters do not reach the terminal."""
     wanted = records(acme)

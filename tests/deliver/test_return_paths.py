@@ -8,6 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
+from appliance.deliver.domain_watch import DomainWatch
 from appliance.deliver.return_paths import (
     DOMAINS_PER_ROUND,
     RETURN_PATH_IN_USE_EVERY,
@@ -37,10 +38,15 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-def watch(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> ReturnPathWatch:
+def watch_domains(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> DomainWatch:
     """A watch of a server with or without a listener for feedback."""
     config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
-    return ReturnPathWatch(config, store, lambda: dns)
+    return DomainWatch(config, store, Outside(), lambda: dns)
+
+
+def watch(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> ReturnPathWatch:
+    """The part of it that looks at return paths."""
+    return watch_domains(store, dns, inbound).return_paths
 
 
 async def domain(store: Store) -> str:
@@ -79,7 +85,7 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
         return await store.domains.return_path(account, DOMAIN) is not None
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch(store, dns).run)
+        nursery.start_soon(watch_domains(store, dns).run)
         await trio.sleep(RETURN_PATH_LOOK_EVERY / 2)
         assert await in_use()
         dns.zone[NAME] = {"MX": Trouble.SERVFAIL}
@@ -104,7 +110,7 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
 async def test_without_a_listener_nothing_is_looked_up(store: Store) -> None:
     """Nothing could take what comes back, so no mail leaves with a return path."""
     account, dns = await domain(store), ZoneResolver({**SERVER, NAME: {**MX, **SPF}})
-    await watch(store, dns, "[]").run()
+    await watch(store, dns, "[]").round()
     assert (await store.domains.return_path(account, DOMAIN), dns.asked) == (None, {})
 
 

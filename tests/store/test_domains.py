@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account
+from appliance.model.mail import Account, DomainDns, RecordStatus
 from appliance.store import Store
+from appliance.times import DAY, MINUTE, SECOND
+from tests.store.samples import Clock
 
 
 async def usable(store: Store, account: Account) -> frozenset[str]:
@@ -67,6 +69,57 @@ async def test_another_accounts_domain_is_not_found(store: Store, account: Accou
         with pytest.raises(Refused):
             await verb("acc_other", "a.example")
     assert (await store.domains.find(account.id, "a.example")).verified_at is None
+
+
+# ---- what DNS shows
+
+OK, MISSING = RecordStatus.OK, RecordStatus.MISSING
+
+
+async def test_what_dns_showed_is_kept_and_asked_for_again(store: Store, account: Account, clock: Clock) -> None:
+    """New domains are due at once, wrong ones in ten minutes, right ones in a day; the longest waiting come first."""
+    for name in ("a.example", "b.example", "c.example"):
+        await store.domains.register(account.id, name)
+
+    async def due() -> list[str]:
+        found = await store.domains.due(2)
+        assert {owner for owner, _ in found} <= {account.id}
+        return [domain.name for _, domain in found]
+
+    assert await due() == ["a.example", "b.example"]
+    for name, dkim in (("a.example", OK), ("b.example", MISSING), ("c.example", MISSING)):
+        read = await store.domains.find(account.id, name)
+        assert read.dns is None
+        shown = DomainDns(clock.now, OK, dkim, OK, None if dkim is MISSING else OK)
+        await store.domains.record_dns(account.id, read, shown)
+        assert (await store.domains.find(account.id, name)).dns == shown
+        assert shown in [each.dns for each in await store.domains.page(account.id, "", 9)]
+        assert shown in [each.dns for each in await store.access.domains(account.id)]
+        clock.now += SECOND
+    assert await due() == []
+    clock.now += 10 * MINUTE
+    assert await due() == ["b.example", "c.example"]
+    await store.domains.remove(account.id, "b.example")
+    clock.now += DAY
+    assert await due() == ["c.example", "a.example"]
+
+
+async def test_what_dns_showed_of_a_removed_domain_is_forgotten(store: Store, account: Account, clock: Clock) -> None:
+    """Also what is told of it a moment later; added again it is due at once. So is one with another return path."""
+    read = await store.domains.register(account.id, "a.example")
+    shown = DomainDns(clock.now, OK, OK, OK)
+    await store.domains.record_dns(account.id, read, shown)
+    await store.domains.remove(account.id, "a.example")
+    await store.domains.record_dns(account.id, read, shown)
+    again = await store.domains.register(account.id, "a.example")
+    assert again.dns is None
+    assert len(await store.domains.due(9)) == 1
+    await store.domains.record_dns(account.id, again, shown)
+    await store.access.add_domain(account.id, "a.example", usable=True)
+    assert await store.domains.due(9) == []
+    await store.access.add_domain(account.id, "a.example", usable=True, return_path="rp.a.example")
+    await store.domains.record_dns(account.id, again, shown)  # of the name before
+    assert len(await store.domains.due(9)) == 1
 
 
 # ---- return paths

@@ -8,10 +8,10 @@ import pytest
 from msgspec import structs
 
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import Account, MessageStatus, RecipientStatus
+from appliance.model.mail import Account, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import identifier_time
 from appliance.store import Store
-from tests.store.samples import HASH, Clock, Messages, record
+from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
 
 
 def small_blocks(store: Store) -> Store:
@@ -144,3 +144,59 @@ async def test_a_search_for_the_newest_ends_with_its_time(
         assert found.searched_to <= identifier_time(others[0]) or until is None
         until = found.searched_to
     assert [each.id for _, each in found.messages] == needle
+
+
+# ---- problems
+
+BOUNCED, FAILED, DEFERRED, DELIVERED = (
+    RecipientStatus.BOUNCED,
+    RecipientStatus.FAILED,
+    RecipientStatus.DEFERRED,
+    RecipientStatus.DELIVERED,
+)
+
+
+async def test_the_newest_problems_are_told_with_their_reason(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Recipients that bounced, failed or are deferred, by when they did so, with the reply; no others, and so many."""
+    made = []
+    for status in (BOUNCED, DELIVERED, DEFERRED, FAILED):
+        made.append(messages.new(f"{status.value}@example.net", "fine@example.net"))
+        await store.messages.accept(made[-1])
+        await record(store, clock, [status, DELIVERED])
+        clock.now += SECOND
+    found = await store.mail_log.problems(account.id, 9)
+    assert [(each.outcome, each.email, each.message_id) for each in found] == [
+        ("failed", "failed@example.net", made[3].id),
+        ("deferred", "deferred@example.net", made[2].id),
+        ("bounced", "bounced@example.net", made[0].id),
+    ]
+    bounced = found[-1]
+    assert (bounced.last_smtp_code, bounced.last_smtp_response) == (550, "550 5.1.1 User unknown")
+    assert (bounced.subject, bounced.source, bounced.next_attempt_at) == ("A subject", "api", None)
+    assert bounced.recipient_id == made[0].recipients[0].id
+    assert found[1].next_attempt_at is not None
+    times = [each.happened_at for each in found]
+    assert times == sorted(times, reverse=True)
+    assert made[0].created_at < times[-1] < times[0] < clock.now
+    assert await store.mail_log.problems(account.id, 1) == found[:1]
+    assert await store.mail_log.problems("acc_other", 9) == []
+
+
+async def test_what_was_not_tried_or_is_old_is_no_problem(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Suppressed and cancelled recipients are not among them, nor mail of more than 30 days ago."""
+    await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
+    due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)
+    notes = ((BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by its owner"))
+    await store.queue.record(
+        [Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)]
+    )
+    assert await store.mail_log.problems(account.id, 9) == []
+    await store.messages.accept(messages.new("b@example.net"))
+    await record(store, clock, [BOUNCED])
+    assert len(await store.mail_log.problems(account.id, 9)) == 1
+    clock.now += 31 * DAY
+    assert await store.mail_log.problems(account.id, 9) == []

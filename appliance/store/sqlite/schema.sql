@@ -83,9 +83,12 @@ CREATE TABLE domains (
     removed_at INTEGER,                         -- the row stays, for the keys that sign what is still queued
     return_path TEXT,                           -- NULL: bounces.NAME
     return_path_at INTEGER,                     -- since when DNS shows its records; NULL: not in use
+    dns TEXT,                                   -- what DNS showed when it was last asked: JSON, see model/mail.py
+    dns_check_at INTEGER NOT NULL DEFAULT 0,    -- when to ask again
     PRIMARY KEY (account_id, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX domains_return_path ON domains (coalesce(return_path, 'bounces.' || name));
+CREATE INDEX domains_dns ON domains (dns_check_at) WHERE removed_at IS NULL;
 
 CREATE TABLE smtp_credentials (
     username TEXT PRIMARY KEY,

@@ -4,6 +4,7 @@ A domain that a customer adds may be used once DNS shows one of the DKIM records
 domain can publish that key, and no other account has it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
@@ -14,14 +15,15 @@ import trio
 from msgspec import Meta
 from quart import request
 
+from appliance.deliver.domain_watch import is_proven
 from appliance.deliver.return_paths import use_if_shown
 from appliance.dns import records as dns_records
-from appliance.dns.check import CheckedRecord, RecordStatus, check
-from appliance.dns.records import DnsRecord, RecordKind
+from appliance.dns.check import CheckedRecord, check, summary
+from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name, return_path
-from appliance.model.mail import Domain, User
+from appliance.model.mail import Domain, DomainDns, RecordStatus, User
 from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
@@ -47,6 +49,16 @@ class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     return_path: Annotated[str, Meta(min_length=1, max_length=253, examples=["bounces.example.com"])] | None = None
 
 
+class DomainDnsObject(msgspec.Struct):
+    """What DNS showed of a domain's records when it was last asked: of several records of a kind, the worst."""
+
+    checked_at: Time
+    spf: RecordStatus
+    dkim: RecordStatus
+    dmarc: RecordStatus
+    return_path: RecordStatus | None
+
+
 class DomainObject(msgspec.Struct):
     """One domain in a list."""
 
@@ -56,6 +68,7 @@ class DomainObject(msgspec.Struct):
     verified_at: Time | None
     return_path: str
     return_path_at: Time | None
+    dns: DomainDnsObject | None
 
 
 class RecordObject(msgspec.Struct):
@@ -102,14 +115,15 @@ class DomainLookups:
         async with self._making:  # two requests at once must not make keys twice
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.outside.now()
-        return dns_records.records(
-            domain.name,
-            dns_records.sending_host(config),
-            keys,
-            now,
-            return_path=domain.return_path,
-            receiving=dns_records.receiving_hosts(config, self.services.store.engine.others().names),
-        )
+        return dns_records.records_for(config, domain, keys, now, self.services.store.engine.others().names)
+
+    async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
+        """What DNS shows now, which is kept."""
+        checked = await self.check(account_id, await self.records(account_id, domain))
+        found = summary(checked, self.services.outside.now())
+        with suppress(Refused):  # the answer does not depend on it
+            await self.services.store.domains.record_dns(account_id, domain, found)
+        return checked
 
     async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
@@ -134,7 +148,7 @@ class DomainRoutes(Routes):
         limit = page_limit()
         found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
-        shown = [object_from(DomainObject, each, status=_status(each)) for each in found[:limit]]
+        shown = [object_from(DomainObject, each, status=_status(each), dns=_dns(each.dns)) for each in found[:limit]]
         return DomainsAnswer(shown, following, request_id())
 
     @for_customers(
@@ -160,8 +174,8 @@ class DomainRoutes(Routes):
     async def get_domain(self, user: User, name: str) -> DomainAnswer:
         """Read a domain with the DNS records to publish, and what DNS shows now."""
         found = await self.store.domains.find(user.account_id, _spelled(name))
-        wanted = await self.lookups.records(user.account_id, found)
-        return _answer(found, await self.lookups.check(user.account_id, wanted))
+        checked = await self.lookups.look(user.account_id, found)
+        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
@@ -176,15 +190,15 @@ class DomainRoutes(Routes):
         If both records of its return path are published, mail leaves with it from now on.
         """
         found = await self.store.domains.find(user.account_id, _spelled(name))
-        checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
+        checked = await self.lookups.look(user.account_id, found)
         if await self.services.signing_keys.switch(user.account_id, found.name, checked):
-            checked = await self.lookups.check(user.account_id, await self.lookups.records(user.account_id, found))
-        if any(_proves(each.record) and each.status is RecordStatus.OK for each in checked):
+            checked = await self.lookups.look(user.account_id, found)
+        if is_proven(checked):
             found = await self.store.domains.prove(user.account_id, found.name)
             self.services.auth.forget()
-        if found.usable and await use_if_shown(self.store, user.account_id, found, checked):
-            found = await self.store.domains.find(user.account_id, found.name)
-        return _answer(found, checked)
+        if found.usable:
+            await use_if_shown(self.store, user.account_id, found, checked)
+        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
 
     @for_customers(
         "DELETE /v1/domains/{domain}",
@@ -208,11 +222,6 @@ def _spelled(name: str) -> str:
         raise Refused(Code.NOT_FOUND, "There is no such domain in this account.") from refused
 
 
-def _proves(record: DnsRecord) -> bool:
-    """Whether publishing this record proves the domain: it holds a DKIM key of the account that is in use."""
-    return record.kind is RecordKind.DKIM and record.needed
-
-
 def _status(domain: Domain) -> DomainStatus:
     proven = DomainStatus.ALLOWED if domain.verified_at is None else DomainStatus.VERIFIED
     return proven if domain.usable else DomainStatus.PENDING
@@ -221,6 +230,11 @@ def _status(domain: Domain) -> DomainStatus:
 def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
     records = []
     for each in checked:
-        seen = {"proves": _proves(each.record), "status": each.status, "found": list(each.found), "note": each.note}
+        seen = {"status": each.status, "found": list(each.found), "note": each.note}
         records.append(object_from(RecordObject, each.record, **seen))
-    return object_from(DomainAnswer, domain, status=_status(domain), records=records, request_id=request_id())
+    given = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
+    return object_from(DomainAnswer, domain, **given, request_id=request_id())
+
+
+def _dns(shown: DomainDns | None) -> DomainDnsObject | None:
+    return None if shown is None else object_from(DomainDnsObject, shown)

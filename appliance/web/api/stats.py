@@ -1,14 +1,16 @@
-"""Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats."""
+"""Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats; the newest recipients
+that did not get their mail: /v1/problems.
+"""
 
 from collections.abc import Mapping
 
 import msgspec
 
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import BounceClass, User
+from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import Time, object_from
 from appliance.web.app import Routes, request_id, whole_number
 from appliance.web.operations import Json, for_customers, parameter
 
@@ -16,6 +18,7 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
+DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
 KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
@@ -46,6 +49,19 @@ class TotalsObject(msgspec.Struct):
     p95_ms: int | None
 
 
+class PreviousObject(msgspec.Struct):
+    """The period of the same length just before, to the same time of its last day."""
+
+    start: Time
+    sent: int
+    delivered: int
+    bounced: int
+    failed: int
+    suppressed: int
+    cancelled: int
+    bounce_rate: float | None
+
+
 class ClassCountsObject(msgspec.Struct):
     """Recipients that were refused for one kind of reason: bounced, and failed when all attempts were used up."""
 
@@ -68,12 +84,42 @@ class StatsAnswer(msgspec.Struct):
     days: list[CountsObject]
     hours: list[CountsObject]
     totals: TotalsObject
+    previous: PreviousObject
     bounce_classes: list[ClassCountsObject]
     queue: list[WaitingObject]
     sandbox: int
     request_id: str
 
 
+class ProblemObject(msgspec.Struct):
+    """A recipient that did not get its mail, or not yet: what its server said last, and when."""
+
+    message_id: str
+    recipient_id: str
+    email: str
+    subject: str
+    source: Source
+    outcome: RecipientOutcome
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    bounce_class: BounceClass | None
+    happened_at: Time
+    next_attempt_at: Time | None
+
+
+class ProblemsAnswer(msgspec.Struct):
+    """The newest problems first."""
+
+    problems: list[ProblemObject]
+    request_id: str
+
+
+_PROBLEMS: Json = parameter(
+    "limit",
+    "query",
+    "How many.",
+    {"type": "integer", "minimum": 1, "maximum": MAX_PROBLEMS, "default": DEFAULT_PROBLEMS},
+)
 _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
 
 
@@ -87,8 +133,15 @@ class StatsRoutes(Routes):
         """Read how many recipients were sent to by hour and day, what became of them, and what waits."""
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
-        numbers = await self.store.statistics.of(user.account_id, first * HOUR)
+        numbers = await self.store.statistics.of(user.account_id, first * HOUR, (first - days * DAY_HOURS) * HOUR)
         return stats(numbers, first, now, days, request_id())
+
+    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
+    async def list_problems(self, user: User) -> ProblemsAnswer:
+        """List the newest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
+        most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
+        found = await self.store.mail_log.problems(user.account_id, most)
+        return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
 
 
 def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
@@ -100,15 +153,19 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
     def counts(start: int, hours: int) -> CountsObject:
         return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
 
+    def rate(delivered: int, bounced: int, failed: int) -> float | None:
+        tried = delivered + bounced + failed
+        return round(bounced / tried, 4) if tried else None
+
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
-    sent, delivered, bounced, failed, suppressed, cancelled = sums(first, now + 1 - first)
-    tried = delivered + bounced + failed
-    rate = round(bounced / tried, 4) if tried else None
+    totals, earlier = sums(first, now + 1 - first), first - days * DAY_HOURS
+    previous = sums(earlier, now + 1 - first)
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
         [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
         [counts(hour, 1) for hour in range(hourly, now + 1)],
-        TotalsObject(sent, delivered, bounced, failed, suppressed, cancelled, rate, median, p95),
+        TotalsObject(*totals, rate(*totals[1:4]), median, p95),
+        PreviousObject(rfc3339(earlier * HOUR), *previous, rate(*previous[1:4])),
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,

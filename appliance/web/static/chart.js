@@ -1,9 +1,10 @@
-// A bar chart by hour or day, stacked by kind, its numbers on hover, on focus and in a table.
+// A bar chart by hour or day, stacked by kind, its numbers in a tooltip and in a table.
 import { h, s } from "./dom.js";
 import { number } from "./time.js";
 
 const WIDTH = 1000;
 const HEIGHT = 180;
+const EVENTS = ["mousemove", "mouseleave", "click", "blur", "keydown"];
 
 /** A round number at or above the highest bar, so that the scale can be read. */
 export function ceiling(highest) {
@@ -11,6 +12,21 @@ export function ceiling(highest) {
 	return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10]
 		.map((each) => each * power)
 		.find((each) => each >= Math.max(highest, 4) && each % 2 === 0);
+}
+
+/** The marks of the scale, [percent, text]: of hours where a day begins, of days (UTC) as many as can be read. */
+export function marks(buckets) {
+	const count = buckets.length;
+	const times = buckets.map((each) => new Date(each.start));
+	const hourly = times[1] - times[0] < 8e7;
+	const text = hourly ? { weekday: "short" } : { month: "short", timeZone: "UTC" };
+	const has = (at) =>
+		hourly ? !times[at].getHours() && at < count * 0.92 : (count - 1 - at) % Math.ceil(count / 8) === 0;
+	const found = times.map((time, at) => [
+		((at + (hourly ? 0 : 0.5)) / count) * 100,
+		time.toLocaleDateString("en-GB", { day: "numeric", ...text }),
+	]);
+	return { hourly, marks: found.filter((_, at) => has(at)) };
 }
 
 /**
@@ -23,10 +39,11 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 	const top = ceiling(Math.max(...buckets.map((each) => Math.max(sum(each), behind ? each[behind[0]] : 0))));
 	const wide = WIDTH / buckets.length;
 	const gap = Math.min(8, wide * 0.35);
-	const words = (name, told) =>
-		`${name}: ${kinds.map(([field, kind]) => `${number(told(field))} ${kind.toLowerCase()}`).join(", ")}`;
-	const all = words("In all", (field) => buckets.reduce((total, each) => total + each[field], 0));
-	const readout = h("p", { class: "readout small quiet", "aria-live": "polite" }, all);
+	const scale = marks(buckets);
+	const line = (x1, x2, y1, y2) => s("line", { class: "grid", x1, x2, y1, y2 });
+	const all = kinds.map(
+		([field, name]) => `${number(buckets.reduce((total, each) => total + each[field], 0))} ${name.toLowerCase()}`,
+	);
 
 	function bar(each, at) {
 		let low = 0;
@@ -44,15 +61,13 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			}),
 		];
 	}
-	const marker = s("rect", { class: "marker", y: 0, width: wide, height: HEIGHT, visibility: "hidden" });
-	let chosen = -1;
-	function choose(at) {
-		chosen = Math.max(-1, Math.min(buckets.length - 1, at));
-		const each = buckets[chosen];
-		marker.setAttribute("visibility", each ? "visible" : "hidden");
-		marker.setAttribute("x", Math.max(0, chosen) * wide);
-		readout.textContent = each ? words(label(each.start), (field) => each[field]) : all;
-	}
+	// What tells each bar is loaded when the chart is first pointed at or gets a key; no event is lost meanwhile.
+	let teller;
+	const tell = (event) => {
+		if (/^Arrow[LR]/.test(event.key)) event.preventDefault();
+		teller ??= import("./chart-tip.js").then((tip) => tip.teller(drawing, buckets, kinds, label, link, go));
+		teller.then((told) => told(event));
+	};
 	const drawing = s(
 		"svg",
 		{
@@ -60,34 +75,15 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			preserveAspectRatio: "none",
 			role: "img",
 			tabindex: "0",
-			"aria-label": `${title}. ${all}. Left and right tell each bar${link ? ", Enter lists its messages" : ""}.`,
+			"aria-label": `${title}. In all: ${all.join(", ")}. Left and right tell each bar${link ? ", Enter lists its messages" : ""}.`,
 			cursor: link && "pointer",
-			onmousemove: (event) => {
-				const box = drawing.getBoundingClientRect();
-				choose(Math.floor(((event.clientX - box.left) / box.width) * buckets.length));
-			},
-			onclick: (event) =>
-				link && buckets[chosen] && go(link(event.target.dataset.kind ?? kinds[0][0], buckets[chosen])),
-			onmouseleave: () => choose(-1),
-			onblur: () => choose(-1),
-			onkeydown: (event) => {
-				if (event.key === "Enter") drawing.dispatchEvent(new Event("click"));
-				if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
-				event.preventDefault();
-				choose(chosen < 0 ? buckets.length - 1 : chosen + (event.key === "ArrowRight" ? 1 : -1));
-			},
+			...Object.fromEntries(EVENTS.map((each) => [`on${each}`, tell])),
 		},
-		[HEIGHT / 2, 0].map((y) => s("line", { class: "grid", x1: 0, x2: WIDTH, y1: y + 0.5, y2: y + 0.5 })),
-		marker,
+		[HEIGHT / 2, 0].map((y) => line(0, WIDTH, y + 0.5, y + 0.5)),
+		scale.hourly && scale.marks.map(([x]) => line(x * 10, x * 10, 0, HEIGHT)),
 		buckets.map(bar),
 	);
-	const line = (name, texts) =>
-		h(
-			"div",
-			{ class: name, "aria-hidden": "true" },
-			texts.map((text) => h("span", null, text)),
-		);
-	const ends = [buckets[0], buckets[Math.floor(buckets.length / 2)], buckets.at(-1)];
+	const anchor = scale.hourly ? "start" : "middle";
 	return h(
 		"figure",
 		{ class: "chart" },
@@ -95,13 +91,27 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			"div",
 			{ class: "legend" },
 			kinds.map(([, name, colour]) => h("span", { class: `key ${colour}` }, name)),
+			h("span", { class: "scope" }, title),
 		),
-		h("div", { class: "plot" }, line("scale", [top, top / 2, 0].map(number)), drawing),
-		line(
-			"axis",
-			ends.map((each) => label(each.start)),
+		h(
+			"div",
+			{ class: "plot" },
+			h(
+				"div",
+				{ class: "scale", "aria-hidden": "true" },
+				[top, top / 2, 0].map((each) => h("span", null, number(each))),
+			),
+			h(
+				"div",
+				{ class: "field" },
+				drawing,
+				s(
+					"svg",
+					{ class: "axis", "aria-hidden": "true", "text-anchor": anchor },
+					scale.marks.map(([x, text]) => s("text", { x: `${x}%`, y: 16 }, text)),
+				),
+			),
 		),
-		readout,
 		numbers(title, buckets, kinds, label, link),
 	);
 }

@@ -3,7 +3,7 @@ import { file, get } from "./api.js";
 import { h } from "./dom.js";
 import { button, section, table } from "./pieces.js";
 import { preview } from "./preview.js";
-import { bytes } from "./time.js";
+import { bytes } from "./bytes.js";
 
 const IMAGE = /^image\/(png|jpeg|gif|webp|bmp)$/;
 const INLINE = 20; // images that are fetched to be shown

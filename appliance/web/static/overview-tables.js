@@ -1,5 +1,7 @@
-// The tables of the overview: what was refused, by class, and what waits, by provider; loaded when there is any.
+// The tables of the overview: the latest problems, what was refused, by class, and what waits, by provider; loaded when
+// there is any.
 import { h } from "./dom.js";
+import { latest } from "./latest-problems.js";
 import { section, table } from "./pieces.js";
 import { count, number } from "./time.js";
 
@@ -20,7 +22,8 @@ function queue(waiting, sandbox) {
 	];
 }
 
-export const tables = (stats) => [
+export const tables = async (stats, signal) => [
+	await latest(signal),
 	stats.bounce_classes.length > 0 && section("Refused, by class", refused(stats.bounce_classes)),
 	(stats.queue.length > 0 || stats.sandbox > 0) && section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
 ];

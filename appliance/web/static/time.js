@@ -2,17 +2,10 @@
 import { h } from "./dom.js";
 
 const format = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });
-const CLOCK = format({ hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const CLOCK = format({ timeStyle: "medium" });
 const UTC_DAY = format({ day: "numeric", month: "short", timeZone: "UTC" });
 const DAY_MINUTE = format({ day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
-const FULL = format({
-	day: "numeric",
-	month: "short",
-	year: "numeric",
-	hour: "2-digit",
-	minute: "2-digit",
-	second: "2-digit",
-});
+const FULL = format({ dateStyle: "medium", timeStyle: "medium" });
 const NUMBER = new Intl.NumberFormat("en");
 
 export const number = (value) => NUMBER.format(value);
@@ -22,12 +15,6 @@ export const count = (value, one, many) => `${number(value)} ${value === 1 ? one
 export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
 export const clock = (iso) => CLOCK.format(new Date(iso)).slice(0, 5);
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
-
-export function bytes(size) {
-	if (size < 1000) return `${size} B`;
-	if (size < 1e6) return `${(size / 1e3).toFixed(1)} kB`;
-	return size < 1e9 ? `${(size / 1e6).toFixed(1)} MB` : `${(size / 1e9).toFixed(1)} GB`;
-}
 
 /** A length of time in its one or two largest units. */
 export function span(milliseconds) {

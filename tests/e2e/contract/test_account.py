@@ -166,6 +166,7 @@ def test_nothing_but_a_token_opens_it(caller: Caller) -> None:
         "/v1/smtp-credentials",
         "/v1/emails",
         "/v1/stats",
+        "/v1/problems",
         "/v1/feedback",
     )
     for path in paths:

@@ -55,6 +55,28 @@ def test_the_whole_way(new_account: NewAccount, names: DnsServer) -> None:
     assert caller.get(f"/v1/domains/{domain}").json()["status"] == "verified"
 
 
+def test_what_dns_showed_is_listed(new_account: NewAccount, names: DnsServer) -> None:
+    """By kind, with the time of the check; it comes by itself, and with each look at the domain."""
+    customer, domain = owner(new_account()), new_domain()
+    added = add(customer, domain)
+    assert added["dns"] is None
+    publish(names, *added["records"][1:])
+    shown = customer.get(f"/v1/domains/{domain}").json()["dns"]
+    assert {**shown, "checked_at": "…"} == {
+        "checked_at": "…",
+        "spf": "ok",
+        "dkim": "missing",
+        "dmarc": "ok",
+        "return_path": None,
+    }
+    listed = {each["name"]: each["dns"] for each in customer.get("/v1/domains").json()["domains"]}
+    assert listed[domain] == shown
+    publish(names, *added["records"])
+    checked = customer.request("POST", f"/v1/domains/{domain}/verify").json()["dns"]
+    assert checked["dkim"] == "ok"
+    assert checked["checked_at"] > shown["checked_at"]
+
+
 def test_one_key_of_its_own_proves_it(new_account: NewAccount, names: DnsServer) -> None:
     """The records say which of them prove the domain; one of those is enough, all others are not."""
     customer, domain = owner(new_account()), new_domain()

@@ -69,3 +69,37 @@ def test_what_waits_is_told_by_pool(new_account: NewAccount) -> None:
 def test_a_wrong_number_of_days_is_400(customer: Caller, days: str) -> None:
     """There are 1 to 90."""
     assert error(customer.get("/v1/stats", params={"days": days}), 400, "invalid_request").startswith("days:")
+
+
+# ---- problems
+
+
+def problems(caller: Caller, **query: Any) -> Any:
+    """The newest problems of the account."""
+    response = owner(caller).get("/v1/problems", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()["problems"]
+
+
+def test_the_latest_problems_are_told(new_account: NewAccount) -> None:
+    """With what the server said; deliveries are none, and another account sees nothing of them."""
+    caller = new_account()
+    assert problems(caller) == []
+    first = caller.delivered(to=["ok@example.net", "bounce@example.net"], subject="One")["id"]
+    second = caller.delivered(to="fail@example.net", subject="Two")["id"]
+    found = problems(caller)
+    assert [(each["message_id"], each["email"], each["outcome"], each["subject"]) for each in found] == [
+        (second, "fail@example.net", "failed", "Two"),
+        (first, "bounce@example.net", "bounced", "One"),
+    ]
+    assert found[1]["last_smtp_code"] == 550
+    assert found[1]["last_smtp_response"].startswith("550 5.1.1")
+    assert (found[1]["bounce_class"], found[1]["next_attempt_at"]) == ("invalid_recipient", None)
+    assert problems(caller, limit=1) == found[:1]
+    assert problems(new_account()) == []
+
+
+@pytest.mark.parametrize("limit", ["0", "51", "x"])
+def test_a_wrong_number_of_problems_is_400(customer: Caller, limit: str) -> None:
+    """There are 1 to 50."""
+    assert error(customer.get("/v1/problems", params={"limit": limit}), 400, "invalid_request").startswith("limit:")

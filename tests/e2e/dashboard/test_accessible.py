@@ -145,7 +145,8 @@ def test_a_chart_is_told_in_words(stage: Stage, browser: Browser, owner: Provisi
     assert " sent, " in str(chart.get_attribute("aria-label"))
     browser.script("arguments[0].focus()", chart)
     browser.type(Keys.ARROW_LEFT)
-    assert " sent, " in browser.one("//*[contains(@class, 'readout')]").text
+    said = "return document.querySelector('.readout')?.textContent.includes(' sent, ')"
+    browser.until(lambda: browser.script(said), "the bar in words")
     browser.click_summary("Show as a table")
     browser.until(lambda: browser.count("figure tbody tr"), "the table")
 

@@ -5,7 +5,8 @@ import subprocess
 import pytest
 
 from appliance.model.mail import Role
-from tests.e2e.dashboard.browser import Browser
+from tests import engines
+from tests.e2e.dashboard.browser import PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.engines import Kind
 
@@ -131,3 +132,34 @@ def test_nodes_are_seen_where_there_are_some(stage: Stage, browser: Browser, eng
     widths = browser.script("return [...document.querySelectorAll('.trace')].map(each => each.clientWidth)")
     assert widths == [100, 100]  # what is in flight, and what waits
     assert browser.forbidden() == []
+
+
+def test_the_list_of_domains_shows_what_dns_shows(stage: Stage, browser: Browser) -> None:
+    """SPF, DKIM and DMARC each with a word, and the time of the last check; live, and on a phone as well."""
+    account = stage.account()
+    browser.log_in(account.email)
+    browser.go("Domains")
+    browser.fill("Add a domain", "Listed.Example")
+    browser.click("Add domain")
+    browser.see("listed.example", "h1")
+    browser.see("DNS is asked every ten minutes")
+    publish(stage, browser)
+    browser.click("Check now")
+    browser.see("Verified: you can send from it.")
+    browser.see("Last check:")
+    browser.go("Domains")
+    row = "//tr[@data-id='listed.example']"
+
+    def told() -> list[str]:
+        return [each.strip() for each in browser.one(f"{row}//ul").text.split("\n") if each.strip()]
+
+    assert told() == ["SPF published", "DKIM published", "DMARC published"]
+    assert "ago" in browser.one(f"{row}//time").text or "now" in browser.one(f"{row}//time").text
+    change = 'UPDATE domains SET dns = replace(dns, \'"spf":"ok"\', \'"spf":"differs"\') WHERE name = ?'
+    engines.rows(stage.world.running.data_dir, change, "listed.example")
+    browser.until(lambda: told()[0] == "SPF differs", "the list to follow")
+    assert browser.forbidden() == []
+    browser.size(*PHONE)
+    browser.open("/dashboard/domains")
+    assert browser.one(f"{row}//ul").is_displayed()
+    assert browser.script("return document.documentElement.scrollWidth") <= PHONE[0]

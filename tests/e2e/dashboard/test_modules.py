@@ -1,5 +1,6 @@
 """Modules of the dashboard whose answers can be checked one by one, run where they run: in the browser."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -92,3 +93,15 @@ def test_lengths_of_time_are_short(call: Any, milliseconds: int | None, text: st
 def test_a_scale_ends_at_a_round_number(call: Any, highest: int, top: int) -> None:
     """The scale reaches over the highest bar, not far, and its half is a whole number."""
     assert call("chart", "ceiling", highest) == top
+
+
+@pytest.mark.parametrize(("days", "first", "count"), [(1, 0, 1), (7, 0, 7), (30, 1, 8), (90, 5, 8)])
+def test_days_have_marks_that_can_be_read(call: Any, days: int, first: int, count: int) -> None:
+    """At most eight, the last day among them, each below the middle of its bar."""
+    begin = datetime(2026, 11, 1, tzinfo=UTC)
+    buckets = [{"start": (begin + timedelta(days=at)).isoformat()} for at in range(days)]
+    found = call("chart", "marks", buckets)["marks"]
+    assert len(found) == count
+    assert found[-1][0] == pytest.approx((days - 0.5) / days * 100)
+    day = begin + timedelta(days=first)
+    assert found[0][1] == f"{day.day} {day:%b}"

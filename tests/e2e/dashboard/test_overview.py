@@ -1,11 +1,13 @@
 """The overview tells the numbers, over days as over hours."""
 
 import math
+import re
 import time
 from datetime import datetime
 from functools import partial
 
 import pytest
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -44,9 +46,9 @@ def busy(stage: Stage) -> Provisioned:
 
 
 def numbers(browser: Browser) -> dict[str, str]:
-    """The tiles."""
-    tiles = browser.driver.find_elements(By.CSS_SELECTOR, ".tile")
-    return {tile.find_element(By.TAG_NAME, "dt").text: tile.find_element(By.TAG_NAME, "dd").text for tile in tiles}
+    """The tiles: each name with its lines."""
+    tiles = [each.text.split("\n", 1) for each in browser.driver.find_elements(By.CSS_SELECTOR, ".tile")]
+    return {each[0]: each[1] for each in tiles}
 
 
 def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: Provisioned) -> None:
@@ -61,9 +63,9 @@ def test_the_numbers_are_those_of_the_api(stage: Stage, browser: Browser, busy: 
             assert browser.path() == f"/dashboard?days={days}"
         totals = stage.ask(busy, "GET", f"/v1/stats?days={days}")["totals"]
         shown = numbers(browser)
-        assert shown["Sent"] == f"{totals['sent']:,}"
-        assert shown["Delivered"].startswith(f"{totals['delivered']:,}")
-        assert shown["Failed"] == f"{totals['failed']:,}"
+        assert shown["Sent"].startswith(f"{totals['sent']:,}\n")
+        assert shown["Delivered"].startswith(f"{totals['delivered']:,}\n")
+        assert shown["Failed"].startswith(f"{totals['failed']:,}\n")
         assert browser.count(".fill.sent") >= bars
         row = browser.one("//table[contains(., 'Failed')]//tr[contains(., 'mailbox full')]")
         assert row.text == f"mailbox full {totals['bounced']:,} 0"
@@ -79,12 +81,13 @@ def test_a_day_is_that_of_utc_wherever_one_looks(stage: Stage, browser: Browser,
         browser.open("/dashboard?days=30")
         browser.click_summary("Show as a table")
         last = browser.one("(//main//tbody[tr[29]]/tr)[last()]/td[1]").text
-        axis = browser.one("//*[@class='axis']/span[last()]").text
+        axis = browser.script("return document.querySelector('.axis text:last-child').textContent")
+        browser.see("Recipients per day (UTC)", "span")
     finally:
         browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
     days = stage.ask(busy, "GET", "/v1/stats?days=30")["days"]
     start = datetime.fromisoformat(days[-1]["start"])
-    assert last == axis == f"{start.day} {start:%b} UTC"
+    assert (last, axis) == (f"{start.day} {start:%b} UTC", f"{start.day} {start:%b}")
 
 
 def test_what_waits_is_told_by_provider(stage: Stage, browser: Browser, busy: Provisioned) -> None:
@@ -113,7 +116,7 @@ def test_a_bounce_rate_that_harms_is_told(stage: Stage, browser: Browser, bounce
         )
     browser.log_in(account.email)
     browser.see("Last 7 days")
-    assert numbers(browser)["Bounced"] == f"{bounced}\n{said}"
+    assert numbers(browser)["Bounced"] == f"{bounced}\n{said}\n0 before"
     badges = browser.script("return [...document.querySelectorAll('.tile .badge')].map((each) => each.className)")
     assert badges == ([f"badge {kind}"] if kind else [])
 
@@ -154,3 +157,97 @@ def lists(browser: Browser, message: str) -> bool:
 
 def shown(browser: Browser) -> list[str]:
     return list(browser.script("return [...document.querySelectorAll('tr.linked')].map((each) => each.dataset.id)"))
+
+
+def test_the_latest_problems_lead_to_their_messages(stage: Stage, browser: Browser) -> None:
+    """Each with its status, the reply of its server and the message behind it; live, and none where all is well."""
+    account = stage.account()
+    stage.tried(stage.send(account, "ada@good.test"))
+    browser.log_in(account.email)
+    browser.see("Last 7 days")
+    ActionChains(browser.driver).move_to_element(browser.see("Overview", "h1")).perform()  # a chart that is read stays
+    assert "Latest problems" not in browser.text()
+    bounced = stage.send(account, "unknown@bad.test", subject="An order")
+    deferred = stage.send(account, "later@grey.test")
+    stage.tried(bounced, deferred)
+    browser.see("Latest problems", "h2")
+    found = browser.script("return [...document.querySelectorAll('.problems li')].map((each) => each.innerText)")
+    assert len(found) == 2
+    (line,) = (each for each in found if "unknown@bad.test" in each)
+    assert "bounced" in line
+    assert "550 5.1.1 No such user here" in line
+    assert "An order" in line
+    browser.see("later@grey.test", "li")
+    browser.see("unknown@bad.test", "a").click()
+    browser.see("An order", "h1")
+    assert browser.path() == f"/dashboard/messages/{bounced}"
+
+
+def hourly(stage: Stage, account: Provisioned, *counts: tuple[int, int]) -> None:
+    """Mail that was sent so many hours ago, and how much."""
+    now = int(time.time()) // 3600
+    for back, count in counts:
+        insert = f"{INSERT} (?, ?, 'sent', 0, ?)"
+        engines.rows(stage.world.running.data_dir, insert, account.account_id, now - back, count)
+
+
+def test_numbers_are_compared_with_the_period_before(stage: Stage, browser: Browser) -> None:
+    """The change, and what it was; without mail before only that there was none."""
+    account = stage.account()
+    hourly(stage, account, (0, 150), (7 * 24, 100), (8 * 24, 20))
+    previous = stage.ask(account, "GET", "/v1/stats")["previous"]
+    assert previous["sent"] == 120
+    browser.log_in(account.email)
+    browser.see("Last 7 days")
+    assert numbers(browser)["Sent"] == "150\n+25 %, 120 before"
+    assert numbers(browser)["Bounced"] == "0\n0 before"
+    browser.open("/dashboard?days=30")
+    browser.see("Last 30 days")
+    assert numbers(browser)["Sent"] == "270\n0 before"
+
+
+def test_few_busy_hours_are_drawn_by_day(stage: Stage, browser: Browser, busy: Provisioned) -> None:
+    """Unless hours are asked for; where most hours have mail they are drawn."""
+    account = stage.account()
+    hourly(stage, account, (0, 5), (30, 5))
+    browser.log_in(account.email)
+    browser.see("Recipients per day (UTC)", "span")
+    browser.click("Per hour")
+    browser.see("Recipients per hour", "span")
+    assert browser.path() == "/dashboard?by=hour"
+    browser.click("Per day")
+    browser.see("Recipients per day (UTC)", "span")
+    browser.log_in(busy.email)
+    browser.see("Recipients per hour", "span")
+
+
+def test_a_bar_is_told_in_a_tooltip(stage: Stage, browser: Browser, busy: Provisioned) -> None:
+    """With the mouse and with the keys, inside of the chart, and gone with either; marks name the days."""
+    browser.log_in(busy.email)
+    browser.see("Recipients per hour", "span")
+    marks = browser.script("return [...document.querySelectorAll('.axis text')].map((each) => each.textContent)")
+    assert 6 <= len(marks) <= 8
+    assert all(re.fullmatch(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{1,2}", each) for each in marks)
+    chart = browser.one("//*[name()='svg' and @role='img']")
+    hours = stage.ask(busy, "GET", "/v1/stats")["hours"]
+    for place, wanted in ((0.002, hours[0]), (0.5, hours[len(hours) // 2])):
+        width = chart.rect["width"]
+        away = round((place - 0.5) * width)
+        ActionChains(browser.driver).move_to_element_with_offset(chart, away, 20).perform()
+        told = browser.one("//*[@class='tip']").text
+        assert f"Sent\n{wanted['sent']:,}" in told
+        edges = browser.script(
+            "const [tip, all] = ['.tip', '.field'].map((each) => document.querySelector(each).getBoundingClientRect());"
+            "return [tip.left - all.left, all.right - tip.right]"
+        )
+        assert min(edges) >= 0
+    ActionChains(browser.driver).move_to_element(browser.see("Overview", "h1")).perform()
+    browser.until(lambda: not browser.driver.find_element(By.CSS_SELECTOR, ".tip").is_displayed(), "the end of it")
+    browser.script("arguments[0].focus()", chart)
+    browser.type(Keys.ARROW_LEFT)
+    browser.until(lambda: f"Sent\n{hours[-1]['sent']:,}" in browser.one("//*[@class='tip']").text, "the last bar")
+    browser.type(Keys.ARROW_LEFT)
+    browser.until(lambda: f"Sent\n{hours[-2]['sent']:,}" in browser.one("//*[@class='tip']").text, "the one before")
+    browser.type(Keys.ESCAPE)
+    browser.until(lambda: not browser.driver.find_element(By.CSS_SELECTOR, ".tip").is_displayed(), "the end of it")
+    assert browser.forbidden() == []

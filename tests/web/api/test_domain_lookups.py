@@ -9,8 +9,9 @@ import trio
 import trio.testing
 
 from appliance.config.load import load
-from appliance.dns.check import CheckedRecord, RecordStatus
+from appliance.dns.check import CheckedRecord
 from appliance.dns.records import DnsRecord, RecordKind
+from appliance.model.mail import RecordStatus
 from appliance.web.api import domains
 from appliance.web.api.domains import DNS_CHECKS, DNS_TIMEOUT, DomainLookups
 

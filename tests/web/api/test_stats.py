@@ -4,6 +4,7 @@ import pytest
 
 from appliance.model.dashboard import AccountStatistics
 from appliance.model.mail import BounceClass
+from appliance.times import HOUR, rfc3339
 from appliance.web.api.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours
@@ -53,3 +54,13 @@ def test_simulated_mail_that_waits_is_told() -> None:
 def test_a_share_is_done_within_a_time(by_bucket: dict[int, int], share: float, expected: int | None) -> None:
     """The time of the bucket in which the share is reached."""
     assert quantile(by_bucket, share) == expected
+
+
+def test_the_period_before_has_the_same_length() -> None:
+    """To the same hour of its last day: what comes later of that day is in neither period."""
+    by_hour = {(MIDNIGHT - 24, "sent"): 1, (MIDNIGHT - 22, "sent"): 2, (MIDNIGHT - 21, "sent"): 4}
+    by_hour |= {(MIDNIGHT + 2, "sent"): 8, (MIDNIGHT - 25, "sent"): 16, (MIDNIGHT - 24, "bounced"): 1}
+    told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
+    assert (told.totals.sent, told.previous.sent) == (8, 3)
+    assert (told.totals.bounce_rate, told.previous.bounce_rate) == (None, 1.0)
+    assert told.previous.start == rfc3339((MIDNIGHT - 24) * HOUR)

@@ -237,3 +237,8 @@ CREATE TABLE IF NOT EXISTS audit_log (
     PRIMARY KEY (account_id, id)
 );
 CREATE INDEX IF NOT EXISTS audit_log_old ON audit_log (at);
+
+ALTER TABLE domains
+    ADD COLUMN IF NOT EXISTS dns TEXT COLLATE "C",  -- what DNS showed when it was last asked: JSON, see model/mail.py
+    ADD COLUMN IF NOT EXISTS dns_check_at BIGINT NOT NULL DEFAULT 0;  -- when to ask again
+CREATE INDEX IF NOT EXISTS domains_dns ON domains (dns_check_at) WHERE removed_at IS NULL;

@@ -1,12 +1,13 @@
 // The account: its credits, its password, and its login sessions.
 import { del, get, post } from "../api.js";
+import { bytes } from "../bytes.js";
 import { fragment, h, path, toast } from "../dom.js";
 import { confirmed, form } from "../form.js";
 import { loader, paged } from "../lists.js";
 import { badge, button, copyButton, facts, head, section, table } from "../pieces.js";
 import { secondFactor } from "../second-factor.js";
 import { ports } from "../snippets.js";
-import { ago, bytes, count, number, when } from "../time.js";
+import { ago, count, number, when } from "../time.js";
 
 const KINDS = {
 	reserve: "taken for a message",

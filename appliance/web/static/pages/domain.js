@@ -3,6 +3,7 @@ import { del, get, post } from "../api.js";
 import { copy, fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { badge, button, copyButton, errorText, head, notice } from "../pieces.js";
+import { ago } from "../time.js";
 
 /** Domains just added, so that their records are shown without asking DNS first. */
 export const added = new Map();
@@ -21,6 +22,20 @@ const STANDING = {
 	],
 };
 const WORDS = { ok: "published", missing: "missing", differs: "differs", unknown: "not checked" };
+const KINDS = { spf: "SPF", dkim: "DKIM", dmarc: "DMARC", return_path: "Return path" };
+
+/** What DNS showed of a domain's records, by kind; a kind that is not used is left out. */
+export const dnsStates = (dns) =>
+	h(
+		"ul",
+		{ class: "row states", "aria-label": "DNS records" },
+		Object.entries(KINDS)
+			.filter(([kind]) => !dns || dns[kind])
+			.slice(0, dns ? 4 : 3)
+			.map(([kind, name]) =>
+				h("li", null, badge(dns?.[kind] ?? "unknown", `${name} ${WORDS[dns?.[kind] ?? "unknown"]}`)),
+			),
+	);
 
 const copied = (name, value) =>
 	h(
@@ -82,6 +97,18 @@ function record(each, domain) {
 function records(domain) {
 	return fragment(
 		notice(...STANDING[domain.status]),
+		h(
+			"div",
+			{ class: "checked" },
+			dnsStates(domain.dns),
+			h(
+				"p",
+				{ class: "quiet small" },
+				"Last check: ",
+				ago(domain.dns?.checked_at, "not yet"),
+				". DNS is asked every ten minutes until all records are right, then once a day.",
+			),
+		),
 		h(
 			"section",
 			null,

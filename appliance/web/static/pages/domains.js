@@ -1,27 +1,34 @@
 // The list of domains, and adding one.
 import { post } from "../api.js";
-import { fragment, h, may, path } from "../dom.js";
+import { fragment, h, may, path, style } from "../dom.js";
 import { form } from "../form.js";
 import { loader, paged } from "../lists.js";
-import { badge, empty, head } from "../pieces.js";
-import { when } from "../time.js";
-import { added } from "./domain.js";
+import { badge, empty, head, row } from "../pieces.js";
+import { ago } from "../time.js";
+import { added, dnsStates } from "./domain.js";
 
 const COLUMNS = [
 	{ title: "Domain" },
-	{ title: "Status" },
-	{ title: "Added", class: "side" },
-	{ title: "Verified", class: "side wide" },
+	{ title: "Status", class: "side" },
+	{ title: "DNS records" },
+	{ title: "Last check", class: "side wide" },
 ];
+const LOOK_EVERY = 30; // seconds
 
 const listed = (each) => ({
 	href: path("/dashboard/domains", each.name),
-	cells: [h("span", { class: "mono" }, each.name), badge(each.status), when(each.created_at), when(each.verified_at)],
+	id: each.name,
+	cells: [
+		h("span", { class: "mono break" }, h("bdi", null, each.name)),
+		badge(each.status),
+		dnsStates(each.dns),
+		ago(each.dns?.checked_at, "not yet"),
+	],
 });
 
 export default async function domains(page) {
 	const load = loader(page.signal, "/v1/domains", "domains");
-	const first = await load();
+	const [first] = await Promise.all([load(), style("pages")]);
 	const add = form({
 		inline: true,
 		fields: [{ name: "domain", label: "Add a domain", required: true, placeholder: "example.com" }],
@@ -31,6 +38,13 @@ export default async function domains(page) {
 			added.set(made.name, made);
 			await page.go(path("/dashboard/domains", made.name));
 		},
+	});
+	page.every(LOOK_EVERY, async () => {
+		const [{ items }, { update }] = await Promise.all([load(), import("../update.js")]);
+		for (const each of items) {
+			const shown = document.querySelector(`tr[data-id="${CSS.escape(each.name)}"]`);
+			if (shown) update(shown, [...row(COLUMNS, listed(each)).cells]);
+		}
 	});
 	return fragment(
 		head("Domains", { about: "The domains that you send from. A subdomain is a domain of its own." }),

@@ -4,7 +4,8 @@ import { del, get, post } from "../api.js";
 import { fragment, h, path, style, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { badge, button, copyButton, facts, head, notice, section, table } from "../pieces.js";
-import { ago, bytes, number, percent, when } from "../time.js";
+import { bytes } from "../bytes.js";
+import { ago, number, percent, when } from "../time.js";
 import { changeRole } from "./people.js";
 
 const DAYS = 30;

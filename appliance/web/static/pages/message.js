@@ -1,5 +1,6 @@
 // One message: what it is, how many recipients have it, problems first with what to do; its webhook posts; its content.
 import { get, post } from "../api.js";
+import { bytes } from "../bytes.js";
 import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { outcomeOf, standing, templatePath } from "../lists.js";
@@ -8,7 +9,7 @@ import { badge, button, copyButton, errorText, facts, head, section } from "../p
 import { shownPost } from "../posts.js";
 import { isProblem, sendAgain } from "../problems.js";
 import { timeline } from "../timeline.js";
-import { bytes, count, number, when } from "../time.js";
+import { count, number, when } from "../time.js";
 import { update } from "../update.js";
 
 const HOME = "/dashboard/messages";

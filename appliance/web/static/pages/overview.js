@@ -21,18 +21,35 @@ function rate(share) {
 	if (!(share >= 0.05)) return percent(share);
 	return share < 0.1 ? badge("deferred", `${percent(share)}, high`) : badge("bounced", `${percent(share)}, too high`);
 }
-function tile(name, value, more) {
-	return h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
+/** How many it was in the period before, and the change since. */
+const PERCENT = { style: "percent", signDisplay: "exceptZero" };
+const change = (now, before) => [
+	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %")}, `,
+	`${number(before)} before`,
+];
+function tile(name, value, ...more) {
+	return h(
+		"div",
+		{ class: "tile" },
+		h("dt", null, name),
+		h("dd", null, value),
+		more.map((each) => h("dd", { class: "more" }, each)),
+	);
 }
 
-function tiles({ totals, days }, kinds, account) {
+function tiles({ totals, previous, days }, kinds, account) {
 	const tried = totals.delivered + totals.bounced + totals.failed;
 	const more = tried ? { delivered: percent(totals.delivered / tried), bounced: rate(totals.bounce_rate) } : {};
 	return h(
 		"dl",
 		{ class: "tiles" },
 		kinds.map(([kind, name]) =>
-			tile(h("a", { href: list(kind, days[0].start) }, name), number(totals[kind]), more[kind]),
+			tile(
+				h("a", { href: list(kind, days[0].start) }, name),
+				number(totals[kind]),
+				more[kind] ?? "",
+				change(totals[kind], previous[kind]),
+			),
 		),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
 		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
@@ -61,8 +78,8 @@ async function put(place, ...content) {
 }
 
 export default async function overview(page) {
-	const days = RANGES.includes(Number(page.query.get("days"))) ? Number(page.query.get("days")) : 7;
-	const hourly = days === 7 && page.query.get("by") !== "day";
+	const days = RANGES.find((each) => String(each) === page.query.get("days")) ?? 7;
+	const by = page.query.get("by");
 	const content = h("div");
 
 	async function draw() {
@@ -71,6 +88,9 @@ export default async function overview(page) {
 			get(`/v1/stats?days=${days}`, page.signal),
 		]);
 		const kinds = KINDS.filter(([kind], at) => at < RARE || stats.totals[kind]);
+		const busy = stats.hours.filter((each) => kinds.some(([kind]) => each[kind])).length;
+		const hourly = days === 7 && (by ? by === "hour" : busy * 2 > stats.hours.length);
+		const more = stats.totals.bounced || stats.totals.failed || stats.sandbox || stats.queue.length;
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
 		await put(
@@ -85,8 +105,7 @@ export default async function overview(page) {
 					tiles(stats, kinds, account),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
-				(stats.bounce_classes.length > 0 || stats.queue.length > 0 || stats.sandbox > 0) &&
-					(await import("../overview-tables.js")).tables(stats),
+				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),
 			],
 		);
 	}
@@ -106,7 +125,7 @@ function ranges(days, hourly) {
 	return h(
 		"nav",
 		{ class: "row", "aria-label": "Time shown" },
-		days === 7 && [link("Per hour", {}, hourly), link("Per day", { by: "day" }, !hourly), h("span", { class: "gap" })],
+		days === 7 && [link("Per hour", { by: "hour" }, hourly), link("Per day", { by: "day" }, !hourly)],
 		RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
 	);
 }

@@ -1,0 +1,86 @@
+"""Asks DNS about every domain: every ten minutes until all of its records are right, then once a day.
+
+What DNS shows is kept with the domain, for the lists of the API, the dashboard and the command line. As when its owner
+asks for a check, a domain that waits for its proof may be sent from once DNS shows that, and mail leaves with a return
+path. A round has a limit, and the domains that have waited longest come first, so that many are spread over time. Of
+several nodes one asks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from appliance.config.settings import Config
+from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY, ReturnPathWatch, use_if_shown
+from appliance.dns.check import CheckedRecord, check, summary
+from appliance.dns.records import records_for, sending_host
+from appliance.dns.resolver import Resolver
+from appliance.errors import Refused
+from appliance.model.mail import Domain, RecordStatus
+from appliance.outside import Outside
+from appliance.store import Store
+from appliance.telemetry.log import get_logger
+
+DOMAIN_CHORE = "domains"
+DOMAINS_ASKED_ABOUT = 100  # in a round
+DOMAINS_AT_ONCE = 5
+DOMAIN_TIMEOUT = 12.0  # seconds for one domain
+
+log = get_logger("deliver")
+
+
+@dataclass(slots=True)
+class DomainWatch:
+    """Asks until cancelled; `resolver` gives one that remembers nothing."""
+
+    config: Config
+    store: Store
+    outside: Outside
+    resolver: Callable[[], Resolver]
+    return_paths: ReturnPathWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.return_paths = ReturnPathWatch(self.config, self.store, self.resolver)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                if await self.store.engine.has_chore(DOMAIN_CHORE):
+                    await self.return_paths.round()
+                    await self.round()
+            except Refused as refused:
+                log.warning("domains not checked: storage busy", reason=refused.text)
+            await trio.sleep(RETURN_PATH_LOOK_EVERY)
+
+    async def round(self) -> None:
+        """Ask about those that are due."""
+        resolver, limiter = self.resolver(), trio.CapacityLimiter(DOMAINS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            for account_id, domain in await self.store.domains.due(DOMAINS_ASKED_ABOUT):
+                nursery.start_soon(self._ask, resolver, limiter, account_id, domain)
+
+    async def _ask(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
+        try:
+            async with limiter:
+                checked = await self._check(resolver, account_id, domain)
+            await self.store.domains.record_dns(account_id, domain, summary(checked, self.outside.now()))
+            if not domain.usable and is_proven(checked):
+                domain = await self.store.domains.prove(account_id, domain.name)
+                log.info("a domain may be sent from: DNS proves it", domain=domain.name)
+            if domain.usable:
+                await use_if_shown(self.store, account_id, domain, checked)
+        except Refused as refused:  # or it was removed meanwhile
+            log.warning("a domain was not checked", domain=domain.name, reason=refused.text)
+
+    async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
+        keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.outside.now()
+        wanted = records_for(self.config, domain, keys, now, self.store.engine.others().names)
+        with trio.move_on_after(DOMAIN_TIMEOUT):
+            return await check(resolver, sending_host(self.config), wanted)
+        return [CheckedRecord(record, RecordStatus.UNKNOWN) for record in wanted]
+
+
+def is_proven(checked: list[CheckedRecord]) -> bool:
+    """Whether DNS shows a key of the account, which only the owner of the domain can publish."""
+    return any(each.record.proves and each.status is RecordStatus.OK for each in checked)

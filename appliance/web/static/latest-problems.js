@@ -1,0 +1,24 @@
+// The newest recipients that did not get their mail, each a link to its message; loaded when there may be any.
+import { get } from "./api.js";
+import { h, path, style } from "./dom.js";
+import { badge, section } from "./pieces.js";
+import { ago } from "./time.js";
+
+function problem(each) {
+	return h(
+		"li",
+		{ "data-key": each.recipient_id },
+		badge(each.outcome),
+		h("a", { href: path("/dashboard/messages", each.message_id) }, h("bdi", { class: "mono" }, each.email)),
+		each.source === "test" && h("span", { class: "tag" }, "test"),
+		h("span", { class: "quiet small subject" }, h("bdi", null, each.subject)),
+		h("span", { class: "quiet small" }, ago(each.happened_at)),
+		h("code", { class: "reason" }, h("bdi", null, each.last_smtp_response ?? "no reply")),
+	);
+}
+
+/** Nothing where there is none. */
+export async function latest(signal) {
+	const [{ problems }] = await Promise.all([get("/v1/problems", signal), style("latest-problems")]);
+	return problems.length > 0 && section("Latest problems", h("ul", { class: "card problems" }, problems.map(problem)));
+}

@@ -1,0 +1,194 @@
+"""DNS is asked about each domain by itself, often until all is right, and what it shows is kept."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from appliance.config.load import parse
+from appliance.deliver.domain_watch import DOMAINS_ASKED_ABOUT, DomainWatch
+from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
+from appliance.dns.records import records_for
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.model.mail import Account, DomainDns, RecordStatus
+from appliance.outside import Outside
+from appliance.store import Store, open_store
+from appliance.times import DAY, MINUTE
+from tests.fakes.dns import Trouble, ZoneResolver, zone_text
+from tests.store.samples import HASH, Clock
+
+HOST = "mail.example.com"
+OK, MISSING, DIFFERS, UNKNOWN = RecordStatus.OK, RecordStatus.MISSING, RecordStatus.DIFFERS, RecordStatus.UNKNOWN
+
+
+class Scene:
+    """A watch, the DNS that it asks, and a clock."""
+
+    def __init__(self, store: Store, account: Account, clock: Clock, inbound: str) -> None:
+        self.store, self.account, self.clock = store, account, clock
+        self.config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
+        self.dns = ZoneResolver({HOST: {"A": ["192.0.2.25"]}})
+        self.outside = Outside(now=clock)
+        self.watch = DomainWatch(self.config, store, self.outside, lambda: self.dns)
+
+    async def publish(self, name: str, *, but: str = "none") -> None:
+        """Put the records of a domain into DNS, but for those of a kind."""
+        keys = await SigningKeys(self.store, self.outside, bytes(32)).known(self.account.id, name)
+        domain = await self.store.domains.find(self.account.id, name)
+        for record in records_for(self.config, domain, keys, self.clock(), ()):
+            if not record.kind.startswith(but):
+                value = zone_text(record.value) if record.type == "TXT" else record.value
+                there = self.dns.zone.get(record.name, {})
+                self.dns.zone[record.name] = {**there, record.type: [value]}
+
+    async def states(self, name: str) -> tuple[RecordStatus | None, ...] | None:
+        """What is kept: SPF, DKIM, DMARC, return path."""
+        dns = (await self.store.domains.find(self.account.id, name)).dns
+        return None if dns is None else (dns.spf, dns.dkim, dns.dmarc, dns.return_path)
+
+    async def asked_after(self, passed: int) -> bool:
+        """Whether DNS is asked about anything when so much time has passed."""
+        self.clock.now += passed
+        self.dns.asked.clear()
+        await self.watch.round()
+        return bool(self.dns.asked)
+
+
+@asynccontextmanager
+async def opened(tmp_path: Path, inbound: str) -> AsyncIterator[Scene]:
+    """A scene with or without a listener for feedback."""
+    clock = Clock()
+    async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH)
+        yield Scene(store, account, clock, inbound)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    """Without a listener."""
+    async with opened(tmp_path, "[]") as made:
+        yield made
+
+
+async def test_a_domain_is_asked_about_often_until_all_is_right(scene: Scene) -> None:
+    """Every ten minutes, then once a day; often again when something is wrong again."""
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+    assert await scene.states("a.example") is None
+    assert await scene.asked_after(0)
+    assert await scene.states("a.example") == (MISSING, MISSING, MISSING, None)
+    assert not await scene.asked_after(9 * MINUTE)
+    await scene.publish("a.example", but="spf")
+    assert await scene.asked_after(MINUTE)
+    assert await scene.states("a.example") == (MISSING, OK, OK, None)
+    await scene.publish("a.example")
+    assert await scene.asked_after(10 * MINUTE)
+    assert await scene.states("a.example") == (OK, OK, OK, None)
+    assert not await scene.asked_after(DAY - MINUTE)
+    scene.dns.zone["a.example"] = {"TXT": ['"v=spf1 -all"']}
+    scene.dns.zone["_dmarc.a.example"] = {"TXT": Trouble.SERVFAIL}
+    assert await scene.asked_after(MINUTE)
+    assert await scene.states("a.example") == (DIFFERS, OK, UNKNOWN, None)
+    assert await scene.asked_after(10 * MINUTE)
+
+
+async def test_a_return_path_counts_where_something_takes_it(tmp_path: Path) -> None:
+    """Then all four have to be right before the day's rest, and mail leaves with it from then on."""
+    async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
+        await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+        await scene.publish("a.example", but="return_path")
+        assert await scene.asked_after(0)
+        assert await scene.states("a.example") == (OK, OK, OK, MISSING)
+        assert await scene.store.domains.return_path(scene.account.id, "a.example") is None
+        await scene.publish("a.example")
+        assert await scene.asked_after(10 * MINUTE)
+        assert await scene.states("a.example") == (OK, OK, OK, OK)
+        assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
+        assert not await scene.asked_after(DAY - MINUTE)
+
+
+async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:
+    """Not by other records; then it may be sent from, as if its owner had asked."""
+    await scene.store.domains.register(scene.account.id, "a.example")
+    await scene.publish("a.example", but="dkim")
+    await scene.watch.round()
+    assert not (await scene.store.domains.find(scene.account.id, "a.example")).usable
+    await scene.publish("a.example", but="spf")
+    scene.clock.now += 10 * MINUTE
+    await scene.watch.round()
+    found = await scene.store.domains.find(scene.account.id, "a.example")
+    assert found.usable
+    assert found.verified_at is not None
+
+
+async def test_a_removed_domain_is_asked_about_no_more(scene: Scene) -> None:
+    """Until it is added again, and then at once, with nothing known of it."""
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+    await scene.publish("a.example")
+    assert await scene.asked_after(0)
+    await scene.store.domains.remove(scene.account.id, "a.example")
+    assert not await scene.asked_after(2 * DAY)
+    await scene.store.domains.register(scene.account.id, "a.example")
+    assert await scene.states("a.example") is None
+    assert await scene.asked_after(0)
+
+
+async def test_another_return_path_is_asked_about_at_once(scene: Scene) -> None:
+    """What was found for the name before it is not kept for it."""
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+    assert await scene.asked_after(0)
+    read = await scene.store.domains.find(scene.account.id, "a.example")
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True, return_path="rp.a.example")
+    await scene.store.domains.record_dns(scene.account.id, read, DomainDns(scene.clock(), OK, OK, OK, OK))
+    assert await scene.asked_after(0)
+    assert await scene.states("a.example") == (MISSING, MISSING, MISSING, None)
+
+
+async def test_many_domains_take_turns(scene: Scene) -> None:
+    """A round has its limit; those that have waited longest are asked about first, and none is left out."""
+    names = [f"d{number:03}.example" for number in range(DOMAINS_ASKED_ABOUT + 5)]
+    for name in names:
+        await scene.store.access.add_domain(scene.account.id, name, usable=True)
+    for expected in (DOMAINS_ASKED_ABOUT, 5, 0):
+        scene.dns.asked.clear()
+        await scene.watch.round()
+        assert sum(scene.dns.asked[name, "TXT"] for name in names) == expected
+
+
+async def test_a_node_without_the_chore_asks_nothing(
+    scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several nodes one asks; another begins within a minute of its end."""
+    mine = False
+
+    async def has_chore(_self: object, _name: str) -> bool:
+        return mine
+
+    monkeypatch.setattr(type(scene.store.engine), "has_chore", has_chore)
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.watch.run)
+        await trio.sleep(3 * RETURN_PATH_LOOK_EVERY)
+        assert not scene.dns.asked
+        mine = True
+        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        assert scene.dns.asked
+        nursery.cancel_scope.cancel()
+
+
+async def test_dns_that_never_answers_ends(
+    scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known then, and it is asked again in ten minutes."""
+
+    async def lookup(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(scene.dns, "lookup", lookup)
+    await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+    await scene.publish("a.example")
+    await scene.watch.round()
+    assert await scene.states("a.example") == (UNKNOWN, UNKNOWN, UNKNOWN, None)
+    assert await scene.store.domains.due(1) == []
