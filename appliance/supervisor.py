@@ -9,13 +9,15 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import trio
 
+from appliance import __version__
 from appliance.acme import renewal as acme
-from appliance.config.load import load
+from appliance.config.load import known_keys, load
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import MIB
@@ -32,6 +34,7 @@ from appliance.keys.installation_key import key_check, record_own_key, shared_ke
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
+from appliance.model.database_server import LastStart
 from appliance.net.local_addresses import told_addresses
 from appliance.outside import Outside
 from appliance.retention import RetentionWorker
@@ -126,6 +129,8 @@ async def _run_on_store(
                 key = await shared_key(data_dir, store)
             else:
                 await record_own_key(data_dir, store, key, created=created)
+            with suppress(Refused):  # a full disk; the next start notes it
+                await store.installation.note_start(LastStart(__version__, known_keys()))
             MESSAGE_LOG.keep = config.log.messages
             try:
                 await _run_all(

@@ -90,3 +90,12 @@ prepare_more() {
     install_hashed "$root/packaging/requirements-$1.txt"
     printf '%s\n' "$wanted" >"$stamp"
 }
+
+# The same sources, built by the same Python on the same system, make the same bytes: no clock, no hash seed of the day and
+# no settings of the person who builds go in. Without git, and without $SOURCE_DATE_EPOCH, the time is a fixed one.
+fix_surroundings() {
+    SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || printf 1767225600)}
+    export SOURCE_DATE_EPOCH PYTHONHASHSEED=0 LC_ALL=C.UTF-8 TZ=UTC
+    unset PYTHONPATH PYTHONOPTIMIZE
+    umask 022
+}

@@ -21,6 +21,7 @@ from appliance.cli.database import load_settings
 from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
 from appliance.cli.explain import explain
+from appliance.cli.health import health
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
 from appliance.cli.mcp import mcp
@@ -35,6 +36,7 @@ from appliance.cli.setup import setup
 from appliance.cli.store import store
 from appliance.cli.suppressions import suppressions
 from appliance.cli.template import template
+from appliance.cli.upgrade import upgrade
 from appliance.cli.user import user
 from appliance.cli.webhook import webhook
 
@@ -115,6 +117,6 @@ def main() -> None:
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, account, user, domain, credential, key, suppressions, webhook)
 _COMMANDS += (template, queue, messages, explain, audit, send_test, pause, resume, nodes, backup, verify, restore)
-_COMMANDS += (store, config, doctor, install, uninstall, completion, mcp)
+_COMMANDS += (store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in _COMMANDS:
     main.add_command(_command)

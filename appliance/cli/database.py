@@ -5,7 +5,7 @@ A command for one account need not be told which where there is only one: that i
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -78,15 +78,16 @@ def run(
     """The result of `work` on the store.
 
     Where there is no database yet, it is created only for `create`: a list asked for in the wrong directory gets
-    `or_nothing`, and does not leave files behind.
+    `or_nothing`, and does not leave files behind. One of an earlier version is upgraded, but not by READ_ONLY_COMMANDS.
     """
     import trio
 
     from appliance.outside import Outside
-    from appliance.store import FILE_NAME, open_store
+    from appliance.store import FILE_NAME, NoDatabase, open_store
 
     settings = settings or load_settings()
     action, target, user = *_audited(), _system_user()
+    may_upgrade = command_words() not in READ_ONLY_COMMANDS
     prepare(settings, make=create)
 
     async def opened() -> T:
@@ -95,7 +96,9 @@ def run(
             from appliance.keys.installation_key import key_check  # which takes long to import
 
             check_key = key_check(settings.server.data_dir)
-        async with open_store(settings.server.data_dir, Outside(), url=url, check_key=check_key, inline=True) as store:
+        async with open_store(
+            settings.server.data_dir, Outside(), url=url, check_key=check_key, inline=True, may_upgrade=may_upgrade
+        ) as store:
             if not action:
                 return await work(store)
             from appliance.model.dashboard import Actor
@@ -104,15 +107,25 @@ def run(
                 return await work(store)
 
     with explained(settings), refusals():
-        if not (create or settings.store.url or os.path.lexists(settings.server.data_dir / FILE_NAME)):
-            if settings.embedded:
-                raise click.ClickException(_not_installed(settings))
-            if or_nothing is not None:
-                return or_nothing
-            missing = f"there is no database in {settings.server.data_dir} yet: `appliance account create` makes it"
-            raise click.ClickException(missing)
-        return trio.run(opened)
+        if create or settings.store.url or os.path.lexists(settings.server.data_dir / FILE_NAME):
+            with suppress(NoDatabase):
+                return trio.run(opened)
+        if settings.embedded:
+            raise click.ClickException(_not_installed(settings))
+        if or_nothing is not None:
+            return or_nothing
+        where = "the PostgreSQL of store.url" if settings.store.url else settings.server.data_dir
+        raise click.ClickException(f"there is no database in {where} yet: `appliance account create` makes it")
 
+
+# Commands that show something. They never upgrade a database of an earlier version, nor create one.
+READ_ONLY_COMMANDS = frozenset(
+    {
+        *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
+        *("suppressions list", "suppressions export", "webhook show", "template list", "template show"),
+        *("template pull", "queue show", "messages", "explain", "audit", "nodes list", "mcp"),
+    }
+)
 
 # How the audit log calls what commands change. Others change nothing, or the whole installation.
 AUDITED_COMMANDS = {
@@ -153,14 +166,18 @@ AUDITED_COMMANDS = {
 }
 
 
+def command_words() -> str:
+    """The command that runs, without the program's name."""
+    return click.get_current_context().command_path.partition(" ")[2]
+
+
 def _audited() -> tuple[str, str]:
     """What the command that runs changes, and of what: its last argument, unless that is a secret."""
     context = click.get_current_context()
-    _, _, words = context.command_path.partition(" ")
     given = [context.params.get(each.name or "") for each in context.command.params if isinstance(each, click.Argument)]
     flat = [word for each in given for word in (each if isinstance(each, tuple) else (each,)) if isinstance(word, str)]
     last = flat[-1] if flat else ""
-    return AUDITED_COMMANDS.get(words, ""), "" if last.startswith("ma_") else last
+    return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
 
 
 def _system_user() -> str:

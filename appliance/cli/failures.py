@@ -17,7 +17,15 @@ from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.local_addresses import bind_error, binds
 from appliance.outside import Outside
-from appliance.store import FILE_NAME, CopyWaits, DatabaseRefused, NewerDatabase, UnfinishedCopy, UpgradeRefused
+from appliance.store import (
+    FILE_NAME,
+    CopyWaits,
+    DatabaseRefused,
+    NewerDatabase,
+    OlderDatabase,
+    UnfinishedCopy,
+    UpgradeRefused,
+)
 from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning
 from appliance.times import rfc3339
@@ -86,9 +94,11 @@ def _line(error: BaseException, config: Config) -> str | None:
     file = config.server.data_dir / FILE_NAME
     if isinstance(error, KeyFileError | ConfigError | AlreadyRunning | RestoreInterrupted):
         return str(error)
-    if isinstance(error, DatabaseRefused) or (isinstance(error, NewerDatabase | UnfinishedCopy) and config.store.url):
+    if isinstance(error, DatabaseRefused) or (
+        isinstance(error, NewerDatabase | OlderDatabase | UnfinishedCopy) and config.store.url
+    ):
         return f"store.url: {error}"
-    if isinstance(error, NewerDatabase | UpgradeRefused | CopyWaits | UnfinishedCopy):
+    if isinstance(error, NewerDatabase | OlderDatabase | UpgradeRefused | CopyWaits | UnfinishedCopy):
         return f"{file}: {error}"
     if isinstance(error, DamagedDatabase):
         return f"{file}: {damaged(error)}"

@@ -36,8 +36,48 @@ _INSTEAD = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind", DA
 
 def parse(text: str, file: Path) -> Config:
     """The settings that `text`, the content of `file`, describes; relative paths in it start where the file is."""
+    return replace(_build(_tables(text, file), str(file), file.parent), source=file)
+
+
+def parse_known(text: str, file: Path) -> tuple[Config, list[str]]:
+    """The same without the sections and keys that this version does not know, and what these are."""
+    tables, unknown = _tables(text, file), []
+    known = set(known_keys())
+    for name, table in list(tables.items()):
+        if name not in SECTIONS:
+            unknown.append(name)
+            del tables[name]
+            continue
+        nested = {kind.key for kind in named_tables(name)}
+        for key in list(_table(name, table, str(file))):
+            if key in nested:
+                for title, inner in _table(f"{name}.{key}", table[key], str(file)).items():
+                    place = place_of(f"{name}.{key}", title)
+                    for each in list(_table(place, inner, str(file))):
+                        if f"{name}.{key}.*.{each}" not in known:
+                            unknown.append(f"{place}.{each}")
+                            del inner[each]
+            elif f"{name}.{key}" not in known:
+                unknown.append(f"{name}.{key}")
+                del table[key]
+    return replace(_build(tables, str(file), file.parent), source=file), unknown
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every key of this version, with its section; `*` is in the place of a name that the operator chooses."""
+    plain = [f"{row.section}.{row.key}" for name in SECTIONS for row in settings(name)]
+    nested = [
+        f"{kind.place}.*.{row.key}"
+        for name in SECTIONS
+        for kind in named_tables(name)
+        for row in kind.settings(kind.example)
+    ]
+    return (*plain, *nested)
+
+
+def _tables(text: str, file: Path) -> dict[str, Any]:
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
         raise ConfigError(str(file), "nested too deeply") from None
     except ValueError as error:
@@ -46,7 +86,6 @@ def parse(text: str, file: Path) -> Config:
         last = f"line {text.rstrip().count(chr(10)) + 1}"
         place, reason = (match[2] or last, match[1]) if match else (last, str(error))
         raise ConfigError(str(file), place, reason) from None
-    return replace(_build(tables, str(file), file.parent), source=file)
 
 
 def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:

@@ -165,7 +165,7 @@ class Examination:
         if path.exists():
             looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
             if not looked.damage and looked.schema == newest_known():  # else reading it would fail, or change it
-                async with open_store(data_dir, self.outside, inline=True) as store:
+                async with open_store(data_dir, self.outside, inline=True, may_upgrade=False) as store:
                     stored = await self._stored(store)
         return machine.judge_database(data_dir, looked, stored.unopened_keys, stored.unopened_secrets), stored
 
@@ -174,7 +174,7 @@ class Examination:
         try:
             facts = await examine_server(url, self.outside)
             if facts.can_be_read:
-                async with open_store(data_dir, self.outside, url=url, inline=True) as store:
+                async with open_store(data_dir, self.outside, url=url, inline=True, may_upgrade=False) as store:
                     stored = await self._stored(store)
         except (DatabaseRefused, Refused) as refused:
             return [database_server.judge_unusable(str(refused))], stored

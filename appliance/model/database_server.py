@@ -1,4 +1,4 @@
-"""What an examination of a PostgreSQL finds out; no verdict."""
+"""What an examination of a database finds out: how a PostgreSQL is set up, and what an upgrade would change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,3 +40,26 @@ class ServerFacts:
     def can_be_read(self) -> bool:
         """Whether it can be opened, and is not changed by that."""
         return bool(self.schema) and not self.due_schema and not self.is_too_new
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """The server that started last on a database."""
+
+    version: str
+    settings: tuple[str, ...]  # the keys that it knew
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpgrade:
+    """What this version would change in a database."""
+
+    schema: int  # 0: nothing is there yet
+    newest: int  # that this version knows
+    steps: tuple[str, ...]  # the names of those that the next start takes
+    last_start: LastStart | None  # None: the version that started last did not note it
+    waiting: tuple[str, ...] = ()  # steps that wait for `older_nodes`
+    older_nodes: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, str], ...] = ()  # that run: name and version
+    kept: str = ""  # the file in which the database is kept as it was
+    space: int = 0  # bytes that the upgrade takes on the disk

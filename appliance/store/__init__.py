@@ -14,7 +14,7 @@ import trio
 
 from appliance import __version__
 from appliance.concurrency.wake import Wake
-from appliance.model.database_server import ServerFacts
+from appliance.model.database_server import PendingUpgrade, ServerFacts
 from appliance.outside import Outside
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
@@ -22,7 +22,15 @@ from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine
-from appliance.store.faults import DatabaseRefused, NewerDatabase, OnFault, StorageFault, UnfinishedCopy
+from appliance.store.faults import (
+    DatabaseRefused,
+    NewerDatabase,
+    NoDatabase,
+    OlderDatabase,
+    OnFault,
+    StorageFault,
+    UnfinishedCopy,
+)
 from appliance.store.feedback import FeedbackStore
 from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
@@ -41,7 +49,7 @@ from appliance.store.shared_certificates import SharedCertificates
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
 from appliance.store.sqlite.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
 from appliance.store.sqlite.space import Space
-from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date
+from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
 from appliance.store.templates import Templates
@@ -51,8 +59,8 @@ from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 if TYPE_CHECKING:  # its driver may not be installed
     from appliance.store.postgresql.engine import PostgresEngine
 
-__all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "StorageFault"]
-__all__ += ["UnfinishedCopy", "UpgradeRefused"]
+__all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
+__all__ += ["StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 
 FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"
@@ -117,9 +125,12 @@ async def open_store(
     address: str = "",
     check_key: CheckKey | None = None,
     inline: bool = False,
+    may_upgrade: bool = True,
     on_failure: OnFault | None = None,
 ) -> AsyncIterator[Store]:
     """Open the database, migrated to this version; close it when everything inside has ended.
+
+    Without `may_upgrade` one that is of an earlier version is left as it is: raises OlderDatabase, or NoDatabase.
 
     With a URL it is that PostgreSQL, which `check_key` may refuse before anything is written to it; there a server is
     the node of a name, reached at an address, and a command none. Else it is the file in `data_dir`. `inline` is for
@@ -128,14 +139,14 @@ async def open_store(
     `on_failure`, which must end the process.
     """
     if url:
-        engine = await _open_server(data_dir, outside, url, node, address, check_key)
+        engine = await _open_server(data_dir, outside, url, node, address, check_key, may_upgrade=may_upgrade)
         if not inline:
             await engine.connect()
         store = Store(engine, outside)
     else:
         path = data_dir / FILE_NAME
         refuse_waiting_copy(path)
-        bring_up_to_date(path, outside.now(), is_server=not inline)
+        bring_up_to_date(path, outside.now(), is_server=not inline, may_upgrade=may_upgrade)
         file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
         store = Store(file, outside, Space(file, path))
     try:
@@ -148,7 +159,14 @@ async def open_store(
 
 
 async def _open_server(
-    data_dir: Path, outside: Outside, url: str, node: str, address: str, check_key: CheckKey | None
+    data_dir: Path,
+    outside: Outside,
+    url: str,
+    node: str,
+    address: str,
+    check_key: CheckKey | None,
+    *,
+    may_upgrade: bool,
 ) -> "PostgresEngine":
     with driver_needed():
         from appliance.store.postgresql.engine import PostgresEngine, prepare
@@ -160,7 +178,19 @@ async def _open_server(
 
     file = data_dir / HOME_FILE
     earlier = file.read_text() if node and file.exists() else ""
-    return PostgresEngine(url, await prepare(url, outside.now(), check_key, identity if node else None, earlier))
+    identify = identity if node else None
+    joined = await prepare(url, outside.now(), check_key, identify, earlier, may_upgrade=may_upgrade)
+    return PostgresEngine(url, joined)
+
+
+async def pending(data_dir: Path, url: str) -> PendingUpgrade:
+    """What opening the database would change in it; only read. Raises DatabaseRefused or NewerDatabase."""
+    if not url:
+        return pending_upgrade(data_dir / FILE_NAME)
+    with driver_needed():
+        from appliance.store.postgresql.examine import pending_upgrade as pending_there
+
+    return await trio.to_thread.run_sync(pending_there, url, limiter=trio.CapacityLimiter(1))
 
 
 async def examine_server(url: str, outside: Outside) -> ServerFacts:

@@ -22,6 +22,20 @@ class NewerDatabase(Exception):
         )
 
 
+class OlderDatabase(Exception):
+    """The database is of an earlier version, and was opened by a command that must not change it."""
+
+    def __init__(self, schema: int, newest: int) -> None:
+        super().__init__(
+            f"the database is of an earlier version (schema {schema}, and this version needs {newest}): "
+            "start the service, or run `appliance upgrade`"
+        )
+
+
+class NoDatabase(Exception):
+    """Nothing of the appliance is in the database yet, and the command that opened it must not make anything."""
+
+
 class DatabaseRefused(Exception):
     """The database server cannot be used, and nothing was written; the text says why and what to do."""
 

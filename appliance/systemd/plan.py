@@ -13,6 +13,9 @@ from appliance.systemd.steps import InstallStep, copy, keep, link, remove, run, 
 
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
+BACKUP_TIMER = "appliance-backup.timer"
+BACKUP_UNIT_FILE = Path("/etc/systemd/system/appliance-backup.service")
+BACKUP_TIMER_FILE = Path("/etc/systemd/system/appliance-backup.timer")
 USERS_FILE = Path("/etc/sysusers.d/appliance.conf")
 DIRECTORIES_FILE = Path("/etc/tmpfiles.d/appliance.conf")
 PACKAGES_UNIT_FILE = Path("/usr/lib/systemd/system/appliance.service")  # the Debian package's
@@ -27,6 +30,8 @@ HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  
 # Lines of the files that are replaced for other settings.
 _PROGRAM_LINE = "ExecStart=/usr/bin/appliance serve --config /etc/appliance/config.toml"
 _NOTIFY_LINE, _NOTIFY_FROM_CHILD = "NotifyAccess=main", "NotifyAccess=all"
+_BACKUP_PROGRAM_LINE = "Environment=APPLIANCE=/usr/bin/appliance"
+_BACKUP_CONFIG_LINE = "Environment=APPLIANCE_CONFIG=/etc/appliance/config.toml"
 _WORKING_LINE = "WorkingDirectory=/var/lib/appliance"
 HOSTNAME_LINE = 'hostname = ""'
 
@@ -72,9 +77,27 @@ def unit(program: Program, target: Installation) -> str:
     if program.single_file:
         # The process that systemd starts only unpacks; its child notifies systemd.
         text = text.replace(_NOTIFY_LINE, _NOTIFY_FROM_CHILD)
-    if target.data_dir != DATA_DIR:
-        text = text.replace(_WORKING_LINE, f"{_WORKING_LINE}\nReadWritePaths={_quoted(target.data_dir)}")
-    return text
+    return _with_data_dir(text, target)
+
+
+def backup_unit(program: Program, target: Installation) -> str:
+    """The unit of the nightly backup, for this program and these settings."""
+    path = PROGRAM if program.single_file else program.path
+    text = file("appliance-backup.service")
+    text = text.replace(_BACKUP_PROGRAM_LINE, f"Environment={_assigned('APPLIANCE', path)}")
+    text = text.replace(_BACKUP_CONFIG_LINE, f"Environment={_assigned('APPLIANCE_CONFIG', target.config_file)}")
+    return _with_data_dir(text, target)
+
+
+def _with_data_dir(text: str, target: Installation) -> str:
+    if target.data_dir == DATA_DIR:
+        return text
+    return text.replace(_WORKING_LINE, f"{_WORKING_LINE}\nReadWritePaths={_quoted(target.data_dir)}")
+
+
+def _assigned(name: str, path: Path) -> str:
+    """A word of `Environment=`, where a dollar sign means nothing."""
+    return _quoted(Path(f"{name}={path}")).replace("$$", "$")
 
 
 def _quoted(path: Path) -> str:
@@ -98,6 +121,8 @@ def install(program: Program, target: Installation) -> Iterator[InstallStep]:
     own = "" if target.data_dir == DATA_DIR else f"d {_quoted(target.data_dir)} 0700 {USER} {USER} -\n"
     yield write(target.at(DIRECTORIES_FILE), file("tmpfiles.conf") + own)
     yield write(target.at(UNIT_FILE), unit(program, target))
+    yield write(target.at(BACKUP_UNIT_FILE), backup_unit(program, target))
+    yield write(target.at(BACKUP_TIMER_FILE), file(BACKUP_TIMER))
     config_file = target.at(target.config_file)
     first_config = file("config.toml").replace(HOSTNAME_LINE, f'hostname = "{target.hostname}"')
     yield keep(config_file) if config_file.exists() else write(config_file, first_config, 0o640)
@@ -113,9 +138,10 @@ def install(program: Program, target: Installation) -> Iterator[InstallStep]:
 def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
     """The steps of a removal; settings and mail stay unless `purge`, and the user in any case."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
-    if target.at(UNIT_FILE).exists():
-        yield run("systemctl", *below, "disable", *(() if target.elsewhere else ("--now",)), UNIT)
-    for path in (UNIT_FILE, USERS_FILE, DIRECTORIES_FILE):
+    for name, path in ((BACKUP_TIMER, BACKUP_TIMER_FILE), (UNIT, UNIT_FILE)):
+        if target.at(path).exists():
+            yield run("systemctl", *below, "disable", *(() if target.elsewhere else ("--now",)), name)
+    for path in (UNIT_FILE, BACKUP_UNIT_FILE, BACKUP_TIMER_FILE, USERS_FILE, DIRECTORIES_FILE):
         yield remove(target.at(path))
     if not target.elsewhere:
         yield run("systemctl", "daemon-reload")

@@ -35,6 +35,8 @@ ELSEWHERE |= {
     "setup",
     "account delete",
     "completion",
+    "upgrade",
+    "health",
     "mcp",
     "messages",
     "send-test",

@@ -97,6 +97,7 @@ COMMANDS = {
     "backup": ("saved.tar",),
     "restore": ("saved.tar", "--force"),
     "store copy": ("--to-sqlite", "elsewhere"),
+    "upgrade": (),
     "doctor": (),
     "mcp": (),
 }
@@ -112,6 +113,7 @@ ELSEWHERE = {
     "config check",
     "config show",
     "completion",
+    "health",
 }
 SOME = ("serve", "account list", "domain rotate", "queue show", "backup", "restore", "doctor")
 

@@ -86,6 +86,13 @@ def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
         "/usr/bin/appliance -> ../lib/mail-appliance/appliance",
         "/usr/lib/mail-appliance/appliance",
         "/usr/lib/systemd/system/appliance.service",
+        "/usr/lib/systemd/system/appliance-backup.service",
+        "/usr/lib/systemd/system/appliance-backup.timer",
+        "/usr/share/man/man1/appliance.1.gz",
+        "/usr/share/man/man5/appliance-config.5.gz",
+        "/usr/share/bash-completion/completions/appliance",
+        "/usr/share/zsh/vendor-completions/_appliance",
+        "/usr/share/fish/vendor_completions.d/appliance.fish",
         "/usr/lib/sysusers.d/mail-appliance.conf",
         "/usr/lib/tmpfiles.d/mail-appliance.conf",
         "/usr/share/mail-appliance/config.toml",
@@ -117,6 +124,32 @@ def test_it_says_what_it_is(deb: Path) -> None:
     assert fields["Architecture"] == output("dpkg", "--print-architecture").strip()
     assert re.search(r"libc6 \(>= 2\.\d+\)", fields["Depends"])
     assert int(fields["Installed-Size"]) > 10_000
+    units = "".join(file(name) for name in ("appliance.service", "appliance-backup.service"))
+    assert "procps" in fields["Depends"] or not re.search(r"/(kill|ps|pgrep|pkill)\b", units)
+
+
+def test_the_same_program_makes_the_same_package(deb: Path) -> None:
+    """Packed again from the same binary, every byte is the same: order, times and owners come from the sources."""
+    before = deb.read_bytes()
+    subprocess.run(["sh", str(ROOT / "packaging/build-deb")], capture_output=True, check=True, timeout=300)
+    assert deb.read_bytes() == before
+
+
+def test_its_files_are_of_one_time(deb: Path, tmp_path: Path) -> None:
+    """No file tells when it was built: all have the time of the sources."""
+    output("dpkg-deb", "--raw-extract", str(deb), str(tmp_path / "x"))
+    times = {path.stat().st_mtime for path in (tmp_path / "x/usr").rglob("*") if not path.is_symlink()}
+    assert len(times) == 1
+
+
+def test_completion_completes(deb: Path, tmp_path: Path) -> None:
+    """The script that bash loads by itself completes the commands of the program beside it."""
+    output("dpkg-deb", "--extract", str(deb), str(tmp_path))
+    tab = "COMP_WORDS=(appliance suppr) COMP_CWORD=1 COMP_TYPE=9; _appliance_completion appliance"
+    script = f'source {tmp_path}/usr/share/bash-completion/completions/appliance; {tab}; echo "${{COMPREPLY[@]}}"'
+    environment = {**os.environ, "PATH": f"{tmp_path}/usr/bin:{os.environ['PATH']}"}
+    ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "suppressions\n"
 
 
 def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
@@ -155,7 +188,10 @@ def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path:
     (owner,) = [
         line.split(":") for line in (root / "etc/passwd").read_text().splitlines() if line.startswith("appliance:")
     ]
-    assert (data_dir.stat().st_uid, stat.S_IMODE(data_dir.stat().st_mode)) == (int(owner[2]), 0o700)
+    backups = root / "var/backups/appliance"
+    for directory in (data_dir, backups):
+        assert (directory.stat().st_uid, stat.S_IMODE(directory.stat().st_mode)) == (int(owner[2]), 0o700)
+    (backups / "2026-11-15.tar").write_text("backup")
     assert (config.stat().st_gid, stat.S_IMODE(config.stat().st_mode)) == (int(owner[3]), 0o640)
 
     config.write_text(config.read_text().replace('hostname = ""', 'hostname = "mail.example.com"'))
@@ -174,6 +210,7 @@ def test_install_upgrade_remove_and_purge(deb: Path, machine: Machine, tmp_path:
     machine.dpkg("--purge", "mail-appliance")
     assert not config.parent.exists()
     assert not data_dir.exists()
+    assert (backups / "2026-11-15.tar").exists()
     assert not enabled.is_symlink()
     assert machine.state() in ("", "unknown ok not-installed ")
 

@@ -22,6 +22,8 @@ SCRIPTS = [
     "packaging/lock",
     "packaging/build-binary",
     "packaging/build-deb",
+    "packaging/build-all",
+    "packaging/build-twice",
     "packaging/install-test-programs",
     "packaging/debian/postinst",
     "packaging/debian/prerm",
@@ -52,6 +54,7 @@ case "$*" in
     echo PyInstaller >>"$FAKE_LOG"
     [ "$FAKE_FAILING" != PyInstaller ] || exit 1
     mkdir -p "$FAKE_DIST/appliance.d"
+    echo '[]' >"$FAKE_DIST/../build/contents.json"
     for made in appliance appliance.d/appliance-onedir; do
         echo packed >"$FAKE_DIST/$made"
         chmod +x "$FAKE_DIST/$made"

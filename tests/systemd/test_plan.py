@@ -6,7 +6,7 @@ import pytest
 
 from appliance.config.load import parse
 from appliance.systemd import plan
-from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Installation, Program
+from appliance.systemd.plan import BACKUP_UNIT_FILE, CONFIG_FILE, DATA_DIR, PROGRAM, UNIT_FILE, Installation, Program
 from appliance.systemd.steps import InstallStep, keep, link, remove
 
 BINARY = Program(Path("/home/me/Downloads/appliance"), single_file=True)
@@ -28,7 +28,7 @@ def test_a_binary_is_copied_and_started() -> None:
     """Program, user, directories and unit come before the commands that use them, and the start is last."""
     steps = list(plan.install(BINARY, Installation()))
     assert steps[0].line == f"copy {BINARY.path} to /usr/local/bin/appliance (0755)"
-    assert [step.line.split()[0] for step in steps[1:5]] == ["write"] * 4
+    assert [step.line.split()[0] for step in steps[1:7]] == ["write"] * 6
     assert commands(steps) == [
         "systemd-sysusers appliance.conf",
         "systemd-tmpfiles --create appliance.conf",
@@ -57,7 +57,7 @@ def test_below_another_root_nothing_is_started(tmp_path: Path) -> None:
     """Every path is below it, and only commands run that work on a system which does not run."""
     steps = list(plan.install(BINARY, Installation(tmp_path)))
     paths = [step.line.removesuffix(")").rpartition(" (")[0].split()[-1] for step in steps if step.line[:4] != "run "]
-    assert len(paths) == 5
+    assert len(paths) == 7
     assert all(Path(path).is_relative_to(tmp_path) for path in paths)
     assert commands(steps) == [
         f"systemd-sysusers --root={tmp_path} appliance.conf",
@@ -91,7 +91,8 @@ def test_a_data_directory_of_ones_own_can_be_written() -> None:
     """The unit opens it, and it belongs to the service's user."""
     target = Installation(data_dir=Path("/srv/mail data"))
     steps = list(plan.install(SCRIPT, target))
-    assert '\nReadWritePaths="/srv/mail data"\n' in written(steps, UNIT_FILE).content
+    for file in (UNIT_FILE, BACKUP_UNIT_FILE):
+        assert '\nReadWritePaths="/srv/mail data"\n' in written(steps, file).content
     assert 'd "/srv/mail data" 0700 appliance appliance -\n' in written(steps, plan.DIRECTORIES_FILE).content
     assert "ReadWritePaths" not in plan.unit(SCRIPT, Installation())
 
@@ -100,6 +101,16 @@ def test_odd_paths_are_quoted() -> None:
     """Percent and dollar signs mean something to systemd; in a path they must not."""
     odd = Program(Path("/opt/50% $off/appliance"), single_file=False)
     assert 'ExecStart="/opt/50%% $$off/appliance" serve' in plan.unit(odd, Installation())
+    assert '\nEnvironment="APPLIANCE=/opt/50%% $off/appliance"\n' in plan.backup_unit(odd, Installation())
+
+
+def test_the_nightly_backup_runs_this_program_with_these_settings() -> None:
+    """Its unit names both, and may write to the directory that is made for it."""
+    target = Installation(config_file=Path("/etc/mail.toml"))
+    unit = written(list(plan.install(SCRIPT, target)), BACKUP_UNIT_FILE).content
+    assert f"\nEnvironment=APPLIANCE={SCRIPT.path}\nEnvironment=APPLIANCE_CONFIG=/etc/mail.toml\n" in unit
+    assert "\nReadWritePaths=/var/backups/appliance\n" in unit
+    assert "d /var/backups/appliance 0700 appliance appliance -\n" in plan.file("tmpfiles.conf")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -30,10 +31,14 @@ EXPOSURE = 2.0  # less is better: the promise of the project's threat model
 MESSAGE = {"from": "a@example.com", "to": "b@example.net", "subject": "x", "text": "x"}
 
 
-def unit_file(directory: Path, *, single_file: bool) -> Path:
-    """The unit as it is installed, for a program that exists."""
-    path = directory / "appliance.service"
-    text = plan.unit(Program(Path("/bin/true"), single_file=False), Installation())
+SERVICES = sorted(path.name for path in (Path(plan.__file__).parent / "files").glob("*.service"))
+
+
+def unit_file(directory: Path, name: str = "appliance.service", *, single_file: bool = False) -> Path:
+    """A unit as it is installed, for a program that exists."""
+    path, program = directory / name, Program(Path("/bin/true"), single_file=False)
+    made = {"appliance.service": plan.unit, "appliance-backup.service": plan.backup_unit}[name]
+    text = made(program, Installation())
     path.write_text(text.replace("NotifyAccess=main", "NotifyAccess=all") if single_file else text)
     return path
 
@@ -45,18 +50,24 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs("systemd")
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """It is read without one complaint."""
-    ran = analyze("verify", str(unit_file(tmp_path, single_file=False)))
+@pytest.mark.parametrize("name", SERVICES)
+def test_systemd_accepts_the_units(tmp_path: Path, name: str) -> None:
+    """Each is read without one complaint, and so is the timer of the backup."""
+    files = [unit_file(tmp_path, name)]
+    if name == "appliance-backup.service":
+        files.append(tmp_path / plan.BACKUP_TIMER)
+        files[-1].write_text(plan.file(plan.BACKUP_TIMER))
+    ran = analyze("verify", "--man=no", *map(str, files))
     assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
 
 
 @needs("systemd")
 @pytest.mark.parametrize("single_file", [False, True])
-def test_the_service_is_hardly_exposed(tmp_path: Path, single_file: bool) -> None:
-    """`systemd-analyze security` finds an exposure below 2.0, for the single binary too."""
-    ran = analyze("security", "--offline=true", "--no-pager", str(unit_file(tmp_path, single_file=single_file)))
-    found = re.search(r"Overall exposure level for appliance\.service: ([0-9.]+)", ran.stdout)
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_is_exposed(tmp_path: Path, name: str, single_file: bool) -> None:
+    """`systemd-analyze security` finds an exposure below 2.0 for each unit, for the single binary too."""
+    ran = analyze("security", "--offline=true", "--no-pager", str(unit_file(tmp_path, name, single_file=single_file)))
+    found = re.search(rf"Overall exposure level for {re.escape(name)}: ([0-9.]+)", ran.stdout)
     assert found is not None, ran.stdout + ran.stderr
     assert float(found[1]) < EXPOSURE
 
@@ -192,6 +203,32 @@ def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
         subprocess.run(filtered(*command), env=told, check=True, timeout=30)
         running.await_event("reloaded")
         assert running.terminate() == 0
+
+
+@needs("systemd")
+@needs("seccomp")
+def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> None:
+    """Its own command, under its filter: today's file is made and checked, one of the last month goes, others stay."""
+    (line,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", plan.file("appliance-backup.service"), re.MULTILINE)
+    command = shlex.split(line.replace("\\\n", " ").replace("$$", "$").replace("%%", "%"))
+    program, saved = tmp_path / "appliance", tmp_path / "backups"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(THIS)} "$@"\n')
+    program.chmod(0o755)
+    saved.mkdir()
+    for name, days in {"2026-01-01.tar": 40, "2026-02-01.tar": 3, "mine.tar": 40}.items():
+        (saved / name).touch()
+        os.utime(saved / name, (time.time() - days * 86_400,) * 2)
+    with appliance(tmp_path) as running:
+        variables = {"APPLIANCE": str(program), "DIRECTORY": str(saved), "KEEP_DAYS": "14"}
+        told = {**os.environ, **variables, "APPLIANCE_CONFIG": str(running.config_file)}
+        ran = subprocess.run(filtered(*command), env=told, capture_output=True, text=True, timeout=120, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert running.terminate() == 0
+    (made,) = {path.name for path in saved.iterdir()} - {"2026-02-01.tar", "mine.tar"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d\.tar", made)
+    assert f"{made} is whole" in ran.stdout
+    for word in ("APPLIANCE", "DIRECTORY", "KEEP_DAYS"):
+        assert re.search(rf"^Environment=(.* )?{word}=", plan.file("appliance-backup.service"), re.MULTILINE)
 
 
 def use(running: Running) -> None:

@@ -88,6 +88,8 @@ async def prepare(
     check_key: Callable[[str | None], None] | None = None,
     identify: Callable[[], NodeIdentity] | None = None,
     home: str = "",
+    *,
+    may_upgrade: bool = True,
 ) -> Membership | None:
     """Bring the database to this version's schema, and join its nodes if this is one.
 
@@ -97,7 +99,7 @@ async def prepare(
 
     def prepared() -> Membership | None:
         with closing(connect(url, statement_timeout=MIGRATION_TIMEOUT)) as connection:
-            migrate(connection, now, check_key, home=home)
+            migrate(connection, now, check_key, home=home, may_upgrade=may_upgrade)
             if identify is None:
                 return None
             make_first(connection, now)

@@ -1,4 +1,7 @@
-"""Finds out how a PostgreSQL is set up and how it does, for `appliance doctor`. Reads only."""
+"""Finds out how a PostgreSQL is set up and how it does, for `appliance doctor`, and what `upgrade` would change there.
+
+Reads only.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,10 +10,21 @@ from time import perf_counter
 
 import psycopg
 
-from appliance.model.database_server import ServerFacts, TableRows
+from appliance.model.database_server import PendingUpgrade, ServerFacts, TableRows
 from appliance.store.engine import Row
-from appliance.store.postgresql.connection import connect, run
-from appliance.store.postgresql.migrate import check, is_ours, key_fingerprint, newest_known, plan, state
+from appliance.store.installation import last_start
+from appliance.store.postgresql.connection import PostgresTx, connect, run
+from appliance.store.postgresql.migrate import (
+    SchemaStep,
+    check,
+    check_compatible,
+    has_table,
+    is_ours,
+    key_fingerprint,
+    newest_known,
+    plan,
+    state,
+)
 from appliance.store.postgresql.refusals import place, refusals
 from appliance.times import SECOND
 
@@ -34,6 +48,7 @@ _OLDEST = """SELECT extract(epoch FROM max(clock_timestamp() - began))::float8 F
 _CONNECTIONS = "SELECT sum(numbackends)::bigint FROM pg_stat_database WHERE datname IS NOT NULL"
 _SEES_STANDBYS = "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')"
 _STANDBYS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
+_NODES = "SELECT name, version FROM nodes WHERE adopted_by IS NULL ORDER BY name"
 # The partitions of a table count as one.
 _TABLES = """SELECT coalesce(pg_partition_root(relid), relid)::regclass::text, sum(n_live_tup)::bigint,
         sum(n_dead_tup)::bigint
@@ -67,6 +82,29 @@ def examine(url: str, now: Callable[[], int]) -> ServerFacts:
             connections=run(connection, _CONNECTIONS)[0][0],
             tables=tuple(TableRows(*row) for row in run(connection, _TABLES)),
         )
+
+
+def pending_upgrade(url: str) -> PendingUpgrade:
+    """What the next start would change; raises DatabaseRefused or NewerDatabase."""
+    with refusals(url), closing(connect(url, name=_PROGRAM)) as connection:
+        check(connection)
+        is_there = is_ours(connection)
+        if is_there:
+            check_compatible(connection, newest_known())
+        planned, tx = plan(connection), PostgresTx(connection)
+        return PendingUpgrade(
+            schema=state(connection)[0] if is_there else 0,
+            newest=newest_known(),
+            steps=tuple(map(_step_name, planned.due)),
+            last_start=last_start(tx) if has_table(connection, "installation") else None,
+            waiting=tuple(map(_step_name, planned.waiting)),
+            older_nodes=tuple(planned.older),
+            nodes=tuple((name, version) for name, version in run(connection, _NODES)) if is_there else (),
+        )
+
+
+def _step_name(step: SchemaStep) -> str:
+    return f"{step.number:04}_{step.name}"
 
 
 def _round_trip(connection: psycopg.Connection[Row], now: Callable[[], int]) -> tuple[float, float]:

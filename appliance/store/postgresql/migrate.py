@@ -24,7 +24,14 @@ import psycopg
 from psycopg import errors
 
 from appliance.store.engine import Row
-from appliance.store.faults import UNFINISHED_COPY, DatabaseRefused, NewerDatabase, UnfinishedCopy
+from appliance.store.faults import (
+    UNFINISHED_COPY,
+    DatabaseRefused,
+    NewerDatabase,
+    NoDatabase,
+    OlderDatabase,
+    UnfinishedCopy,
+)
 from appliance.store.installation import KEY_FINGERPRINT
 from appliance.store.postgresql.connection import run
 from appliance.store.postgresql.partitions import make_first
@@ -102,8 +109,11 @@ def migrate(
     *,
     home: str = "",
     copying: bool = False,
+    may_upgrade: bool = True,
 ) -> None:
     """Take the steps that are due, as soon as it is known that this version can work after them.
+
+    Without `may_upgrade` none is taken: raises OlderDatabase, or NoDatabase, if this version needs one that is missing.
 
     `check_key` is told the fingerprint of the installation's key file, None if there is none yet; if it raises, as with
     everything else that is wrong, nothing is written. `home` is that of the node which starts: its earlier runs are
@@ -115,14 +125,25 @@ def migrate(
     if is_ours(connection):
         check_compatible(connection, newest_known())
     planned = plan(connection, home)
+    if not may_upgrade:
+        _refuse_to_upgrade(connection, planned)
     _refuse_older_nodes(planned)
     if check_key is not None:
         check_key(key_fingerprint(connection))
-    if planned.due:
+    if planned.due and may_upgrade:
         try:
             advance(connection, now, home, copying=copying)
         except _AGAIN:
             raise DatabaseRefused(IN_USE) from None
+
+
+def _refuse_to_upgrade(connection: psycopg.Connection[Row], planned: SchemaPlan) -> None:
+    """Raise unless this version can work without the steps that are missing."""
+    missing = planned.due + planned.waiting
+    if missing and missing[0].number <= _last_expansion():
+        if not is_ours(connection):
+            raise NoDatabase
+        raise OlderDatabase(state(connection)[0], newest_known())
 
 
 def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:

@@ -47,6 +47,11 @@ def newest_known() -> int:
     return max((step.number for step in migrations()), default=0)
 
 
+def steps_after(schema: int) -> tuple[str, ...]:
+    """The names of the steps that a database of this schema lacks."""
+    return tuple(f"{step.number:04}_{step.name}" for step in migrations() if step.number > schema)
+
+
 def migrate(connection: Connection, now: int, before: Callable[[int], None] | None = None) -> None:
     """Apply what is missing. Each step and its record commit together, under the write lock of one process.
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import apsw
 
-from appliance.store.faults import UNFINISHED_COPY, UnfinishedCopy
-from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_writer
+from appliance.model.database_server import PendingUpgrade
+from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, OlderDatabase, UnfinishedCopy
+from appliance.store.installation import last_start
+from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.file_care import copy_beside
-from appliance.store.sqlite.integrity import check, refuse_damaged
-from appliance.store.sqlite.migrate import has_table, migrate
+from appliance.store.sqlite.integrity import check, refuse_damaged, schema_of
+from appliance.store.sqlite.migrate import has_table, migrate, newest_known, steps_after
 from appliance.store.sqlite.space import usage
 from appliance.system.instance_lock import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
@@ -35,8 +37,11 @@ class UpgradeRefused(Exception):
     """The database cannot be brought to this version's schema; it is as it was, and the text says why."""
 
 
-def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
-    """Open the database and give it every step it misses; who is not the server does so only while none runs."""
+def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool = True) -> None:
+    """Open the database and give it every step it misses; who is not the server does so only while none runs.
+
+    Without `may_upgrade` a database that misses any is left as it is: raises OlderDatabase.
+    """
     with ExitStack() as until_done:
         upgraded = False
 
@@ -53,6 +58,8 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
 
         connection = open_writer(path)
         until_done.callback(connection.close)
+        if not may_upgrade and 0 < (found := schema_of(connection)) < newest_known():
+            raise OlderDatabase(found, newest_known())
         if is_server:
             refuse_damaged(connection, START_CHECK)
         if has_table(connection, UNFINISHED_COPY):
@@ -60,6 +67,24 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool) -> None:
         migrate(connection, now, before)
         if upgraded:
             _make_shrinkable(connection, path)
+
+
+def pending_upgrade(path: Path) -> PendingUpgrade:
+    """What the next start would change; nothing is changed here. Raises NewerDatabase."""
+    with closing(open_reader(path)) as connection:
+        schema, newest = schema_of(connection), newest_known()
+        if schema > newest:
+            raise NewerDatabase(schema, newest)
+        steps = steps_after(schema)
+        started = last_start(connection) if has_table(connection, "installation") else None
+    return PendingUpgrade(
+        schema=schema,
+        newest=newest,
+        steps=steps,
+        last_start=started,
+        kept=str(kept_file(path, schema)) if schema and steps else "",
+        space=_space_needed(path) if schema and steps else 0,
+    )
 
 
 def _make_shrinkable(connection: Connection, path: Path) -> None:
@@ -103,8 +128,12 @@ def kept_file(path: Path, schema: int) -> Path:
     return path.with_name(f"{path.name}.schema-{schema}")
 
 
+def _space_needed(path: Path) -> int:
+    return 2 * path.stat().st_size
+
+
 def _check_space(path: Path) -> None:
-    needed = 2 * path.stat().st_size
+    needed = _space_needed(path)
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise UpgradeRefused(

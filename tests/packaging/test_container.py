@@ -1,0 +1,189 @@
+"""The container image: what its definition must say, and where an engine is here, that the image runs."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.built_binary import ROOT, made
+
+FILE = ROOT / "packaging/Containerfile"
+# The base of the image that is built here. Where no registry can be reached, one that was made of a Debian tree:
+# mmdebstrap --variant=minbase --include=ca-certificates bookworm - | podman import - debian:bookworm-slim
+BASE = os.environ.get("APPLIANCE_TEST_BASE", "debian:bookworm-slim")
+TAG = "mail-appliance-test"
+OWNER = 6587
+DEADLINE = 120.0  # seconds
+SETTINGS = '[server]\nhostname = "mail.example.com"\n[delivery]\nmode = "sandbox"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Every instruction with its words; lines that go on are joined."""
+    text = re.sub(r"^#.*\n", "", FILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    found = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+    return [(name, rest) for name, rest in found]
+
+
+def given(name: str) -> list[str]:
+    """The words of all instructions of one kind."""
+    return [rest for each, rest in instructions() if each == name]
+
+
+def test_it_is_made_of_known_instructions() -> None:
+    """Each is one that container engines know, in upper case; the base comes first, and it is Debian's small one."""
+    known = {"ARG", "FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+    assert {name for name, _ in instructions()} <= known | {"ENTRYPOINT", "CMD"}
+    assert [name for name, _ in instructions()][:2] == ["ARG", "FROM"]
+    assert given("ARG") == ["BASE=debian:bookworm-slim"]
+    assert given("FROM") == ["${BASE}"]
+
+
+def test_nothing_is_fetched_but_debian_packages() -> None:
+    """No address is in it, no file comes by ADD, and the lists of packages do not stay in a layer."""
+    assert "://" not in FILE.read_text()
+    assert given("ADD") == []
+    for command in given("RUN"):
+        assert not re.search(r"\b(curl|wget|sudo|pip)\b", command)
+        if "apt-get install" in command:
+            assert "--no-install-recommends" in command
+            assert "rm -rf /var/lib/apt/lists/*" in command
+
+
+def test_it_runs_without_rights() -> None:
+    """The user is a number that is not root's (an engine can check that), set before the program's own instructions."""
+    (user,) = given("USER")
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    names = [name for name, _ in instructions()]
+    assert names.index("USER") < names.index("ENTRYPOINT")
+    assert names.index("USER") > max(number for number, name in enumerate(names) if name == "RUN")
+    assert all(int(port) > 1023 for port in " ".join(given("EXPOSE")).split())
+
+
+def test_it_keeps_all_state_in_one_volume() -> None:
+    """The data directory is the only one that is written to; the program is asked how it does, and told to stop."""
+    assert given("VOLUME") == ["/var/lib/appliance"]
+    assert given("STOPSIGNAL") == ["SIGTERM"]
+    (check,) = given("HEALTHCHECK")
+    assert check.endswith('CMD ["/usr/bin/appliance", "health"]')
+    assert given("ENTRYPOINT") == ['["/usr/bin/appliance"]']
+    assert given("CMD") == ['["serve"]']
+
+
+def test_what_is_copied_is_built() -> None:
+    """The context is dist/, and only what packaging/build-binary puts there is copied."""
+    assert given("COPY") == ["appliance.d /usr/lib/mail-appliance"]
+    assert "$root/dist/appliance.d" in (ROOT / "packaging/build-binary").read_text()
+
+
+def test_its_settings_are_the_packages_on_other_addresses() -> None:
+    """Each replacement that is made in the settings finds what it replaces."""
+    (command,) = [each for each in given("RUN") if "sed " in each]
+    words = shlex.split(command)
+    settings = Path(ROOT / "packaging/systemd/config.toml").read_text()
+    wanted = [words[number + 1] for number, word in enumerate(words) if word == "-e"]
+    assert len(wanted) == 3
+    for expression in wanted:
+        _, old, new, _ = expression.split("/")
+        assert settings.count(old) == 1
+        settings = settings.replace(old, new)
+    assert settings.count("0.0.0.0:") == 4  # one in a comment
+
+
+# ---- where an engine is here
+
+
+@dataclass(frozen=True)
+class Container:
+    """One that runs."""
+
+    engine: str
+    name: str
+
+    def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        """A command inside."""
+        command = [self.engine, "exec", "-i", self.name, *words]
+        return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
+
+
+def output(*command: str) -> str:
+    """What a command prints; it must not fail."""
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def engine() -> str:
+    """The engine that has the base of the image."""
+    for name in ("podman", "docker"):
+        if (found := shutil.which(name)) is not None:
+            ran = subprocess.run([found, "image", "inspect", BASE], capture_output=True, timeout=60, check=False)
+            if ran.returncode == 0:
+                return found
+    pytest.skip(f"no container engine with the image {BASE} is here")
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    """The engine, once it has built the image."""
+    found = engine()
+    made(ROOT / "dist/appliance", "sh packaging/build-all")
+    formed = ["--format", "docker", "--isolation", "chroot"] if found.endswith("podman") else []
+    output(
+        *(found, "build", *formed, "--pull=never", "--build-arg", f"BASE={BASE}", "-t", TAG),
+        *("-f", str(FILE), str(ROOT / "dist")),
+    )
+    return found
+
+
+@pytest.fixture
+def container(image: str, tmp_path: Path) -> Iterator[Container]:
+    """The image, started with a read-only root, without capabilities and without a network."""
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o700)
+    (volume / "config.toml").write_text(SETTINGS + '[smtp]\nbind = ["127.0.0.1:2587"]\nbind_tls = []\n')
+    for path in (volume, volume / "config.toml"):
+        os.chown(path, OWNER, OWNER)
+    limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none")
+    name = output(image, "run", "--detach", *limits, "--volume", f"{volume}:/var/lib/appliance", TAG)
+    try:
+        yield Container(image, name)
+    finally:
+        subprocess.run([image, "rm", "--force", name], capture_output=True, timeout=60, check=False)
+
+
+def test_the_image_is_as_its_definition(image: str) -> None:
+    """User, volume, signal and health check are in the image, not only in the file."""
+    (found,) = json.loads(output(image, "image", "inspect", TAG))
+    about = found["Config"]
+    assert about["User"] == f"{OWNER}:{OWNER}"
+    assert list(about["Volumes"]) == ["/var/lib/appliance"]
+    assert about["StopSignal"] == "SIGTERM"
+    check = about.get("Healthcheck") or found.get("HealthCheck")
+    assert check["Test"] == ["CMD", "/usr/bin/appliance", "health"]
+
+
+def test_it_takes_mail_and_stops(container: Container) -> None:
+    """Healthy, as its own user, with nothing but the volume to write to, it sends a message and ends with 0."""
+    deadline = time.monotonic() + DEADLINE
+    while container.run("appliance", "health").returncode != 0:
+        assert time.monotonic() < deadline, output(container.engine, "logs", container.name)
+        time.sleep(0.2)
+    assert container.run("id", "-u").stdout == f"{OWNER}\n"
+    assert container.run("touch", "/usr/here").returncode != 0
+    create = ("account", "create", "demo", "--email", "demo@example.org", "--password-stdin")
+    for words in (create, ("domain", "add", "demo", "example.com")):
+        ran = container.run("appliance", *words, given="a long password\n")
+        assert ran.returncode == 0, ran.stderr
+    sent = container.run("appliance", "send-test", "demo", "--to", "ada@example.net", "--wait", "--json")
+    assert sent.returncode == 0, sent.stderr
+    output(container.engine, "stop", "--time", "90", container.name)
+    (found,) = json.loads(output(container.engine, "inspect", container.name))
+    assert found["State"]["ExitCode"] == 0
