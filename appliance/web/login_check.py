@@ -61,6 +61,7 @@ class LoginCheck:
             attempt.withdrawn()
             raise
         if user is None or not right:
+            attempt.failed()
             await trio.sleep(FAILURE_DELAY)
             return False
         if code is not None and user.has_totp:
@@ -68,6 +69,7 @@ class LoginCheck:
                 attempt.withdrawn()  # nothing was guessed
                 raise SecondFactorNeeded(CODE_NEEDED)
             if not await self._spend(user, plain_code(code)):
+                attempt.failed()
                 await trio.sleep(FAILURE_DELAY)
                 raise SecondFactorNeeded(CODE_REFUSED)
         attempt.succeeded()
