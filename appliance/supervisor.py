@@ -306,9 +306,10 @@ async def _share_failures(store: Store, shared: IntakeServices) -> None:
 
 
 async def _update_statistics(store: Store, shared: IntakeServices) -> None:
-    """Write the statistics and the last use of credentials, in the background."""
+    """Write the statistics and the last use of credentials, and log which refused logins ended, in the background."""
     while True:
         more = False
+        shared.guesses.refusals.tell_ended()
         try:
             await shared.credentials.record_uses()
             more = await store.engine.has_chore("statistics") and await store.statistics.count()

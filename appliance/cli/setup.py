@@ -1,15 +1,19 @@
 """`appliance setup`: takes a new installation to accepted mail, by asking for what it needs or by options.
 
 Each step first looks whether it is done, so the command can be run again at any time: it adds what is missing and
-changes nothing that is there.
+changes nothing that is there. The checks of the machine, which wait for DNS and for servers far away, run in a thread
+from the moment its name is known: no question waits for them.
 """
 
 import errno
+import hashlib
 import json
 import os
+import queue
 import re
 import secrets
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +41,8 @@ if TYPE_CHECKING:
 
 ASK_DNS_EVERY = 5.0  # seconds between two looks at DNS
 ACCOUNT_NAME = "main"
-MACHINE_CHECKS = ("clock", "disk", "hostname", "ptr", "port", "relay", "blocklist")  # of doctor, in its order
+CHECKS_TIMEOUT = 30.0  # seconds for all checks of the machine
+POLICY_MAX_AGE = 604_800  # seconds for which senders remember an MTA-STS policy (RFC 8461 3.2)
 ADDRESS_TYPES = ("A", "AAAA", "PTR")
 UNKNOWN_ADDRESS = "ADDRESS"  # what doctor says for one that it cannot know
 NEW_PASSWORD_BYTES = 12  # random ones, in 16 characters that can be typed
@@ -58,6 +63,8 @@ class _Sender:
 @click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="What stands behind the @ of your senders.")
 @click.option("--email", type=PRINTABLE, metavar="ADDRESS", help="Who logs in, as an administrator.")
 @click.option("--account", "name", type=PRINTABLE, metavar="NAME", help=f"The account. A new one is {ACCOUNT_NAME!r}.")
+@click.option("--tls-rpt", type=PRINTABLE, metavar="ADDRESS", help="Add a record that has TLS reports sent there.")
+@click.option("--mta-sts", is_flag=True, help="Add the records and the policy of MTA-STS for the return path.")
 @click.option("--to", type=PRINTABLE, metavar="ADDRESS", help="Send a test message there, and tell what becomes of it.")
 @click.option("--wait/--no-wait", default=None, help="Wait until DNS shows every record; on a terminal it does.")
 @click.option(
@@ -74,6 +81,8 @@ def setup(
     domain: str | None,
     email: str | None,
     name: str | None,
+    tls_rpt: str | None,
+    mta_sts: bool,
     to: str | None,
     wait: bool | None,
     timeout: int,
@@ -81,10 +90,10 @@ def setup(
 ) -> None:
     """Set everything up, from the settings to a first message that arrives.
 
-    Asks for what no option tells: the name of this machine, your domain, your address. Writes the settings, creates an
-    account with an administrator and an API key, looks at the machine (port 25, PTR, blocklists), prints one zone file
-    with all records, waits until DNS shows them, and sends a test message. Run it again at any time: what is right
-    stays as it is, and secrets are shown only when they are made.
+    Asks for what no option tells: the name of this machine, your domain, your address; meanwhile it looks at the
+    machine (port 25, PTR, blocklists). Writes the settings, creates an account with an administrator and an API key,
+    prints one zone file with all records, waits until DNS shows them, and sends a test message. Run it again at any
+    time: what is right stays as it is, and secrets are shown only when they are made.
 
     \b
     Examples:
@@ -95,24 +104,29 @@ def setup(
     import trio
 
     asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+    tls_rpt = tls_rpt and _address(tls_rpt)
     settings, written = _settings(hostname, asks)
+    if mta_sts and not settings.inbound.bind:
+        raise click.ClickException("--mta-sts is about mail that this server takes, and inbound.bind is empty")
+    machine = _Machine(settings)
     known, domains = database.run(partial(_known, name), settings=settings, create=True)
     parent = settings.server.hostname.partition(".")[2]
     default = domains[0] if domains else parent if "." in parent else ""
+    shown = machine.show_found() if asks else []
     domain = domain_name(domain or (domains[0] if domains else _asked("Your domain", "--domain", default, asks)))
+    shown += machine.show_found() if asks else []
     if known is None:
         email = email or _asked("Your address, to log in with", "--email", f"postmaster@{domain}", asks)
     sender = database.run(partial(_made, known, name or ACCOUNT_NAME, email or "", domain, settings), settings=settings)
-    if asks:
-        click.echo("Looking at this machine ...", err=True)
-    findings = trio.run(_looked_at, settings)
-    wanted = records_of(sender.account, domain, settings)
-    zone = "\n".join(_zone(wanted, findings))
+    findings = machine.findings(talks=asks)
+    wanted = _with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
+    zone = "\n".join(_zone(wanted, findings) + (_mta_sts(wanted, settings) if mta_sts else []))
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
     answer["findings"] = [record(each, "level", "check", "subject", "text") for each in findings]
     if not as_json:
-        click.echo("\n".join(_summary(settings, written, sender, domain, findings, zone)))
+        left = [each for each in findings if each not in shown]
+        click.echo("\n".join(_summary(settings, written, sender, domain, left, zone)))
     waits = asks if wait is None else wait
     checked = trio.run(_checked, settings, wanted, timeout if waits else 0, not as_json)
     answer["records"] = [record(each.record, "name", "type", "value") | record(each, "status") for each in checked]
@@ -133,6 +147,13 @@ def _asked(question: str, option: str, default: str, asks: bool) -> str:
     if not default:
         raise click.UsageError(f"Missing option '{option}'.")
     return default
+
+
+def _address(text: str) -> str:
+    from appliance.intake.account_rules import login_email
+
+    with database.refusals():
+        return login_email(text)
 
 
 # ---- the settings
@@ -252,14 +273,93 @@ async def _made(
 # ---- the machine and DNS
 
 
-async def _looked_at(settings: "Config") -> "list[Finding]":
-    from appliance.dns.resolver import DnsResolver
-    from appliance.doctor.examination import Examination
-    from appliance.outside import Outside
+class _Machine:
+    """Looks at the machine in a thread of its own: its name, PTR, port 25, relays, blocklists, clock and disk."""
 
-    resolver = DnsResolver(settings.dns.resolvers)
-    found = await Examination(settings, Outside(), resolver, settings.dns.blocklists).run()
-    return [each for each in found if each.check in MACHINE_CHECKS]
+    def __init__(self, settings: "Config") -> None:
+        self._settings, self._found, self._new = settings, list["Finding"](), queue.SimpleQueue["Finding"]()
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="machine-checks", daemon=True).start()
+
+    def _run(self) -> None:
+        import trio
+
+        from appliance.dns.resolver import DnsResolver
+        from appliance.doctor.examination import Examination
+        from appliance.outside import Outside
+
+        settings = self._settings
+        try:
+            resolver = DnsResolver(settings.dns.resolvers)
+            looking = Examination(settings, Outside(), resolver, settings.dns.blocklists, CHECKS_TIMEOUT)
+            trio.run(looking.of_machine, self._tell)
+        except BaseException as error:  # raised where the findings are wanted
+            self._failure = error
+        finally:
+            self._ended.set()
+
+    def _tell(self, found: "list[Finding]") -> None:
+        for each in found:
+            self._new.put(each)
+
+    def show_found(self) -> "list[Finding]":
+        """Print what was found since the last time, and return it."""
+        new = self._take()
+        for line in lines(new) if new else ():
+            click.echo(line)
+        return new
+
+    def findings(self, *, talks: bool) -> "list[Finding]":
+        """All, in the order of a report; waits for the last ones, which have CHECKS_TIMEOUT from the start."""
+        from appliance.doctor import warning
+        from appliance.doctor.examination import in_order
+
+        if talks and not self._ended.is_set():
+            click.echo("Looking at this machine ...", err=True)
+        in_time = self._ended.wait(CHECKS_TIMEOUT + 5)
+        if self._failure is not None:
+            raise self._failure
+        self._take()
+        late = [] if in_time else [warning("hostname", "-", f"could not be found out within {CHECKS_TIMEOUT:.0f} s")]
+        return in_order([*self._found, *late])
+
+    def _take(self) -> "list[Finding]":
+        new = []
+        with suppress(queue.Empty):
+            while True:
+                new.append(self._new.get_nowait())
+        self._found += new
+        return new
+
+
+def _with_tls_reports(wanted: "Sequence[DnsRecord]", domain: str, address: str | None) -> "list[DnsRecord]":
+    """The records, with one that has TLS reports sent to this address, if there is one."""
+    from appliance.dns.records import DnsRecord, RecordKind
+
+    if address is None:
+        return list(wanted)
+    value = f"v=TLSRPTv1; rua=mailto:{address}"
+    purpose = "TLS reports: servers that send mail to the domain report to this address where TLS failed"
+    own = DnsRecord(RecordKind.TLS_RPT, f"_smtp._tls.{domain}", value, purpose, needed=False)
+    return [*(each for each in wanted if each.kind is not RecordKind.TLS_RPT), own]
+
+
+def _mta_sts(wanted: "Sequence[DnsRecord]", settings: "Config") -> list[str]:
+    """The records of MTA-STS for the return path, and the policy to serve (RFC 8461 3); the same each time."""
+    from appliance.dns.records import RecordKind
+
+    (name,) = [each.name for each in wanted if each.kind is RecordKind.RETURN_PATH_MX]
+    host = settings.server.hostname
+    policy = ["version: STSv1", "mode: testing", f"mx: {host}", f"max_age: {POLICY_MAX_AGE}"]
+    identifier = hashlib.sha256("\n".join(policy).encode()).hexdigest()[:16]
+    return [
+        "; MTA-STS, optional: servers that send bounces use TLS, and only to the host of the policy",
+        zone_line(f"_mta-sts.{name}", "TXT", f"v=STSv1; id={identifier}"),
+        zone_line(f"mta-sts.{name}", "CNAME", f"{host}."),
+        f"; The policy, to be served by your web server at https://mta-sts.{name}/.well-known/mta-sts.txt:",
+        *(f";   {line}" for line in policy),
+    ]
 
 
 def _zone(wanted: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list[str]":
@@ -329,7 +429,9 @@ def _summary(
         rows["API key"] = f"{sender.key}   (shown only now)"
     rows["Domain"] = domain
     text = [f"{title:<10} {value}" for title, value in rows.items()]
-    text += ["", "This machine:", "", *lines(findings), "", f"To publish in DNS, for {domain}:", "", zone]
+    if findings:
+        text += ["", "This machine:", "", *lines(findings)]
+    text += ["", f"To publish in DNS, for {domain}:", "", zone]
     return text
 
 

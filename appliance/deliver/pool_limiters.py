@@ -204,6 +204,7 @@ class PoolLimiters:
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
     _being_held: dict[str, PoolHold] = field(default_factory=dict)  # pools whose hold is not on record yet
     _probes: dict[str, Probe] = field(default_factory=dict)  # by pool
+    _probed: set[str] = field(default_factory=set)  # pools that a delivered probe opens
     _pause: PoolHold | None = None  # the hold of all of them
     _readings: int = 0  # of the holds in the store, begun so far
     _read: int = 0  # the number of the reading that counts
@@ -329,11 +330,24 @@ class PoolLimiters:
                 log.info("delivery is resumed")
             else:
                 log.warning("delivery is paused: `appliance resume` lets mail go", reason=pause.reason)
-        self._holds = holds | self._being_held
+        before, self._holds = self._holds, holds | self._being_held
+        if number > 1:  # the first reading finds what began, and was told, before this process
+            self._tell_holds(before)
         known = self._probes
         self._probes = {pool: known.get(pool, Probe(hold)) for pool, hold in self._holds.items() if hold.probe_at}
         for pool, probe in self._probes.items():
             probe.hold = self._holds[pool]
+
+    def _tell_holds(self, before: dict[str, PoolHold]) -> None:
+        """Log each hold once when it begins and once when it ends, also those of the operator."""
+        for pool in self._holds.keys() - before.keys():
+            if self._holds[pool].probe_at is None:
+                log.warning("a pool is held by the operator", pool=pool, reason=self._holds[pool].reason)
+        for pool in before.keys() - self._holds.keys():
+            how = "a probe was delivered" if pool in self._probed else "it was released"
+            self._probed.discard(pool)
+            seconds = max(0, self.outside.now() - before[pool].held_at) // SECOND
+            log.info(f"a pool is open again: {how}", pool=pool, seconds=seconds)
 
     async def write_down(self, slot: PoolSlot) -> None:
         """Begin the hold that a server gave reason for, and store the result of a probe."""
@@ -372,8 +386,8 @@ class PoolLimiters:
             return
         reached = any(limiter.pool == pool for limiter in slot.told)
         if slot.delivered and slot.answers is not None and slot.answers.pool == pool:
+            self._probed.add(pool)
             await self._store(pool, lambda: self.store.pools.release(pool, automatic=True))
-            log.info("a pool is open again: a probe was delivered", pool=pool)
         else:
             probe.failed_for = "" if reached else slot.account
             count = probe.hold.probes + reached

@@ -1,6 +1,6 @@
 """A whole examination: everything is observed concurrently, within one timeout, and turned into findings."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -40,9 +40,11 @@ ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
     *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
+OF_MACHINE = ("hostname", "port", "relay")  # the checks that need neither a database nor a running server
 
 
 Check = Callable[[], Awaitable[list[Finding]]]
+Tell = Callable[[list[Finding]], None]
 
 
 @dataclass(slots=True)
@@ -76,26 +78,36 @@ class Examination:
         """Every finding, in the order of a report."""
         deadline = trio.current_time() + self.timeout
         found, stored = await (self._database_server() if self.config.store.url else self._database_file())
-        checks = self._checks(stored)
-        open_checks = set(checks)
-
-        async def one(name: str, check: Check) -> None:
-            self._findings += await check()
-            open_checks.discard(name)
-
-        with trio.CancelScope(deadline=deadline):
-            async with trio.open_nursery() as nursery:
-                for name, check in checks.items():
-                    nursery.start_soon(one, name, check)
+        await self._observe(self._checks(stored), deadline, self._findings.extend)
         now = self.outside.now()
         self._findings += found
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         self._findings += judge_complaints(stored.complaints)
+        return in_order(self._findings)
+
+    async def of_machine(self, tell: Tell) -> None:
+        """Tell of the machine, its name, port 25 and blocklists, each as soon as it is found; without the database."""
+        tell(machine.check_clock(self.outside.now(), None) + machine.check_disk(self.config))
+        checks = {name: check for name, check in self._checks(Stored()).items() if name.partition(" ")[0] in OF_MACHINE}
+        await self._observe(checks, trio.current_time() + self.timeout, tell)
+
+    async def _observe(self, checks: dict[str, Check], deadline: float, tell: Tell) -> None:
+        """Run all concurrently until the deadline, and tell of each as it ends."""
+        open_checks = set(checks)
+
+        async def one(name: str, check: Check) -> None:
+            found = await check()
+            open_checks.discard(name)
+            tell(found)
+
+        with trio.CancelScope(deadline=deadline):
+            async with trio.open_nursery() as nursery:
+                for name, check in checks.items():
+                    nursery.start_soon(one, name, check)
         for name in open_checks:
             text = f"could not be found out within {self.timeout:.0f} s"
-            self._findings.append(warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text))
-        return sorted(self._findings, key=lambda each: ORDER.index(each.check))
+            tell([warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text)])
 
     def _checks(self, stored: Stored) -> dict[str, Check]:
         """The checks that take time, by name; they run concurrently."""
@@ -214,6 +226,11 @@ class Examination:
         except OSError:
             key = b""
         return key if len(key) == KEY_BYTES else bytes(KEY_BYTES)
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """In the order of a report."""
+    return sorted(findings, key=lambda each: ORDER.index(each.check))
 
 
 def _opens(work: Callable[[], bytes]) -> bool:

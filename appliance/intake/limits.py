@@ -69,6 +69,7 @@ class FreeSpace:
     outside: Outside
     _checked_at: int = -SPACE_CHECK_INTERVAL
     _low: bool = False
+    _low_since: int = 0
 
     def low(self) -> bool:
         """Whether new mail has to be refused; the log says when that begins and ends."""
@@ -84,9 +85,11 @@ class FreeSpace:
         before, self._low = self._low, free < needed
         fields = {"directory": str(self.directory), "free_bytes": free, "needed_bytes": needed}
         if self._low and not before:
+            self._low_since = now
             log.warning("low on disk space: new mail is refused", **fields)
         elif before and not self._low:
-            log.info("enough disk space again: new mail is accepted", **fields)
+            seconds = max(0, now - self._low_since) // SECOND
+            log.info("enough disk space again: new mail is accepted", **fields, seconds=seconds)
         return self._low
 
 

@@ -45,6 +45,7 @@ from typing import TypeVar
 from appliance.errors import Code, Refused
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
+from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 
 Key = TypeVar("Key", bound=Hashable)
@@ -70,6 +71,47 @@ CLOCK_SLACK = MINUTE  # by which a clock may be set back without anything being 
 THROTTLES_REMEMBERED = 10_000  # networks, pairs and accounts, each; the longest quiet go first
 CERTAIN_AFTER = SECOND  # of a failed login; until then the password may still turn out to be right
 REMEMBERED_OF_ACCOUNT = 100  # networks of one account
+QUIET = 15 * MINUTE  # without a refused login of a network, after which they have ended for the log
+
+log = get_logger("login")
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """The refused logins of one network, since they began."""
+
+    since: int
+    last: int
+    count: int = 0
+
+
+@dataclass(slots=True)
+class RefusedLogins:
+    """Logs refused logins by network: one line when they begin and one when they have ended, with how many."""
+
+    outside: Outside
+    remembered: int
+    _networks: dict[str, _Refusals] = field(default_factory=dict)
+
+    def note(self, address: str) -> None:
+        now, network = self.outside.now(), client_network(address)
+        if network not in self._networks:
+            log.info("logins are refused", client=address)
+            if len(self._networks) >= self.remembered:
+                self._tell_end(next(iter(self._networks)))
+        found = _newest(self._networks, network, self._networks.get(network, _Refusals(now, now)), self.remembered)
+        found.last, found.count = now, found.count + 1
+
+    def tell_ended(self) -> None:
+        """Log the end of those that have been quiet; to be called now and then."""
+        now = self.outside.now()
+        for network in [each for each, of in self._networks.items() if not 0 <= now - of.last < QUIET]:
+            self._tell_end(network)
+
+    def _tell_end(self, network: str) -> None:
+        ended = self._networks.pop(network)
+        seconds = max(0, ended.last - ended.since) // SECOND
+        log.info("no more logins are refused", network=network, refused=ended.count, seconds=seconds)
 
 
 @dataclass(slots=True)
@@ -132,8 +174,16 @@ class LoginAttempt:
     wait: float
     _throttle: "LoginThrottle"
     _account: str
-    _network: str
+    _address: str
     _at: int
+
+    @property
+    def _network(self) -> str:
+        return client_network(self._address)
+
+    def failed(self) -> None:
+        """The password, or the code, was wrong; it was counted on arrival."""
+        self._throttle.refusals.note(self._address)
 
     def succeeded(self) -> None:
         """The password was right: nothing failed, and the account's owner is known to come from here."""
@@ -181,10 +231,12 @@ class LoginThrottle:
     networks: dict[str, deque[int]] = field(default_factory=dict)
     pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     accounts: dict[str, _Account] = field(default_factory=dict)
-    codes: dict[tuple[str, str], deque[int]] = field(
-        default_factory=dict
-    )  # wrong ones, by user and known network or ""
+    codes: dict[tuple[str, str], deque[int]] = field(default_factory=dict)  # wrong ones: user, known network or ""
     untold: dict[tuple[str, str, int], None] = field(default_factory=dict)  # failures that other nodes have to hear of
+    refusals: RefusedLogins = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.refusals = RefusedLogins(self.outside, self.remembered)
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
@@ -195,10 +247,12 @@ class LoginThrottle:
         if not is_known:
             until = max(until, self._network_until(network, now))
         if until > now:
+            self.refusals.note(address)
             raise _wait(until - now)
         record = _newest(self.accounts, account, record, self.remembered)
         turn = now if is_known else max(now, record.turn(site_of(address), now))
         if turn > now + HELD:
+            self.refusals.note(address)
             raise _wait(turn - now)
         record.turns.pop(site_of(address), None)
         self._count_network(network, now)
@@ -206,7 +260,7 @@ class LoginThrottle:
         shared = record.failures.get(network, deque(maxlen=SHARE))
         _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
         _newest(self.untold, (account, network, now), None, self.remembered)
-        return LoginAttempt((turn - now) / SECOND, self, account, network, now)
+        return LoginAttempt((turn - now) / SECOND, self, account, address, now)
 
     def code(self, account: str, address: str, known: Iterable[str] = ()) -> CodeGuess:
         """Count a code of a user's second factor, or refuse it, without any await; `known` as in `attempt`."""
@@ -247,6 +301,7 @@ class LoginThrottle:
     def wrong_secret(self, address: str) -> int | None:
         """Count a wrong secret of our own kind; how many seconds to wait, for a network that has failed too often."""
         now, network = self.outside.now(), client_network(address)
+        self.refusals.note(address)
         until = self._network_until(network, now)
         if until > now:
             return _seconds(until - now)

@@ -180,7 +180,6 @@ class SmtpSession(SMTP):
             elif action is PlainAction.WRONG_LOGIN:
                 refused = await self._logins().wrong_login(self._address)
                 REFUSALS.add((self._way, Code.UNAUTHORIZED))
-                self._log.info("login failed", client=self._address)
                 self._protocol.login_failed(too_many=refused.retry_after is not None)
             elif action is PlainAction.YIELD:
                 await trio.sleep(limits.TURN_PAUSE)

@@ -18,9 +18,11 @@ import queue
 import re
 import select
 import sys
+import textwrap
 import threading
 import time
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -291,21 +293,71 @@ _PRIORITIES = {"debug": "<7>", "info": "<6>", "warning": "<4>", "error": "<3>", 
 
 
 _EMPTY: tuple[object, ...] = (None, "", [], {})
+LEAST_COLUMNS = 50  # of a terminal; on a narrower one rows are as long as they are
 
 
 class TextFormatter(logging.Formatter):
-    """`HH:MM:SS LEVEL event key=value …`, in local time, without empty fields; a traceback follows, indented."""
+    """`HH:MM:SS LEVEL event key=value …`, in local time, without empty fields; a traceback follows, indented.
+
+    Every row of an event fits `width()` columns, if that is known (not 0). What is for the operator to see, from a
+    warning on, goes on in rows below, whole; other events are one row, which leaves out the ids of all but the message
+    first, and ends in `…` where fields are missing.
+    """
+
+    def __init__(self, width: Callable[[], int] = lambda: 0) -> None:
+        super().__init__()
+        self._width = width
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
-        words = [at, f"{record.levelname:<7}", _escaped(redacted(record.getMessage()))]
+        before = f"{at} {record.levelname:<7} "
+        event = _escaped(redacted(record.getMessage()))
         fields = _cleaned(getattr(record, "fields", {}))
-        words += [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items() if value not in _EMPTY]
+        words = [f"{_escaped(name)}={_shown(value)}" for name, value in fields.items() if value not in _EMPTY]
         if not record.name.startswith(ROOT_LOGGER):
             words.append(f"logger={_shown(record.name)}")
+        line, columns = before + " ".join([event, *words]), self._width()
+        if LEAST_COLUMNS <= columns < _columns(line):
+            line = _cut(before + event, words, columns) if record.levelno < logging.WARNING else _wrapped(line, columns)
         # The bar tells a traceback's lines from events, even if an exception's own text looks like one.
         trace = [f"    | {_escaped(line)}" for line in _traceback(record).splitlines()]
-        return "\n".join([" ".join(words), *trace])
+        return "\n".join([line, *trace])
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a printable text takes at most."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _wrapped(line: str, columns: int) -> str:
+    """All of it, in rows that are indented below the event."""
+    columns = columns if _columns(line) == len(line) else columns // 2  # textwrap counts characters
+    return "\n".join(textwrap.wrap(line, columns, subsequent_indent=" " * 17, break_on_hyphens=False))
+
+
+def _up_to(text: str, columns: int) -> str:
+    """The beginning of a text that fits."""
+    if text.isascii():
+        return text[:columns]
+    taken = 0
+    for at, character in enumerate(text):
+        taken += _columns(character)
+        if taken > columns:
+            return text[:at]
+    return text
+
+
+def _cut(head: str, words: list[str], columns: int) -> str:
+    """One row: whole fields as far as they fit, at least a part of the first, and `…`; most ids come last."""
+    ids = [word for word in words if word.partition("=")[0].endswith("_id") and not word.startswith("message_id=")]
+    row, more = head, [word for word in words if word not in ids] + ids
+    while more and _columns(row) + _columns(more[0]) + 3 <= columns:
+        row += f" {more.pop(0)}"
+    if row == head and more:
+        row += f" {more[0]}"
+    return f"{_up_to(row, columns - 1).rstrip()}…" if _columns(row) > columns - 2 else f"{row} …"
 
 
 def _shown(value: Any) -> str:
@@ -390,7 +442,8 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     """Write everything to `stream` (stderr), as JSON unless it is a terminal; other libraries only from WARNING on."""
     stream = stream or sys.stderr
     as_json = not stream.isatty() if json is None else json
-    handler = _Lines(stream, JsonFormatter(for_journal=_is_journal(stream)) if as_json else TextFormatter())
+    text = TextFormatter(lambda: _terminal_columns(stream))
+    handler = _Lines(stream, JsonFormatter(for_journal=_is_journal(stream)) if as_json else text)
     root = logging.getLogger()
     for earlier in _handlers():
         root.removeHandler(earlier)
@@ -403,6 +456,14 @@ def setup(stream: TextIO | None = None, level: int = logging.INFO, json: bool | 
     logging.raiseExceptions = False
     # These are not printed, and finding them out takes half the time of making a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
+def _terminal_columns(stream: TextIO) -> int:
+    """The width of the terminal as it is now; 0 if it is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def _is_journal(stream: TextIO) -> bool:

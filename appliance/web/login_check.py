@@ -62,6 +62,7 @@ class LoginCheck:
             attempt.withdrawn()
             raise
         if user is None or not right:
+            attempt.failed()
             await trio.sleep(FAILURE_DELAY)
             return False
         if code is not None and user.has_totp:
@@ -74,6 +75,7 @@ class LoginCheck:
                 attempt.withdrawn()  # the password was right, and no code was compared
                 raise
             if not await self._spend(user, plain_code(code)):
+                attempt.failed()
                 await trio.sleep(FAILURE_DELAY)
                 raise SecondFactorNeeded(CODE_REFUSED)
             guess.was_right()

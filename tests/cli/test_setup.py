@@ -2,6 +2,10 @@
 
 import json
 import os
+import pty
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,10 @@ from click.testing import CliRunner, Result
 from appliance.cli import main
 from appliance.cli.setup import _with_hostname
 from appliance.config import load
+from appliance.deliver.mta_sts import policy_id, read_policy
 from tests.cli.test_domain import dns_server
+from tests.fakes.dns import DnsServer, Trouble
+from tests.fakes.dns_thread import served
 
 HOST = "mail.example.com"
 
@@ -116,3 +123,97 @@ def test_refusals(tmp_path: Path, resolvers: str) -> None:
     assert "unknown key" in ran().stderr
     os.unlink(file)
     assert ran("--config", str(file), "--domain", "example.com", "--hostname", "-").exit_code == 1
+
+
+class Terminal:
+    """`appliance setup` on a terminal, and a person who waits for each question."""
+
+    def __init__(self, directory: Path, *words: str) -> None:
+        """Start it in this directory."""
+        self._ours, theirs = pty.openpty()
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
+        environment.pop("APPLIANCE_CONFIG", None)
+        command = [sys.executable, "-m", "appliance", "setup", *words]
+        self.process = subprocess.Popen(
+            command, cwd=directory, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def read_until(self, text: str) -> None:
+        """Read until this is on the screen; the end of the program fails, and so does a long wait for it."""
+        deadline = time.monotonic() + 120
+        while text not in self.shown and time.monotonic() < deadline:
+            try:
+                self.shown += os.read(self._ours, 10_000).decode()
+            except OSError:  # it has ended
+                break
+        assert text in self.shown, self.shown
+
+    def answer(self, question: str, line: str) -> None:
+        """Wait for a question, and answer it."""
+        self.read_until(question)
+        os.write(self._ours, f"{line}\n".encode())
+
+    def close(self) -> None:
+        """End it, if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
+    """They begin once the name is known: while DNS is silent, the next question is there; what is found is shown."""
+    dns = DnsServer({HOST: {"A": ["192.0.2.25"]}})
+    dns.outage = Trouble.SILENCE
+    with served(dns) as endpoint:
+        settings = (
+            '[server]\nhostname = ""\ndata_dir = "data"\n[delivery]\nmode = "direct"\nown_addresses = ["192.0.2.25"]\n'
+        )
+        (tmp_path / "config.toml").write_text(f'{settings}[dns]\nresolvers = ["{endpoint}"]\n')
+        terminal = Terminal(tmp_path, "--no-wait")
+        try:
+            terminal.answer("Full name of this machine", HOST)
+            terminal.read_until("Your domain")
+            deadline = time.monotonic() + 60
+            while not dns.count(HOST, "A") and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert dns.count(HOST, "A")  # asked before the person has answered
+            dns.outage = None
+            terminal.answer("Your domain", "shop.example")
+            terminal.answer("Your address", "ada@shop.example")
+            terminal.answer("Send a test message", "")
+            assert terminal.process.wait(60) == 0
+            assert terminal.shown.index("Your domain") < terminal.shown.index(f"{HOST} leads to 192.0.2.25")
+            assert terminal.shown.count(f"{HOST} leads to 192.0.2.25") == 1
+            assert "192.0.2.25 has no reverse name (PTR)" in terminal.shown
+            assert "25.2.0.192.in-addr.arpa" in terminal.shown
+        finally:
+            terminal.close()
+
+
+def test_records_that_are_wanted_are_in_the_zone_file(tmp_path: Path, resolvers: str) -> None:
+    """TLS reports to an address of one's own, and MTA-STS for what this server takes; the same each time."""
+    file = tmp_path / "config.toml"
+    text = f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}'
+    file.write_text(text)
+    assert "_smtp._tls." not in answer()["zone"]
+    made = answer("--tls-rpt", "reports@example.org")
+    assert '_smtp._tls.example.com. TXT "v=TLSRPTv1; rua=mailto:reports@example.org"' in made["zone"]
+    assert [each["value"] for each in made["records"] if "TLSRPT" in each["value"]] == [
+        "v=TLSRPTv1; rua=mailto:reports@example.org"
+    ]
+    assert ran("--mta-sts").stderr == (
+        "Error: --mta-sts is about mail that this server takes, and inbound.bind is empty\n"
+    )
+    assert ran("--tls-rpt", "nobody").exit_code == 1
+    file.write_text(f'{text}[inbound]\nbind = ["127.0.0.1:0"]\n')
+    zone = answer("--mta-sts", "--tls-rpt", "reports@example.org")["zone"]
+    assert zone.count("_smtp._tls.") == 1
+    assert "mta-sts.bounces.example.com. CNAME mail.example.com." in zone.splitlines()
+    (announced,) = [line for line in zone.splitlines() if line.startswith("_mta-sts.")]
+    assert announced.startswith('_mta-sts.bounces.example.com. TXT "v=STSv1; id=')
+    policy = "".join(f"{line[4:]}\r\n" for line in zone.splitlines() if line.startswith(";   "))
+    assert (read_policy(policy).mode, read_policy(policy).mx) == ("testing", (HOST,))
+    assert policy_id((announced.partition('"')[2].rstrip('"'),))
+    assert answer("--mta-sts", "--tls-rpt", "reports@example.org")["zone"] == zone

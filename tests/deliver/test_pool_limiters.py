@@ -233,8 +233,22 @@ async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autoj
 # ---- probes
 
 
-async def test_a_held_pool_comes_back_by_itself(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """One message goes after a quarter of an hour, is not bounced when refused, and the next one opens the pool."""
+def told_of_pools(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int | None]]:
+    """What the log says of pools since the last time: level, event, and how long it was."""
+    found = [record for record in caplog.records if record.message.startswith("a pool is")]
+    told = [(record.levelname, record.message, getattr(record, "fields", {}).get("seconds")) for record in found]
+    caplog.clear()
+    return told
+
+
+async def test_a_held_pool_comes_back_by_itself(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One message goes after a quarter of an hour, is not bounced when refused, and the next one opens the pool.
+
+    The log says once that it is held, and once that it is open again.
+    """
+    caplog.set_level("INFO", "appliance")
     script: dict[str, bytes] = {}
     async with google(tmp_path, FakeMx(answers=script)) as played:
         script["RCPT"] = REFUSED
@@ -255,6 +269,32 @@ async def test_a_held_pool_comes_back_by_itself(tmp_path: Path, autojump_clock: 
         await played.final(*sent, within=2 * FIRST_PROBE / SECOND)
         assert await played.store.pools.holds() == {}
         assert 3 * FIRST_PROBE / SECOND <= trio.current_time() - began <= 3 * FIRST_PROBE / SECOND + 120
+        begun, ended = told_of_pools(caplog)
+        assert begun == ("ERROR", "a pool is held: its servers refuse us as a sender", None)
+        assert ended[:2] == ("INFO", "a pool is open again: a probe was delivered")
+        assert ended[2] == pytest.approx(3 * FIRST_PROBE / SECOND, abs=130)
+
+
+async def test_the_log_tells_of_an_operators_hold_twice(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it begins and when it ends, and nothing while it lasts; one from before the start only when it ends."""
+    caplog.set_level("INFO", "appliance")
+    async with google(tmp_path, FakeMx()) as played:
+        await played.store.pools.hold("google", "I look into it")
+        await trio.sleep(600)
+        assert told_of_pools(caplog) == [("WARNING", "a pool is held by the operator", None)]
+        await trio.sleep(600)
+        assert told_of_pools(caplog) == []
+    async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, intervals=RARELY) as played:
+        await trio.sleep(600)
+        assert told_of_pools(caplog) == []
+        await played.store.pools.release("google")
+        await trio.sleep(600)
+        ((level, event, seconds),) = told_of_pools(caplog)
+        assert (level, event) == ("INFO", "a pool is open again: it was released")
+        assert seconds is not None
+        assert seconds >= 1200
 
 
 async def test_probes_grow_rarer(tmp_path: Path, autojump_clock: MockClock) -> None:

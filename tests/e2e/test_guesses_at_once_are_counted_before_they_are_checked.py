@@ -1,5 +1,6 @@
 """Three hundred logins at the same moment, the right password among them; and an owner whom no attacker keeps out."""
 
+import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -78,6 +79,9 @@ def test_one_address_that_guesses_keeps_the_owner_out_from_nowhere(running: Runn
             attack = threads.map(lambda _: log_in(client, account.email, "wrong", "192.0.2.1").status_code, range(40))
             assert Counter(attack) == {401: 10, 429: 30}
         assert log_in(client, account.email, PASSWORD, "192.0.2.1").status_code == 429
+        running.await_event("logins are refused")
+        told = [json.loads(line)["client"] for line in running.log_lines() if b'"logins are refused"' in line]
+        assert told.count("192.0.2.1") == 1
         assert log_in(client, account.email, PASSWORD, "198.51.100.7").status_code == 200
 
 

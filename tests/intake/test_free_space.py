@@ -85,7 +85,7 @@ def test_a_look_is_good_for_a_second(disk: Disk) -> None:
 
 
 def test_the_log_tells_when_it_begins_and_when_it_ends(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
-    """One line each, with the figures, however many are refused meanwhile; a watermark turned off ends it, too."""
+    """One line each, with the figures and at the end how long it was; a watermark turned off ends it, too."""
     watched = space(disk)
 
     def told(free: int, looks: int = 3) -> list[tuple[str, str, int, int]]:
@@ -104,6 +104,7 @@ def test_the_log_tells_when_it_begins_and_when_it_ends(disk: Disk, caplog: pytes
     assert told(9 * GIB) == [("WARNING", "low on disk space", 9 * GIB, 10 * GIB)]
     assert told(8 * GIB) == []
     assert told(11 * GIB) == [("INFO", "enough disk space again", 11 * GIB, 10 * GIB)]
+    assert getattr(caplog.records[0], "fields", {})["seconds"] == 6
     assert len(told(0)) == 1
     watched.min_bytes = 0
     assert told(0) == [("INFO", "enough disk space again", 0, 0)]

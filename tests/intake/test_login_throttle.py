@@ -5,7 +5,15 @@ from dataclasses import dataclass
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.intake.login_throttle import FIRST_WAIT, LONGEST_WAIT, PER_ACCOUNT, TURN_KEPT, TURNS, LoginThrottle
+from appliance.intake.login_throttle import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    PER_ACCOUNT,
+    QUIET,
+    TURN_KEPT,
+    TURNS,
+    LoginThrottle,
+)
 from appliance.net.address_policy import client_network, site_of
 from appliance.outside import Outside
 from appliance.times import DAY, HOUR, MINUTE, SECOND
@@ -457,3 +465,50 @@ def test_a_clock_set_back_a_little_forgets_nothing(guesses: LoginThrottle, clock
         guesses.wrong_secret(ATTACKER)
     clock.now -= 5 * SECOND
     assert guesses.wrong_secret(ATTACKER) is not None
+
+
+def test_refused_logins_are_logged_when_they_begin_and_when_they_have_ended(
+    guesses: LoginThrottle, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line each for a network, however many and of whatever kind they were; the last one tells how many."""
+    caplog.set_level("INFO", "appliance")
+
+    def told() -> list[tuple[str, dict[str, object]]]:
+        guesses.refusals.tell_ended()
+        found = [(record.message, getattr(record, "fields", {})) for record in caplog.records]
+        caplog.clear()
+        return found
+
+    guesses.attempt("ada", OWNER).succeeded()
+    guesses.attempt("ada", OWNER).withdrawn()
+    assert told() == []
+    guesses.wrong_secret(ATTACKER)
+    assert told() == [("logins are refused", {"client": ATTACKER})]
+    for _ in range(5):
+        clock.now += MINUTE
+        guesses.wrong_secret(ATTACKER)
+        guesses.attempt("ada", ATTACKER).failed()
+    for _ in range(5):
+        guesses.attempt("ada", ATTACKER).failed()
+    wait_of(guesses, "ada", ATTACKER)
+    assert told() == []
+    guesses.wrong_secret(ELSEWHERE)
+    assert told() == [("logins are refused", {"client": ELSEWHERE})]
+    clock.now += QUIET - 1
+    assert told() == []
+    clock.now += 1
+    ended = {"network": ATTACKER, "refused": 17, "seconds": 300}
+    assert told()[0] == ("no more logins are refused", ended)
+    guesses.wrong_secret(ATTACKER)
+    assert told() == [("logins are refused", {"client": ATTACKER})]
+
+
+def test_the_log_of_refused_logins_is_bounded(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """Of too many networks the one that was quiet longest has ended; each has still one line of each kind."""
+    caplog.set_level("INFO", "appliance")
+    guesses = LoginThrottle(Outside(now=clock), remembered=2)
+    for number in (1, 2, 1, 3):
+        guesses.wrong_secret(f"192.0.2.{number}")
+    words = [(record.message.partition(" ")[0], getattr(record, "fields", {})) for record in caplog.records]
+    ended = [fields["network"] for word, fields in words if word == "no"]
+    assert ([word for word, _ in words].count("logins"), ended) == (3, ["192.0.2.2"])

@@ -4,9 +4,11 @@ import io
 import json
 import logging
 import os
+import pty
 import re
 import subprocess
 import sys
+import termios
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -99,6 +101,60 @@ def test_text_is_readable() -> None:
     (line,) = lines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d WARNING .*", line)
     assert line[9:] == ('WARNING slow client url=http://[::1]:80 n=3 reply="250 2.0.0 ok" name=Zoë on=true')
+
+
+MANY = {
+    "message_id": "msg_" + 32 * "0",
+    "recipient_id": "rcp_" + 32 * "0",
+    "domain": "example.net",
+    "mx": None,
+    "tls": "",
+    "reply": "451 4.7.1 " + 20 * "try again later ",
+    "ms": 3,
+}
+
+
+def rows(level: int, columns: int, event: str = "deferred", **fields: object) -> list[str]:
+    """What a terminal of this width shows of an event."""
+    record = logging.LogRecord("appliance.mail", level, "", 0, event, (), None)
+    record.fields = fields
+    return log.TextFormatter(lambda: columns).format(record).split("\n")
+
+
+@pytest.mark.parametrize("columns", [50, 80, 81, 120, 200, 1000])
+@pytest.mark.parametrize("event", ["deferred", "zurückgestellt", "延期された", 30 * "long words "])
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])
+def test_rows_fit_the_terminal(columns: int, event: str, level: int) -> None:
+    """An event is one row, from a warning on as many as it takes with nothing left out; empty fields are not shown."""
+    found = rows(level, columns, event, **MANY)
+    widths = [sum(2 if "\u2e80" < character < "\uff00" else 1 for character in row) for row in found]
+    assert max(widths) <= columns
+    assert not any("mx=" in row or "tls=" in row for row in found)
+    text = " ".join(row.strip() for row in found)
+    if level < logging.WARNING:
+        assert len(found) == 1
+        assert text.endswith("…") == (columns < 1000)
+    else:
+        assert (text.count("try again later"), "ms=3" in text, "…" in text) == (20, True, False)
+        assert all(row.startswith(17 * " ") for row in found[1:])
+
+
+def test_what_a_row_leaves_out_first() -> None:
+    """Whole fields are shown as far as they fit, the ids of all but the message last; a line that fits stays."""
+    fields = {"message_id": "msg_1", "recipient_id": "rcp_" + 32 * "0", "domain": "example.net", "attempt": 2}
+    (row,) = rows(logging.INFO, 80, **fields)
+    assert row[9:] == "INFO    deferred message_id=msg_1 domain=example.net attempt=2 …"
+    (row,) = rows(logging.INFO, 200, **fields)
+    assert row[9:].startswith("INFO    deferred message_id=msg_1 recipient_id=rcp_0")
+    (row,) = rows(logging.INFO, 60, "ready", http=["http://127.0.0.1:8080"], data_dir="/var/lib/appliance")
+    assert row[9:] == 'INFO    ready http=["http://127.0.0.1:8080"] …'
+
+
+def test_without_a_width_nothing_is_cut() -> None:
+    """On a terminal that does not say how wide it is, or is too narrow for any row, an event is one whole line."""
+    for columns in (0, 10):
+        (row,) = rows(logging.ERROR, columns, **MANY)
+        assert row.endswith("ms=3")
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -277,6 +333,21 @@ def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -
         record.created = time.mktime((2024, 1, 1, 12, 0, 0, 0, 0, -1))
         logging.getLogger(log.ROOT_LOGGER).handle(record)
         assert stream.getvalue().startswith(start)
+
+
+def test_the_width_is_that_of_the_terminal_now() -> None:
+    """It is asked for with each line, since a window may be made wider."""
+    ours, theirs = pty.openpty()
+    with open(ours, "rb", buffering=0) as shown, open(theirs, "w") as terminal:
+        for columns in (60, 90):
+            termios.tcsetwinsize(theirs, (25, columns))
+            log.setup(terminal)
+            log.get_logger("mail").info("deferred", **MANY)
+            log.flush()
+            row = b""
+            while not row.endswith(b"\n"):
+                row += shown.read(1000)
+            assert columns - 50 < len(row.decode().rstrip()) <= columns
 
 
 def test_a_stream_that_fails_does_not_stop_the_program() -> None:
