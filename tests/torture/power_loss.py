@@ -202,7 +202,8 @@ async def _check(data_dir: Path, cut: Cut) -> str:
     with apsw.Connection(str(data_dir / FILE_NAME)) as connection:
         if (found := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:
             return f"integrity: {found[:3]}"
-        stored = dict(connection.execute("SELECT key, message_id FROM idempotency_keys").fetchall())
+        kept = connection.execute("SELECT key, message_id FROM idempotency_keys")
+        stored = {str(key): str(message) for key, message in kept}
         lost = [key for key, message in cut.accepted.items() if stored.get(key) != message]
         there = {message for (message,) in connection.execute("SELECT id FROM messages")}
         lost += [key for key, message in cut.accepted.items() if message not in there]
