@@ -13,11 +13,10 @@ nodes share its two cores, each gets a third of the mail, and commits a third as
 import argparse
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +28,15 @@ from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.outside import Outside
 from appliance.store import open_store
 from tests.bench.deliver import CREDITS, SESSIONS, Sink, began_at, names, sink, start_sending, started
+from tests.bench.figures import Figure, compared
+from tests.bench.report import progress, table
 from tests.bench.submit import settle
 from tests.postgresql_server import postgresql
 from tests.programs import find
 from tests.running_appliance import Provisioned, Running, provision
 
 NODES = ("a", "b", "c")
+SHARED = ("one node", "two nodes", "three nodes")
 EASE = 80.0  # messages a second to each node, at which three nodes and the database leave the processor time to spare
 EASED_SECONDS = 10
 
@@ -42,17 +44,6 @@ EASED_SECONDS = 10
 class Measured(NamedTuple):
     rate: float  # messages a second, from the first request to the last arrival
     cpu: float  # microseconds of the nodes' processor time for a message
-
-
-class Figure(NamedTuple):
-    name: str
-    found: float
-    wanted: float
-    at_least: bool = False
-
-    def reached(self) -> bool:
-        """Whether it is as good as wanted."""
-        return self.found >= self.wanted if self.at_least else self.found <= self.wanted
 
 
 @dataclass
@@ -120,48 +111,42 @@ async def _account(data_dir: Path, url: str) -> Provisioned:
         return await provision(store, "demo", credit=CREDITS)
 
 
-def figures(rounds: int, messages: int) -> list[Figure]:
+def figures(rounds: int, messages: int, told: Callable[[str], None], ease: float = EASE) -> list[Figure]:
     """Measure the sides in turns, then a takeover."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         dns_port = stack.enter_context(names())
         server = stack.enter_context(postgresql(fsync="on", autovacuum="on"))
-        sides = [
-            stack.enter_context(side("embedded", directory / "embedded", dns_port)),
-            stack.enter_context(side("one node", directory / "one", dns_port, server.new_database())),
-            stack.enter_context(side("three nodes", directory / "three", dns_port, server.new_database(), NODES)),
+        embedded = stack.enter_context(side("embedded", directory / "embedded", dns_port))
+        shared = [
+            stack.enter_context(side(name, directory / f"{count}", dns_port, server.new_database(), NODES[:count]))
+            for count, name in enumerate(SHARED, 1)
         ]
-        seen: dict[str, list[Measured]] = {each.name: [] for each in sides}
-        for each in sides:
+        full: dict[str, list[Measured]] = {each.name: [] for each in (embedded, *shared)}
+        for each in (embedded, *shared):
             each.measure(SESSIONS * len(NODES) * 5)
         for number in range(rounds):
-            for each in sides:
-                print(f"\rround {number + 1} of {rounds}: {each.name:12}", end="", flush=True)
-                seen[each.name].append(each.measure(messages))
-        eased: dict[str, list[float]] = {each.name: [] for each in sides[1:]}
+            for each in (embedded, *shared):
+                told(f"round {number + 1} of {rounds}: {each.name}")
+                full[each.name].append(each.measure(messages))
+        eased: dict[str, list[float]] = {each.name: [] for each in shared}
         for number in range(rounds):
-            for each in sides[1:]:
-                print(f"\rround {number + 1} of {rounds} at {EASE:.0f} a second: {each.name:12}", end="", flush=True)
-                eased[each.name].append(each.measure(int(EASE) * EASED_SECONDS * len(each.nodes), EASE).cpu)
-        print("\rtakeover" + " " * 40, end="", flush=True)
-        takeover = sides[-1].takeover(messages)
-    print("\r", end="")
-    rate, cpu = {}, {}
-    for name, results in seen.items():
-        rate[name] = statistics.median(each.rate for each in results)
-        cpu[name] = statistics.median(each.cpu for each in results)
-        print(f"{name:<14}{rate[name]:>8,.0f} messages/s   {cpu[name]:>6,.0f} us of a node's processor for each")
-    one, three = (statistics.median(eased[name]) for name in ("one node", "three nodes"))
-    print(f"at {EASE:.0f} messages/s to each node: one node {one:,.0f} us for each, three nodes {three:,.0f} us")
-    print(f"processor time of three nodes, to one's, at full load: {cpu['three nodes'] / cpu['one node']:.2f}")
-    return [
-        Figure(
-            "rate of one node, to the embedded database's", rate["one node"] / rate["embedded"], 0.65, at_least=True
-        ),
-        Figure("processor time of one node, to the embedded's", cpu["one node"] / cpu["embedded"], 1.15),
-        Figure("processor time of three nodes, to one's", three / one, 1.15),
-        Figure("seconds from a node's death to its last delivery", takeover, 20.0),
+            for each in shared:
+                told(f"round {number + 1} of {rounds} at {ease:.0f} a second to each node: {each.name}")
+                eased[each.name].append(each.measure(int(ease) * EASED_SECONDS * len(each.nodes), ease).cpu)
+        told("takeover")
+        takeover = shared[-1].takeover(messages)
+    rate = {name: [each.rate for each in seen] for name, seen in full.items()}
+    cpu = {name: [each.cpu for each in seen] for name, seen in full.items()}
+    one = SHARED[0]
+    found = [
+        compared("PostgreSQL, one node", "messages/s", rate[one], rate["embedded"], "embedded", 0.65),
+        compared("PostgreSQL, one node", "us/message", cpu[one], cpu["embedded"], "embedded", 1.15, at_least=False),
     ]
+    for name in SHARED[1:]:
+        what = f"PostgreSQL, {name}, {ease:.0f} messages/s to each"
+        found.append(compared(what, "us/message", eased[name], eased[one], one, 1.15, at_least=False))
+    return [*found, Figure("a node's death to its last delivery", "s", takeover, 20.0)]
 
 
 def main() -> int:
@@ -172,10 +157,9 @@ def main() -> int:
     options = parser.parse_args()
     if find("postgresql") is None or shutil.which("smtp-sink") is None:
         sys.exit("needs Debian's postgresql and postfix: sh packaging/install-test-programs")
-    found = figures(options.rounds, options.messages)
-    for figure in found:
-        limit = "at least" if figure.at_least else "at most"
-        print(f"{figure.name:<50}{figure.found:>6.2f} (wanted: {limit} {figure.wanted})")
+    with progress("databases") as told:
+        found = figures(options.rounds, options.messages, told)
+    print(table(found))
     return 0 if all(figure.reached() for figure in found) else 1
 
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import apsw
@@ -58,6 +59,7 @@ data_dir = "{data_dir}"
 [smtp]
 bind = ["127.0.0.1:0"]
 bind_tls = ["127.0.0.1:0"]
+{smtp}
 [http]
 bind = ["127.0.0.1:0"]
 [dns]
@@ -171,7 +173,7 @@ def appliance(
 def started(directory: Path, account: Provisioned, dns_port: int, sink_port: int, **sections: str) -> Iterator[Running]:
     """The real program with these lines in its configuration, killed in the end."""
     ports = {"dns_port": dns_port, "sink_port": sink_port, "sessions": SESSIONS}
-    lines = {"server": "", "webhooks": "", "more": ""} | sections
+    lines = {"server": "", "smtp": "", "webhooks": "", "more": ""} | sections
     data_dir, config_file = directory / "data", directory / "config.toml"
     config_file.write_text(CONFIG.format(data_dir=data_dir, **ports, **lines))
     running = Running(directory, config_file, data_dir, account, directory / "appliance.log", fresh=True)
@@ -196,16 +198,26 @@ def change(running: Running, sql: str) -> None:
     time.sleep(2)
 
 
-def send_over_http(running: Running, messages: int) -> float:
+class Shape(NamedTuple):
+    """What a message has beyond 2 KB to one recipient."""
+
+    recipients: int = 1
+    attachment: int = 0  # bytes
+
+
+USUAL = Shape()
+
+
+def send_over_http(running: Running, messages: int, shape: Shape = USUAL) -> float:
     """Send from a process of its own, until all are accepted; when it began, once that process was ready."""
-    return began_at(start_sending(running, messages))
+    return began_at(start_sending(running, messages, shape=shape))
 
 
-def start_sending(running: Running, messages: int, rate: float = 0) -> subprocess.Popen[bytes]:
+def start_sending(running: Running, messages: int, rate: float = 0, shape: Shape = USUAL) -> subprocess.Popen[bytes]:
     """The process that sends to this server, so many a second or as fast as it is answered."""
     port = urlsplit(running.url).port
     command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
-    command += [str(messages), str(rate)]
+    command += [str(messages), str(rate), *map(str, shape)]
     return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
 
 
@@ -216,18 +228,20 @@ def began_at(sending: subprocess.Popen[bytes]) -> float:
     return float(output)
 
 
-def load(port: int, key: str, messages: int, rate: float) -> None:
+def load(port: int, key: str, messages: int, rate: float, *shape: int) -> None:
     """What that process does. Its clock is the machine's, as that of all processes."""
-    requests = send_requests(f"Bearer {key}", f"{time.time_ns()}")
+    requests = send_requests(f"Bearer {key}", f"{time.time_ns()}", "/emails", *shape)
     share = messages // SESSIONS
     print(time.perf_counter())
     seen = asyncio.run(drive("127.0.0.1", port, SESSIONS, WITHIN, lambda number: islice(requests(number), share), rate))
     assert dict(seen.statuses) == {202: share * SESSIONS}, seen.statuses
 
 
-def send_over_smtp(port: int, messages: int) -> float:
+def send_over_smtp(port: int, messages: int, shape: Shape = USUAL) -> float:
     """Send with Debian's smtp-source, over kept connections, until all are accepted; when it began."""
-    command = ["smtp-source", "-d", "-s", str(SESSIONS), "-m", str(messages), "-l", str(BYTES)]
+    size = BYTES + shape.attachment * 4 // 3  # as base64
+    command = ["smtp-source", "-d", "-s", str(SESSIONS), "-m", str(messages), "-l", str(size)]
+    command += ["-r", str(shape.recipients)] if shape.recipients > 1 else []
     envelope = ["-f", "shop@example.com", "-t", f"ada@{DOMAIN}", f"127.0.0.1:{port}"]
     began = time.perf_counter()
     subprocess.run([*command, *envelope], check=True)
@@ -375,7 +389,7 @@ def resident(running: Running) -> int:
 def main() -> None:
     """Measure and tell."""
     if sys.argv[1:2] == ["--load"]:
-        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
+        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), *map(int, sys.argv[6:]))
         return
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,6 +1,7 @@
 """A load generator of its own process: keep-alive connections that each send the next request once answered."""
 
 import asyncio
+import base64
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, repeat
 
+PERCENTILES = (1, *range(5, 95, 5), 95, 98, 99, 99.5, 99.9)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
@@ -76,17 +78,21 @@ TEXT = "Hello Ada, your order 1234567 has left our warehouse and will be with yo
 HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://example.com/o/1">1234567</a> left.</p>\n' * 12
 
 
-def send_requests(authorization: str, run: str, path: str = "/emails") -> Callable[[int], Iterator[bytes]]:
-    """Endless POSTs of one 2 KB text+html message to one recipient, each with a key of its own."""
-    body = json.dumps(
-        {
-            "from": "Shop <orders@example.com>",
-            "to": "ada@example.net",
-            "subject": "On its way",
-            "text": TEXT,
-            "html": HTML,
-        }
-    ).encode()
+def send_requests(
+    authorization: str, run: str, path: str = "/emails", recipients: int = 1, attachment: int = 0
+) -> Callable[[int], Iterator[bytes]]:
+    """Endless POSTs of one 2 KB text+html message, each with a key of its own; with an attachment of so many bytes."""
+    message: dict[str, object] = {
+        "from": "Shop <orders@example.com>",
+        "to": [f"ada{number or ''}@example.net" for number in range(recipients)],
+        "subject": "On its way",
+        "text": TEXT,
+        "html": HTML,
+    }
+    if attachment:
+        content = base64.b64encode(bytes(range(256)) * (attachment // 256)).decode()
+        message["attachments"] = [{"filename": "bill.bin", "content": content}]
+    body = json.dumps(message).encode()
 
     def requests(connection: int) -> Iterator[bytes]:
         head = (
@@ -112,6 +118,7 @@ def main() -> None:
         "statuses": dict(load.statuses),
         "p50_ms": load.percentile(0.5),
         "p99_ms": load.percentile(0.99),
+        "percentiles_ms": [(share, load.percentile(share / 100)) for share in PERCENTILES],
     }
     print(json.dumps(summary))
 

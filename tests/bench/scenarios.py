@@ -1,0 +1,356 @@
+"""What `sh packaging/bench` measures: each scenario alternates rounds of ours and of a peer, and adds its figures.
+
+A scenario is a function of an `Effort` and a `Run`. How it is measured stands in the module that it takes the sides
+from: accept, deliver, submit, webhooks, databases, beside.
+"""
+
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.bench import accept, beside, databases, deliver, stages, submit, webhooks
+from tests.bench.attacker import ATTACKS
+from tests.bench.figures import Curve, Figure, Run, compared
+from tests.bench.postfix import postfix
+from tests.bench.queued import fill_queue
+from tests.bench.stored import fill
+from tests.e2e.submission.client import endpoint
+from tests.programs import find
+from tests.running_appliance import Running, add_account, appliance
+
+CREDITS = deliver.CREDITS
+SESSIONS = deliver.SESSIONS
+RSA_SLOW = 0.001  # seconds for one signature of 2,048 bits, from which on less is wanted of signed mail
+
+
+class Missing(Exception):
+    """What a scenario needs is not on this machine; the text says how it gets there."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much of everything."""
+
+    rounds: int
+    seconds: float  # of a round of load
+    messages: int  # of a round that sends a number, a multiple of 60
+    million: int  # messages in a large database
+    attacks: int  # of those there are
+
+    @classmethod
+    def whole(cls) -> "Effort":
+        """What the documents are made of."""
+        return cls(5, 5.0, 3_000, 1_000_000, len(ATTACKS))
+
+    @classmethod
+    def quick(cls) -> "Effort":
+        """A first look, in under two minutes."""
+        return cls(1, 1.0, 600, 20_000, 2)
+
+
+Progress = Callable[[str], None]
+
+
+def needs(*programs: str) -> None:
+    """Raise Missing unless all of these are there, and may be started."""
+    lacking = [name for name in programs if (find(name) if name == "postgresql" else shutil.which(name)) is None]
+    if lacking:
+        raise Missing(f"{', '.join(lacking)} not found: sh packaging/install-test-programs")
+    if "postfix" in programs and os.geteuid() != 0:
+        raise Missing("Postfix is started by root only")
+
+
+# ---- accepting
+
+
+def accepting(effort: Effort, run: Run, told: Progress) -> None:
+    """HTTP accept against an empty endpoint, and its latency at half of that rate against a sync of the disk."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        peer = stack.enter_context(accept.empty_endpoint())
+        ours = stack.enter_context(appliance(Path(directory), fresh=True, credit=CREDITS))
+        run.figures.append(Figure("memory, idle", "MB", deliver.resident(ours) / 2**20, 110))
+        accept.measure(peer, "Bearer none", 1)
+        accept.measure_appliance(ours, 1)
+        mine, theirs = list[float](), list[float]()
+        for number in range(effort.rounds):
+            told(f"round {number + 1} of {effort.rounds}")
+            theirs.append(accept.measure(peer, "Bearer none", effort.seconds)["rate"])
+            mine.append(accept.measure_appliance(ours, effort.seconds)["rate"])
+        run.figures.append(
+            compared("HTTP accept, durable", "messages/s", mine, theirs, "empty endpoint on hypercorn", 1.3)
+        )
+        half = statistics.median(mine) / 2
+        told(f"latency at {half:.0f} a second")
+        synced = [1_000 * _sync(Path(directory))]
+        seen = accept.measure_appliance(ours, 2 * effort.seconds, half)
+        synced.append(1_000 * _sync(Path(directory)))
+        disk = statistics.mean(synced)
+        run.figures.append(
+            Figure("accept latency p99 at half load", "ms", seen["p99_ms"], 10, disk, "one sync of the disk")
+        )
+        run.curves["Latency of an accept at half load"] = [
+            Curve("POST /emails", [(float(share), ms) for share, ms in seen["percentiles_ms"]])  # type: ignore[attr-defined]
+        ]
+
+
+def _sync(directory: Path) -> float:
+    """Seconds that the disk takes to sync a small append: the median of many."""
+    seen = []
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        for _ in range(100):
+            file.write(b"x" * 4_096)
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            seen.append(time.perf_counter() - began)
+    return statistics.median(seen)
+
+
+def stored(effort: Effort, run: Run, told: Progress) -> None:
+    """Accepting into a database with a million messages against into an empty one."""
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full:
+        account = add_account(Path(full) / "data", "demo", credit=CREDITS)
+        told(f"storing {effort.million:,}")
+        fill(Path(full) / "data", account.account_id, effort.million)
+        few = stack.enter_context(appliance(Path(empty), fresh=True, credit=CREDITS))
+        many = stack.enter_context(appliance(Path(full), account=account, fresh=True))
+        sides: dict[bool, list[float]] = {True: [], False: []}
+        for running in (few, many):
+            accept.measure_appliance(running, 2)
+        for number in range(effort.rounds):
+            told(f"round {number + 1} of {effort.rounds}")
+            for is_full in (False, True) if number % 2 else (True, False):
+                sides[is_full].append(accept.measure_appliance(many if is_full else few, effort.seconds)["rate"])
+        name = f"accept with {effort.million:,} stored"
+        run.figures.append(compared(name, "messages/s", sides[True], sides[False], "with none", 0.95))
+
+
+# ---- from the client to the mail server
+
+
+@contextmanager
+def _delivering(directory: Path, **sections: str) -> Iterator[tuple[Running, deliver.Sink]]:
+    with deliver.sink() as there, deliver.names(1) as dns_port:
+        account = add_account(directory / "data", "demo", credit=CREDITS)
+        with deliver.started(directory, account, dns_port, there.port, **sections) as running:
+            yield running, there
+
+
+def _turns(
+    effort: Effort, told: Progress, ours: Callable[[], float], theirs: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    mine, other = list[float](), list[float]()
+    for number in range(effort.rounds):
+        told(f"round {number + 1} of {effort.rounds}")
+        mine.append(ours())
+        other.append(theirs())
+    return mine, other
+
+
+def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
+    """HTTP to MX with both signatures, against Postfix with OpenDKIM; memory and the cost of each stage meanwhile."""
+    needs("postfix", "smtp-sink", "smtp-source", "opendkim")
+    rsa = _rsa_seconds()
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        running, there = stack.enter_context(_delivering(Path(directory)))
+        their_sink = stack.enter_context(deliver.sink())
+        peer = stack.enter_context(postfix(their_sink.port, sessions=SESSIONS, signed=True))
+        send = partial(deliver.send_over_http, running)
+        deliver.measure(there, send, SESSIONS * 5)
+        deliver.measure(their_sink, partial(deliver.send_over_smtp, peer), SESSIONS * 5)
+        with _memory_over_time(running) as memory:
+            mine, theirs = _turns(
+                effort,
+                told,
+                lambda: deliver.measure(there, send, effort.messages),
+                lambda: deliver.measure(their_sink, partial(deliver.send_over_smtp, peer), effort.messages),
+            )
+        told("cost of each stage")
+        run.stages = stages.costs(running, there, send, effort.messages)
+    wanted = 4.0 if rsa < RSA_SLOW else 2.0
+    name = "HTTP to MX, RSA-2048 and Ed25519"
+    note = f"an RSA signature takes {1_000 * rsa:.2f} ms here"
+    run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix with OpenDKIM", wanted, note=note))
+    run.curves["Memory while mail goes through"] = [Curve("resident", memory)]
+
+
+def _rsa_seconds() -> float:
+    """What one signature with RSA-2048 takes this machine."""
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    seen = []
+    for _ in range(50):
+        began = time.perf_counter()
+        key.sign(b"message", padding.PKCS1v15(), hashes.SHA256())
+        seen.append(time.perf_counter() - began)
+    return statistics.median(seen)
+
+
+@contextmanager
+def _memory_over_time(running: Running) -> Iterator[list[tuple[float, float]]]:
+    """Points (seconds, MB), added while the block runs."""
+    points: list[tuple[float, float]] = []
+    began, over = time.monotonic(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            points.append((time.monotonic() - began, deliver.resident(running) / 2**20))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield points
+    finally:
+        over.set()
+        thread.join()
+
+
+def delivered_plain(effort: Effort, run: Run, told: Progress) -> None:
+    """HTTP to MX with Ed25519 only, against a Postfix that signs nothing."""
+    needs("postfix", "smtp-sink", "smtp-source")
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        running, there = stack.enter_context(_delivering(Path(directory)))
+        their_sink = stack.enter_context(deliver.sink())
+        peer = stack.enter_context(postfix(their_sink.port, sessions=SESSIONS, signed=False))
+        send, their_send = partial(deliver.send_over_http, running), partial(deliver.send_over_smtp, peer)
+        deliver.measure(there, send, SESSIONS * 5)
+        deliver.retire_rsa(running)
+        for name, shape, wanted in (
+            ("HTTP to MX, Ed25519 only", deliver.USUAL, 2.0),
+            ("50 recipients a message, Ed25519 only", deliver.Shape(recipients=50), 2.0),
+            ("attachments of 1 MB, Ed25519 only", deliver.Shape(attachment=2**20), 1.0),
+        ):
+            count = max(SESSIONS, effort.messages // (1 if shape == deliver.USUAL else 20) // SESSIONS * SESSIONS)
+            deliver.measure(there, partial(send, shape=shape), SESSIONS)
+            mine, theirs = _turns(
+                effort,
+                partial(_named, told, name),
+                lambda shape=shape, count=count: deliver.measure(there, partial(send, shape=shape), count),  # type: ignore[misc]
+                lambda shape=shape, count=count: deliver.measure(  # type: ignore[misc]
+                    their_sink, partial(their_send, shape=shape), count
+                ),
+            )
+            run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix, unsigned", wanted))
+
+
+def _named(told: Progress, name: str, text: str) -> None:
+    told(f"{name}: {text}")
+
+
+def submitted(effort: Effort, run: Run, told: Progress) -> None:
+    """SMTP submission to MX over kept connections, against Postfix; both from the same load."""
+    needs("postfix", "smtp-sink")
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        running, there = stack.enter_context(_delivering(Path(directory), smtp="allow_plaintext_auth = true"))
+        their_sink = stack.enter_context(deliver.sink())
+        peer = stack.enter_context(postfix(their_sink.port, sessions=SESSIONS, signed=False))
+        deliver.measure(there, partial(deliver.send_over_http, running), SESSIONS * 5)
+        deliver.retire_rsa(running)
+        login = (running.account.username, running.account.password)
+
+        def through(there: deliver.Sink, port: int, *login: str) -> float:
+            before, began = there.arrived, time.perf_counter()
+            answered = int(submit.measure(port, "kept", effort.seconds, *login)["answered"])
+            return answered / (there.wait_until(before + answered) - began)
+
+        mine, theirs = _turns(
+            effort, told, lambda: through(there, endpoint(running)[1], *login), lambda: through(their_sink, peer)
+        )
+        name = "submission to MX, kept connections, Ed25519 only"
+        run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix, unsigned", 1.5))
+
+
+# ---- long queues
+
+
+def queued(effort: Effort, run: Run, told: Progress) -> None:
+    """Deliveries a second out of queues of several lengths, and memory with a million."""
+    needs("smtp-sink")
+    lengths = [1_000, effort.million // 100, effort.million // 10, effort.million // 2]
+    lengths = sorted({max(1_000, each) for each in lengths})
+    rates: dict[int, list[float]] = {length: [] for length in lengths}
+    with deliver.sink() as there:
+        for number in range(max(1, effort.rounds // 2)):
+            for length in lengths:
+                told(f"round {number + 1}, out of {length:,}")
+                with tempfile.TemporaryDirectory() as made:
+                    rates[length].append(deliver.drain(there, Path(made), length, min(effort.messages, length)))
+    name = f"delivering out of {lengths[-1]:,} queued"
+    run.figures.append(compared(name, "messages/s", rates[lengths[-1]], rates[1_000], "out of 1,000", 0.95))
+    medians = [(float(length), statistics.median(seen)) for length, seen in rates.items()]
+    run.curves["Throughput against backlog"] = [Curve("deliveries a second", medians)]
+    told(f"memory with {effort.million:,} queued")
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        account = add_account(Path(directory) / "data", "demo", credit=CREDITS)
+        fill_queue(Path(directory) / "data", account.account_id, effort.million, deliver.DOMAIN, domains=100)
+        there = stack.enter_context(deliver.sink())
+        running = stack.enter_context(deliver.appliance(there.port, Path(directory), account, 100))
+        most = 0
+        for _ in range(max(10, int(6 * effort.seconds))):
+            time.sleep(0.5)
+            most = max(most, deliver.resident(running))
+    run.figures.append(Figure(f"memory, {effort.million:,} queued", "MB", most / 2**20, 250))
+
+
+# ---- events, databases, attacks
+
+
+def posts(effort: Effort, run: Run, told: Progress) -> None:
+    """Events posted to an HTTPS receiver against httpx on Trio."""
+    mine, theirs = list[float](), list[float]()
+    count = max(400, effort.messages)
+    with tempfile.TemporaryDirectory() as made, webhooks.receiver(Path(made)) as there:
+        for number in range(effort.rounds):
+            told(f"round {number + 1} of {effort.rounds}")
+            with tempfile.TemporaryDirectory() as directory:
+                mine.append(webhooks.our_posts(there, Path(directory), count))
+            theirs.append(webhooks.their_posts(there, count // 4))
+    run.figures.append(compared("webhooks", "posts/s", mine, theirs, "httpx on Trio", 2.0))
+
+
+def shared_databases(effort: Effort, run: Run, told: Progress) -> None:
+    """One, two and three nodes on PostgreSQL against the embedded database."""
+    needs("postgresql", "smtp-sink")
+    run.figures += databases.figures(effort.rounds, effort.messages, told)
+
+
+def attacked(effort: Effort, run: Run, told: Progress) -> None:
+    """The honest client's p99 beside each attack, against alone."""
+    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
+        account = add_account(running.data_dir, "honest", credit=10**9)
+        beside.honest(running, account, 3, "warm")
+        for number, name in enumerate(list(ATTACKS)[: effort.attacks]):
+            told(f"{number + 1} of {effort.attacks}: {name}")
+            alone, served = list[float](), list[float]()
+            for turn in range(effort.rounds):
+                seen = beside.honest(running, account, effort.seconds, f"alone{number}.{turn}")
+                with beside.attacked(name, running, running.account):
+                    busy = beside.honest(running, account, effort.seconds, f"beside{number}.{turn}")
+                assert seen is not None
+                alone.append(seen["p99_ms"])
+                served.append(busy["p99_ms"] if busy else float("inf"))
+            run.figures.append(
+                compared(f"honest p99 beside: {name}", "ms", served, alone, "alone", beside.WANTED, at_least=False)
+            )
+
+
+SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
+    "accept": accepting,
+    "signed": delivered_signed,
+    "plain": delivered_plain,
+    "submit": submitted,
+    "webhooks": posts,
+    "queued": queued,
+    "stored": stored,
+    "nodes": shared_databases,
+    "attacks": attacked,
+}

@@ -1,0 +1,71 @@
+"""Tries to break the appliance, and tells what was lost: nothing is wanted.
+
+sh packaging/torture                    # all of it; under an hour
+sh packaging/torture --quick            # some of each, in under three minutes
+sh packaging/torture --only power --seed 4711
+"""
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.bench.report import progress
+from tests.torture import power_loss
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a trial has done, and what it found wrong, with the seed that shows it again."""
+
+    done: str
+    wrong: list[str]
+
+
+Told = Callable[[str], None]
+
+
+def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """The embedded database after cuts of the power under load."""
+    wanted, cuts, wrong = 50 if quick else 1_000, 0, list[str]()
+    while cuts < wanted:
+        seed = next(seeds)
+        for cut in power_loss.run(seed)[: wanted - cuts]:
+            cuts += 1
+            told(f"cut {cuts} of {wanted}")
+            if found := power_loss.check(cut):
+                wrong.append(f"seed {seed}: {found}")
+    return Verdict(f"{cuts:,} cuts", wrong)
+
+
+TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {"power": power}
+
+
+def main() -> int:
+    """Run the trials; 0 if none found anything."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="packaging/torture", description=__doc__, formatter_class=raw)
+    parser.add_argument("--quick", action="store_true", help="some of each")
+    parser.add_argument("--only", metavar="NAMES", help=f"some of: {','.join(TRIALS)}")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="that a failure told")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else list(TRIALS)
+    if unknown := set(chosen) - set(TRIALS):
+        parser.error(f"--only: no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
+    found = 0
+    for number, name in enumerate(chosen):
+        began = time.monotonic()
+        with progress(name, number / len(chosen)) as told:
+            verdict = TRIALS[name](options.quick, iter(range(options.seed, options.seed + 10**6)), told)
+        took = f"{time.monotonic() - began:.0f} s"
+        print(f"{name:<12} {verdict.done:<24} {took:>8}  {'held' if not verdict.wrong else 'BROKEN'}")
+        for wrong in verdict.wrong[:10]:
+            print(f"    {wrong}")
+        found += len(verdict.wrong)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
