@@ -94,6 +94,7 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
                 "role": "customer",
                 "account_role": "owner",
                 "totp_required": False,
+                "may_not": ["listAccounts"],
             },
             "request_id": _REQUEST_ID,
         }
