@@ -1,6 +1,13 @@
-// Puts a text into the clipboard; without HTTPS browsers offer only the old way. Loaded when something is copied.
-import { h, toast } from "./dom.js";
+// Says something in passing, and puts a text into the clipboard; loaded when either is done first.
+import { h } from "./dom.js";
 
+export function toast(text) {
+	const line = h("p", null, text);
+	document.querySelector(".toasts").replaceChildren(line);
+	setTimeout(() => line.remove(), 4000);
+}
+
+/** Without HTTPS browsers offer only the old way. */
 export async function copy(text) {
 	try {
 		await navigator.clipboard.writeText(text);

@@ -6,6 +6,7 @@ const ROOT = "/dashboard";
 const PAGES = [
 	[/^\/dashboard$/, "overview"],
 	[/^\/dashboard\/people$/, "people", "account"],
+	[/^\/dashboard\/statistics$/, "statistics", "overview"],
 	[/^\/dashboard\/messages$/, "messages"],
 	[/^\/dashboard\/messages\/([^/]+)$/, "message", "messages"],
 	[/^\/dashboard\/domains$/, "domains"],
