@@ -312,7 +312,9 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> None:
         shared.guesses.refusals.tell_ended()
         try:
             await shared.credentials.record_uses()
-            more = await store.engine.has_chore("statistics") and await store.statistics.count()
+            if await store.engine.has_chore("statistics"):
+                more = await store.statistics.count()
+                more = await store.breakdown.count() or more
         except Refused as refused:
             log.warning("statistics not written: storage busy", reason=refused.text)
         await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)

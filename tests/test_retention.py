@@ -81,6 +81,7 @@ async def test_a_round_takes_all_that_is_old(
     clock.now += 2 * DAY
     await worker.sweep()
     await store.statistics.count()
+    await store.breakdown.count()
     assert [await store.messages.mime(each.id) for each in new] == [None, None, new[2].mime]
     clock.now += 30 * DAY
     await trio.sleep(RESCAN_EVERY)
@@ -110,6 +111,7 @@ async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock) -> None:
             clock.now += 2 * DAY
             assert await sweep(store)
             await store.statistics.count()
+            await store.breakdown.count()
             assert [await store.messages.mime(each.id) for each in new] == [None] * 3
             assert await store.engine.rows("SELECT count(*) FROM message_body_parts", {}) == [(0,)]
             clock.now += 30 * DAY
@@ -149,6 +151,7 @@ async def test_mail_waits_for_the_statistics(
     assert await store.messages.mime(new.id) is None
     assert await store.messages.read(messages.account_id, new.id) is not None
     await store.statistics.count()
+    await store.breakdown.count()
     assert await worker.sweep() is True
     assert await store.messages.read(messages.account_id, new.id) is None
 

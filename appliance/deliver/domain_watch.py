@@ -24,7 +24,7 @@ from appliance.telemetry.log import get_logger
 
 DOMAIN_CHORE = "domains"
 DOMAINS_ASKED_ABOUT = 100  # in a round
-DOMAINS_AT_ONCE = 5
+WATCHED_AT_ONCE = 5
 DOMAIN_TIMEOUT = 12.0  # seconds for one domain
 
 log = get_logger("deliver")
@@ -55,7 +55,7 @@ class DomainWatch:
 
     async def round(self) -> None:
         """Ask about those that are due."""
-        resolver, limiter = self.resolver(), trio.CapacityLimiter(DOMAINS_AT_ONCE)
+        resolver, limiter = self.resolver(), trio.CapacityLimiter(WATCHED_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for account_id, domain in await self.store.domains.due(DOMAINS_ASKED_ABOUT):
                 nursery.start_soon(self._ask, resolver, limiter, account_id, domain)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -144,6 +145,15 @@ class AccountStatistics:
     waiting: tuple[WaitingInPool, ...]
     simulated: int = 0  # recipients that wait in the sandbox, in no pool
     by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # how many bounced, and failed
+
+
+class Dimension(StrEnum):
+    """By what statistics are broken down."""
+
+    DOMAIN = "domain"  # of the sender
+    TAG = "tag"
+    TEMPLATE = "template"
+    PROVIDER = "provider"
 
 
 class FeedbackKind(NamedTuple):

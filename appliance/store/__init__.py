@@ -20,6 +20,7 @@ from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
+from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
 from appliance.store.engine import Engine
 from appliance.store.faults import (
@@ -99,6 +100,7 @@ class Store:
         self.search_index = SearchIndex(engine, outside)
         self.records = MessageRecords(engine, outside)
         self.statistics = Statistics(engine, outside)
+        self.breakdown = Breakdown(engine, outside)
         self.reports = Reports(engine, outside)
         self.queue = Queue(engine, outside, self.webhook_posts)
         self.lanes = Lanes(engine, outside)

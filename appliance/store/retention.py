@@ -19,6 +19,7 @@ from typing import Any
 from appliance.outside import identifier_from
 from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
+from appliance.store.breakdown import broken_down_before
 from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
@@ -81,6 +82,7 @@ _REPORTS = {
     "tls_reports": "account_id, domain, org, report_id",
     "tls_failures": "account_id, domain, day, mx, type",
     "daily_feedback": "account_id, day, kind, class, provider",
+    "daily_breakdown": "account_id, dimension, day, value, kind",
 }
 
 _ANY = (
@@ -157,7 +159,8 @@ class Deletion(StorePart):
 
     async def is_counted(self, before: int) -> bool:
         """Whether the numbers of all mail until then are known: only then may it be deleted."""
-        return await self.engine.read(lambda tx: counted_all_before(tx, before + HOUR))
+        until = before + HOUR
+        return await self.engine.read(lambda tx: counted_all_before(tx, until) and broken_down_before(tx, until))
 
     async def bodies(self, after: str, final_before: int, now: int, budget: int, until: int = NO_END) -> Slice:
         """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""

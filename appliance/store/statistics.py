@@ -50,7 +50,7 @@ _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
         FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
     WHEN {_MILLISECONDS} < 1 THEN 0
     ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""  # noqa: S608
-_FINAL = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
+FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
 # CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
@@ -62,18 +62,20 @@ _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, rec
 _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
-# What came back of mail later is an event, too. A pool with a dot in its name is an organisation's, of which there may
-# be as many as domains: they are counted together. The class of a late bounce is in its own record.
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+# A pool with a dot in its name is an organisation's, of which there may be as many as domains: they are counted
+# together.
+PROVIDER = "CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END"
+# What came back of mail later is an event, too. The class of a late bounce is in its own record.
 _FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type, 7) AS kind,
         coalesce(CASE WHEN e.type = 'email.late_bounced' THEN json_extract(r.late_bounce, '$.class')
             WHEN e.type IN ('email.bounced', 'email.failed') THEN r.bounce_class END, '') AS class,
-        CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END AS provider,
+        {PROVIDER} AS provider,
         count(*) AS recipients
     FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{wanted}} AND m.source <> 'test' AND ({_FINAL} OR e.type IN ('email.late_bounced', 'email.complained'))
+    WHERE {{wanted}} AND m.source <> 'test' AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
     GROUP BY 1, 2, 3, 4, 5"""  # noqa: S608
 _COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
     {_FEEDBACK.format(events="events", wanted="e.id > :after AND e.id <= :until")}
@@ -81,11 +83,9 @@ _COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, 
     DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients"""
 _FEEDBACK_COUNTS = """SELECT day, kind, class, provider, recipients FROM daily_feedback
     WHERE account_id = :account_id AND day >= :since"""
-_SENT_SLICE = """SELECT message_id FROM recipients WHERE message_id > :after AND message_id < :limit
-    ORDER BY message_id LIMIT 1 OFFSET :slice"""
-_FINAL_SLICE = "SELECT id FROM events WHERE id > :after AND id < :limit ORDER BY id LIMIT 1 OFFSET :slice"
+_SLICE = "SELECT {id} FROM {table} WHERE {id} > :after AND {id} < :limit ORDER BY {id} LIMIT 1 OFFSET :slice"
 _COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
-_SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
+SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
     ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
 _COUNTS = f"""SELECT hour, kind, CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET}
         THEN {UNTRIED_BUCKET} ELSE 0 END, sum(recipients)
@@ -100,7 +100,7 @@ _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, co
         SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.account_id = :account_id AND m.source <> 'test' AND {_FINAL} GROUP BY 1, 2, 3"""  # noqa: S608
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3"""  # noqa: S608
 _FEEDBACK_TAIL = _FEEDBACK.format(
     events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most)""",
@@ -119,23 +119,26 @@ def bucket_milliseconds(bucket: int) -> float:
     return float(BUCKET_GROWTH ** (bucket + 0.5)) if bucket else 1.0
 
 
-class _Counting(NamedTuple):
+class Counting(NamedTuple):
+    """How far the rows of a table are counted, by an id in them."""
+
     kind: str
-    prefix: str  # of their ids
+    prefix: str  # of the ids
     lag: int
-    adds: tuple[str, ...]
-    slice: str
-    tail: str
+    table: str
+    id: str  # its column
+    adds: tuple[str, ...] = ()
+    tail: str = ""
 
     def end_of_slice(self, tx: Tx, until: int, count: int) -> str | None:
         """The id before which so many stand that were written before a time and are not counted."""
-        wanted = {"after": _counted(tx, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
-        return one(tx, str, self.slice, wanted)
+        wanted = {"after": counted_until(tx, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
+        return one(tx, str, _SLICE.format(id=self.id, table=self.table), wanted)
 
 
 _COUNTINGS = (
-    _Counting("sent", "msg", MESSAGE_LAG, (_COUNT_SENT,), _SENT_SLICE, _SENT_TAIL),
-    _Counting("final", "evt", EVENT_LAG, (_COUNT_FINAL, _COUNT_FEEDBACK), _FINAL_SLICE, _FINAL_TAIL),
+    Counting("sent", "msg", MESSAGE_LAG, "recipients", "message_id", (_COUNT_SENT,), _SENT_TAIL),
+    Counting("final", "evt", EVENT_LAG, "events", "id", (_COUNT_FINAL, _COUNT_FEEDBACK), _FINAL_TAIL),
 )
 
 
@@ -175,18 +178,18 @@ def counted_all_before(tx: Tx, until: int) -> bool:
     return all(each.end_of_slice(tx, until, 0) is None for each in _COUNTINGS)
 
 
-def _count(tx: Tx, counting: _Counting, now: int, most: int) -> bool:
-    after, limit = _counted(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
+def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
+    after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after:
         return False  # a clock that went back
     end = counting.end_of_slice(tx, now - counting.lag, most)
     for add in counting.adds:
         run(tx, add, {"after": after, "until": end or limit})
-    run(tx, _SET_COUNTED, {"kind": counting.kind, "id": end or limit})
+    run(tx, SET_COUNTED, {"kind": counting.kind, "id": end or limit})
     return end is not None
 
 
-def _counted(tx: Tx, kind: str) -> str:
+def counted_until(tx: Tx, kind: str) -> str:
     return one(tx, str, _COUNTED, {"kind": kind}) or ""
 
 
@@ -196,7 +199,9 @@ def _read(tx: Tx, account_id: str, since: int, earlier: int, now: int) -> Accoun
     by_hour = Counter({(hour, _outcome(kind, bucket)): count for hour, kind, bucket, count in counted})
     by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     for counting in _COUNTINGS:
-        for hour, kind, bucket, count in rows(tx, counting.tail, bindings | {"after": _counted(tx, counting.kind)}):
+        for hour, kind, bucket, count in rows(
+            tx, counting.tail, bindings | {"after": counted_until(tx, counting.kind)}
+        ):
             if hour >= earlier // HOUR:
                 by_hour[hour, _outcome(kind, bucket)] += count
             if hour >= since // HOUR:
@@ -217,7 +222,7 @@ def _outcome(kind: str, bucket: int) -> str:
 def _read_feedback(tx: Tx, account_id: str, since: int) -> Counter[FeedbackKind]:
     bindings = {"account_id": account_id, "since": since}
     counts = Counter({FeedbackKind(*kind): count for *kind, count in rows(tx, _FEEDBACK_COUNTS, bindings)})
-    wanted = {"account_id": account_id, "after": _counted(tx, "final"), "most": TAIL_ROWS}
+    wanted = {"account_id": account_id, "after": counted_until(tx, "final"), "most": TAIL_ROWS}
     for _, *kind, count in rows(tx, _FEEDBACK_TAIL, wanted):
         if (found := FeedbackKind(*kind)).day >= since:
             counts[found] += count

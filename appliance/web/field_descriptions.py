@@ -390,7 +390,15 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "suppressed": "Recipients that were not tried in that time, because their address is suppressed.",
         "cancelled": "Recipients that were given up in that time, because the message was cancelled.",
     },
-    "StatsAnswer": {"previous": "The period before, of the same length."},
+    "StatsAnswer": {
+        "previous": "The period before, of the same length.",
+        "breakdown": "The whole period by what `by` names, the largest first; null without `by`.",
+    },
+    "BreakdownObject": {
+        "value": "The domain, tag, template or provider; null, always last: all others together.",
+        "suppressed": "Recipients that were not tried in that time, because their address is suppressed.",
+        "cancelled": "Recipients that were given up in that time, because the message was cancelled.",
+    },
     "ProblemObject": {
         "message_id": "The message.",
         "recipient_id": "The recipient of it.",

@@ -303,6 +303,7 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     waits = waiting(Caller(fickle, fickle.account, httpx.Client(), {}))
     check(running, "POST", f"/v1/emails/{waits}/cancel", fickle.login())
     check(running, "GET", "/v1/stats", customer)
+    check(running, "GET", "/v1/stats?by=provider", customer)
     check(running, "GET", "/v1/problems", customer)
     check(running, "GET", "/v1/feedback?days=3", customer)
 

@@ -539,6 +539,18 @@ CREATE TABLE daily_feedback (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX daily_feedback_old ON daily_feedback (day);
 
+-- Recipients by day (UTC), by one thing that their messages have, and what became of them; added up as hourly_counts are.
+CREATE TABLE daily_breakdown (
+    account_id TEXT NOT NULL,
+    dimension TEXT NOT NULL,                    -- domain (of the sender), tag, template or provider
+    day INTEGER NOT NULL,
+    value TEXT NOT NULL,                        -- empty: all others
+    kind TEXT NOT NULL,                         -- sent, delivered, bounced, failed, suppressed or cancelled
+    recipients INTEGER NOT NULL,
+    PRIMARY KEY (account_id, dimension, day, value, kind)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX daily_breakdown_old ON daily_breakdown (day);
+
 -- The index of messages by words, made behind the mail: see store/search_index.py. A block is some thousand messages of
 -- one account that follow each other.
 CREATE TABLE search_blocks (

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from appliance.model.dashboard import AccountStatistics
+from appliance.model.dashboard import AccountStatistics, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time, object_from
-from appliance.web.app import Routes, request_id, whole_number
+from appliance.web.app import Routes, choice, request_id, whole_number
 from appliance.web.operations import Json, for_customers, parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
+VALUES_TOLD = 50  # of what the numbers are broken down by
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
 KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
@@ -70,6 +71,19 @@ class ClassCountsObject(msgspec.Struct):
     failed: int
 
 
+class BreakdownObject(msgspec.Struct):
+    """The whole time for one value of what the statistics are broken down by; null: all others together."""
+
+    value: str | None
+    sent: int
+    delivered: int
+    bounced: int
+    failed: int
+    suppressed: int
+    cancelled: int
+    bounce_rate: float | None
+
+
 class WaitingObject(msgspec.Struct):
     """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
 
@@ -88,6 +102,7 @@ class StatsAnswer(msgspec.Struct):
     bounce_classes: list[ClassCountsObject]
     queue: list[WaitingObject]
     sandbox: int
+    breakdown: list[BreakdownObject] | None
     request_id: str
 
 
@@ -120,6 +135,9 @@ _PROBLEMS: Json = parameter(
     "How many.",
     {"type": "integer", "minimum": 1, "maximum": MAX_PROBLEMS, "default": DEFAULT_PROBLEMS},
 )
+_BY: Json = parameter(
+    "by", "query", "What to break the numbers down by, too.", {"type": "string", "enum": list(Dimension)}
+)
 _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
 
 
@@ -127,14 +145,20 @@ class StatsRoutes(Routes):
     @for_customers(
         "GET /v1/stats",
         (200, StatsAnswer, "The numbers."),
-        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
+        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS), _BY),
     )
     async def get_stats(self, user: User) -> StatsAnswer:
-        """Read how many recipients were sent to by hour and day, what became of them, and what waits."""
+        """Read how many recipients were sent to by hour and day, what became of them, and what waits.
+
+        With `by` also by sending domain, tag, template or provider, in `breakdown`.
+        """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
         numbers = await self.store.statistics.of(user.account_id, first * HOUR, (first - days * DAY_HOURS) * HOUR)
-        return stats(numbers, first, now, days, request_id())
+        by, parts = choice("by", Dimension), None
+        if by is not None:
+            parts = broken_down(await self.store.breakdown.of(user.account_id, by, first * HOUR))
+        return stats(numbers, first, now, days, request_id(), parts)
 
     @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
     async def list_problems(self, user: User) -> ProblemsAnswer:
@@ -144,7 +168,36 @@ class StatsRoutes(Routes):
         return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
 
 
-def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_id: str) -> StatsAnswer:
+def _named(counts: list[int]) -> dict[str, int]:
+    return dict(zip(KINDS, counts, strict=True))
+
+
+def _rate(counts: list[int]) -> float | None:
+    """The share of bounced among all that were tried."""
+    _, delivered, bounced, failed, _, _ = counts
+    tried = delivered + bounced + failed
+    return round(bounced / tried, 4) if tried else None
+
+
+def broken_down(by_value: Mapping[str, Mapping[str, int]]) -> list[BreakdownObject]:
+    """The values with most recipients, by their number; the others last, together. Pure."""
+    values = sorted(by_value.keys() - {""}, key=lambda each: (-max(by_value[each].values()), each))
+    told = [(value, by_value[value]) for value in values[:VALUES_TOLD]]
+    rest = [by_value[value] for value in values[VALUES_TOLD:]] + [by_value.get("", {})]
+    others = {kind: sum(each.get(kind, 0) for each in rest) for kind in KINDS}
+    lines: list[tuple[str | None, Mapping[str, int]]] = [*told, *([(None, others)] if any(others.values()) else [])]
+    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in lines]
+    return [BreakdownObject(value, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
+
+
+def stats(
+    numbers: AccountStatistics,
+    first: int,
+    now: int,
+    days: int,
+    request_id: str,
+    parts: list[BreakdownObject] | None = None,
+) -> StatsAnswer:
     """The answer for the hours from `first` to `now`, also those without mail. Pure."""
 
     def sums(start: int, hours: int) -> list[int]:
@@ -153,10 +206,6 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
     def counts(start: int, hours: int) -> CountsObject:
         return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
 
-    def rate(delivered: int, bounced: int, failed: int) -> float | None:
-        tried = delivered + bounced + failed
-        return round(bounced / tried, 4) if tried else None
-
     hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
     totals, earlier = sums(first, now + 1 - first), first - days * DAY_HOURS
     previous = sums(earlier, now + 1 - first)
@@ -164,11 +213,12 @@ def stats(numbers: AccountStatistics, first: int, now: int, days: int, request_i
     return StatsAnswer(
         [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
         [counts(hour, 1) for hour in range(hourly, now + 1)],
-        TotalsObject(*totals, rate(*totals[1:4]), median, p95),
-        PreviousObject(rfc3339(earlier * HOUR), *previous, rate(*previous[1:4])),
+        TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
+        PreviousObject(rfc3339(earlier * HOUR), **_named(previous), bounce_rate=_rate(previous)),
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,
+        parts,
         request_id,
     )
 

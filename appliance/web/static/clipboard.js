@@ -1,5 +1,11 @@
-// Puts texts into the clipboard; loaded at the first click on a copy button.
-import { h, toast } from "./dom.js";
+// Says something in passing, and puts a text into the clipboard; loaded when either is done first.
+import { h } from "./dom.js";
+
+export function toast(text) {
+	const line = h("p", null, text);
+	document.querySelector(".toasts").replaceChildren(line);
+	setTimeout(() => line.remove(), 4000);
+}
 
 /** Without HTTPS browsers offer only the old way. */
 export async function copy(text) {

@@ -51,11 +51,7 @@ export function query(base, values) {
 }
 
 /** Say something in passing, on the screen and to screen readers. */
-export function toast(text) {
-	const line = h("p", null, text);
-	document.querySelector(".toasts").replaceChildren(line);
-	setTimeout(() => line.remove(), 4000);
-}
+export const toast = async (text) => (await import("./clipboard.js")).toast(text);
 
 /** Put a text into the clipboard. */
 export const copy = async (text) => (await import("./clipboard.js")).copy(text);

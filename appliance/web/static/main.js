@@ -4,7 +4,8 @@ import { fragment, h, refuse } from "./dom.js";
 
 const ROOT = "/dashboard";
 const LISTS = ["messages", "domains", "templates"]; // with a page for each item
-const PAGES = "people feedback webhook suppressions keys audit account admin login invitation".split(" ");
+const PAGES = "people statistics feedback webhook suppressions keys audit account admin login invitation".split(" ");
+const UNDER = { people: "account", statistics: "overview" }; // the section that a page is shown under
 const SLOW = 150; // milliseconds after which a bar shows that something is on its way
 
 const main = document.getElementById("main");
@@ -22,7 +23,7 @@ function find(pathname) {
 		if (LISTS.includes(section) && below.length < 2)
 			return { name: below[0] ? section.slice(0, -1) : section, section, params };
 		if (PAGES.includes(section) && !below[0])
-			return { name: section, section: section === "people" ? "account" : section, params };
+			return { name: section, section: UNDER[section] ?? section, params };
 	} catch {
 		// a malformed percent escape
 	}

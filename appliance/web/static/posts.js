@@ -2,7 +2,9 @@
 import { post } from "./api.js";
 import { h, path, toast } from "./dom.js";
 import { badge, button, copyButton, facts } from "./pieces.js";
-import { clock, span, when } from "./time.js";
+import { span, when } from "./time.js";
+
+const clock = (iso) => new Date(iso).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 
 const answered = (each) => (each.response_status ? `answered ${each.response_status}` : each.error ? "no answer" : "");
 

@@ -13,7 +13,6 @@ export const percent = (share) => (share === null ? "–" : `${(share * 100).toF
 export const count = (value, one, many) => `${number(value)} ${value === 1 ? one : many}`;
 /** A day as the statistics count them, from midnight to midnight in UTC. */
 export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
-export const clock = (iso) => CLOCK.format(new Date(iso)).slice(0, 5);
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
 /** A length of time in its one or two largest units. */

@@ -103,3 +103,33 @@ def test_the_latest_problems_are_told(new_account: NewAccount) -> None:
 def test_a_wrong_number_of_problems_is_400(customer: Caller, limit: str) -> None:
     """There are 1 to 50."""
     assert error(customer.get("/v1/problems", params={"limit": limit}), 400, "invalid_request").startswith("limit:")
+
+
+# ---- by domain, tag, template and provider
+
+
+def breakdown(caller: Caller, by: str) -> dict[str | None, tuple[int, ...]]:
+    """The numbers by one thing: value to sent, delivered, bounced, failed."""
+    return {each["value"]: counts(each) for each in stats(caller, by=by)["breakdown"]}
+
+
+def test_numbers_are_broken_down(new_account: NewAccount) -> None:
+    """By what is asked for, at once, the largest first; without the question there is none."""
+    caller = new_account()
+    assert stats(caller)["breakdown"] is None
+    template = {"subject": "Hi", "text": "Hi"}
+    assert owner(caller).request("PUT", "/v1/templates/welcome", json=template).status_code == 200
+    caller.delivered(to=["ok@example.net", "bounce@example.net"], tags=["order", "eu"])
+    caller.delivered(to="fine@example.net", tags=["reset"])
+    caller.delivered(to="good@example.net", template="welcome", subject=..., text=...)
+    assert breakdown(caller, "domain") == {"example.com": (4, 3, 1, 0)}
+    assert breakdown(caller, "tag") == {"eu": (2, 1, 1, 0), "order": (2, 1, 1, 0), "reset": (1, 1, 0, 0)}
+    assert breakdown(caller, "template") == {"welcome": (1, 1, 0, 0)}
+    assert breakdown(caller, "provider") == {None: (4, 3, 1, 0)}
+    assert stats(caller, by="tag")["breakdown"][0]["bounce_rate"] == 0.5
+    assert stats(new_account(), by="tag")["breakdown"] == []
+
+
+def test_an_unknown_breakdown_is_400(customer: Caller) -> None:
+    """The four that there are are named."""
+    assert error(customer.get("/v1/stats", params={"by": "moon"}), 400, "invalid_request").startswith("by:")

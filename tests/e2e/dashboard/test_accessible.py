@@ -18,6 +18,7 @@ from tests.running_appliance import Provisioned
 RULES = (Path(__file__).parent / "rules.js").read_text()
 PAGES = {
     "overview": "",
+    "statistics": "/statistics",
     "list": "/messages",
     "message": "/messages/{message}",
     "feedback": "/feedback",

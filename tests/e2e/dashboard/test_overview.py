@@ -251,3 +251,38 @@ def test_a_bar_is_told_in_a_tooltip(stage: Stage, browser: Browser, busy: Provis
     browser.type(Keys.ESCAPE)
     browser.until(lambda: not browser.driver.find_element(By.CSS_SELECTOR, ".tip").is_displayed(), "the end of it")
     assert browser.forbidden() == []
+
+
+def test_numbers_are_broken_down(stage: Stage, browser: Browser) -> None:
+    """From the overview, by each of four; the address keeps which, and a line leads to its messages."""
+    account = stage.account()
+    tagged = stage.send(account, "ada@good.test", tags=["order"])
+    stage.tried(tagged, stage.send(account, "unknown@bad.test"))
+    browser.log_in(account.email)
+    browser.click("Break down")
+    browser.see("Statistics", "h1")
+    assert browser.see(account.domain, "tr").text.split() == [
+        account.domain,
+        "2",
+        "1",
+        "1",
+        "0",
+        "0",
+        "0",
+        "50",
+        "%,",
+        "too",
+        "high",
+    ]
+    browser.click("By provider")
+    browser.see("Other servers", "td")
+    browser.click("By template")
+    browser.see("No mail by template")
+    browser.click("By tag")
+    assert browser.path() == "/dashboard/statistics?by=tag&days=7"
+    browser.see("order", "a").click()
+    browser.until(partial(lists, browser, tagged), "the message with the tag")
+    browser.driver.back()
+    browser.see("Statistics", "h1")
+    browser.click("90 days")
+    browser.until(lambda: browser.path() == "/dashboard/statistics?by=tag&days=90", "another time")

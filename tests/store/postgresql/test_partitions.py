@@ -94,7 +94,7 @@ def worker(store: Store, clock: Clock, tmp_path: Path = Path("/tmp")) -> Retenti
 
 async def sweep(store: Store, clock: Clock) -> None:
     """One sweep, with all numbers counted."""
-    while await store.statistics.count():
+    while await store.statistics.count() or await store.breakdown.count():
         pass
     assert await worker(store, clock).sweep()
 

@@ -1,7 +1,7 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
 import { fragment, h, may, query, style } from "../dom.js";
-import { badge, button, head } from "../pieces.js";
+import { button, head } from "../pieces.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];
@@ -16,11 +16,6 @@ const RARE = 4; // of the kinds, those from here on are shown if there is any
 const list = (kind, since, until) =>
 	query("/dashboard/messages", { outcome: kind === "sent" ? "" : kind, since, until });
 
-/** A share that receivers put up with, or a warning. */
-function rate(share) {
-	if (!(share >= 0.05)) return percent(share);
-	return share < 0.1 ? badge("deferred", `${percent(share)}, high`) : badge("bounced", `${percent(share)}, too high`);
-}
 /** How many it was in the period before, and the change since. */
 const PERCENT = { style: "percent", signDisplay: "exceptZero" };
 const change = (now, before) => [
@@ -37,9 +32,11 @@ function tile(name, value, ...more) {
 	);
 }
 
-function tiles({ totals, previous, days }, kinds, account) {
+function tiles({ totals, previous, days }, kinds, account, warning) {
 	const tried = totals.delivered + totals.bounced + totals.failed;
-	const more = tried ? { delivered: percent(totals.delivered / tried), bounced: rate(totals.bounce_rate) } : {};
+	const more = tried
+		? { delivered: percent(totals.delivered / tried), bounced: warning || percent(totals.bounce_rate) }
+		: {};
 	return h(
 		"dl",
 		{ class: "tiles" },
@@ -91,6 +88,7 @@ export default async function overview(page) {
 		const busy = stats.hours.filter((each) => kinds.some(([kind]) => each[kind])).length;
 		const hourly = days === 7 && (by ? by === "hour" : busy * 2 > stats.hours.length);
 		const more = stats.totals.bounced || stats.totals.failed || stats.sandbox || stats.queue.length;
+		const high = stats.totals.bounce_rate >= 0.05 && stats.totals.bounce_rate;
 		const steps = await left(page, account, stats);
 		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
 		await put(
@@ -102,7 +100,7 @@ export default async function overview(page) {
 					"section",
 					null,
 					h("div", { class: "titled" }, h("h2", null, `Last ${days} days`), ranges(days, hourly)),
-					tiles(stats, kinds, account),
+					tiles(stats, kinds, account, high && (await import("../bounce-rate.js")).rate(high)),
 				),
 				h("section", null, h("div", { class: "card" }, await drawing(stats, kinds, hourly, page.go))),
 				more > 0 && (await (await import("../overview-tables.js")).tables(stats, page.signal)),
@@ -127,5 +125,6 @@ function ranges(days, hourly) {
 		{ class: "row", "aria-label": "Time shown" },
 		days === 7 && [link("Per hour", { by: "hour" }, hourly), link("Per day", { by: "day" }, !hourly)],
 		RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
+		h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),
 	);
 }

@@ -1,0 +1,8 @@
+// A bounce rate: a number that receivers put up with, or a warning.
+import { badge } from "./pieces.js";
+import { percent } from "./time.js";
+
+export function rate(share) {
+	if (!(share >= 0.05)) return percent(share);
+	return share < 0.1 ? badge("deferred", `${percent(share)}, high`) : badge("bounced", `${percent(share)}, too high`);
+}

@@ -1,0 +1,83 @@
+// What became of mail by sending domain, tag, template or provider.
+import { get } from "../api.js";
+import { rate } from "../bounce-rate.js";
+import { fragment, h, query } from "../dom.js";
+import { empty, head, table } from "../pieces.js";
+import { number } from "../time.js";
+
+const RANGES = [7, 30, 90];
+// Of each: its title, and the filter of the messages that it is about.
+const BY = { domain: ["Domain", "from"], tag: ["Tag", "tag"], template: ["Template", "q"], provider: ["Provider"] };
+const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled"];
+const wide = (name) => (COLUMNS.indexOf(name) < 2 ? "number" : "number wide");
+
+function line(each, by, since) {
+	const filter = each.value !== null && BY[by][1];
+	const others = by === "provider" ? "Other servers" : "Others";
+	const href = filter && query("/dashboard/messages", { [filter]: each.value, since });
+	return {
+		href,
+		id: each.value ?? "",
+		cells: [
+			each.value === null ? others : h("bdi", { class: "break" }, each.value),
+			...COLUMNS.map((name) => number(each[name.toLowerCase()])),
+			rate(each.bounce_rate),
+		],
+	};
+}
+
+function chosen(label, links) {
+	return h(
+		"nav",
+		{ class: "row", "aria-label": label },
+		links.map(([text, values, current]) =>
+			h(
+				"a",
+				{ class: "button", href: query("/dashboard/statistics", values), "aria-current": current && "true" },
+				text,
+			),
+		),
+	);
+}
+
+export default async function statistics(page) {
+	const by = page.query.get("by") in BY ? page.query.get("by") : "domain";
+	const days = RANGES.find((each) => String(each) === page.query.get("days")) ?? 30;
+	const [title] = BY[by];
+	const columns = [
+		{ title },
+		...COLUMNS.map((name) => ({ title: name, class: wide(name) })),
+		{ title: "Bounce rate", class: "number" },
+	];
+	const content = h("div");
+
+	async function draw() {
+		const [stats] = await Promise.all([get(query("/v1/stats", { days, by }), page.signal), import("../lists.js")]);
+		const lines = stats.breakdown.map((each) => line(each, by, stats.days[0].start));
+		const shown = lines.length
+			? table(`Recipients by ${by}`, columns, lines)
+			: empty(`No mail by ${by}`, `In the last ${days} days nothing was sent that has one.`);
+		(await import("../update.js")).update(content, shown);
+	}
+	await draw();
+	page.every(30, draw);
+	return fragment(
+		head("Statistics", {
+			crumb: { href: query("/dashboard", { days }), title: "Overview" },
+			about: "Recipients of the last days (UTC), test mail left out. With several tags a recipient counts for each.",
+		}),
+		h(
+			"div",
+			{ class: "titled" },
+			chosen(
+				"Break down by",
+				Object.keys(BY).map((each) => [`By ${each}`, { by: each, days }, each === by]),
+			),
+			chosen(
+				"Time shown",
+				RANGES.map((each) => [`${each} days`, { by, days: each }, each === days]),
+			),
+		),
+		content,
+	);
+}

@@ -1,0 +1,207 @@
+"""Numbers by domain, tag, template and provider: each recipient once, bounded values, the same before and after."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from appliance.model.dashboard import Dimension
+from appliance.model.mail import Account, NewMessage, Outcome, RecipientStatus
+from appliance.store import Store
+from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST
+from appliance.times import DAY, HOUR
+from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record
+
+DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED
+DESTINATION = "INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, 0)"
+Told = dict[str, dict[str, int]]
+
+
+async def told(store: Store, account: Account, dimension: Dimension, since: int = 0) -> Told:
+    """The numbers by one dimension."""
+    found = await store.breakdown.of(account.id, dimension, since)
+    return {value: dict(counts) for value, counts in found.items()}
+
+
+async def accept(store: Store, message: NewMessage, **changes: object) -> None:
+    """Accept a message with some fields changed."""
+    await store.messages.accept(structs.replace(message, **changes))
+
+
+async def count_all(store: Store, clock: Clock) -> None:
+    """Add up all there is, two rows at a time."""
+    clock.now += 61 * SECOND
+    counting = replace(store.breakdown, rows_summed=2)
+    while await counting.count():
+        pass
+
+
+async def rows(store: Store) -> int:
+    ((count,),) = await store.engine.rows("SELECT count(*) FROM daily_breakdown", {})
+    return int(count)
+
+
+async def test_recipients_are_counted_by_each_of_their_values(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """By sending domain, tag, template and provider, the same before and after they were added up; tests are not."""
+    await store.engine.change(DESTINATION, {"domain": "gmail.test", "pool": "google"})
+    await store.engine.change(DESTINATION, {"domain": "own.test", "pool": "mx.own.test"})
+    for test in (False, True):
+        await accept(store, messages.new("a@gmail.test", "b@own.test", test=test), template_alias="welcome")
+        await accept(store, messages.new("c@gmail.test", test=test), tags=("two",), envelope_from="x@News.Example")
+        await accept(store, messages.new("d@new.test", test=test), tags=())
+        await record(store, clock, [DELIVERED, BOUNCED, DELIVERED, FAILED])
+    expected: dict[Dimension, Told] = {
+        Dimension.DOMAIN: {
+            "example.com": {"sent": 3, "delivered": 1, "bounced": 1, "failed": 1},
+            "news.example": {"sent": 1, "delivered": 1},
+        },
+        Dimension.TAG: {
+            "one": {"sent": 2, "delivered": 1, "bounced": 1},
+            "two": {"sent": 3, "delivered": 2, "bounced": 1},
+        },
+        Dimension.TEMPLATE: {"welcome": {"sent": 2, "delivered": 1, "bounced": 1}},
+        Dimension.PROVIDER: {
+            "google": {"sent": 2, "delivered": 2},
+            "": {"sent": 2, "bounced": 1, "failed": 1},
+        },
+    }
+    for _ in range(2):
+        for dimension, wanted in expected.items():
+            assert await told(store, account, dimension) == wanted
+            assert await store.breakdown.of("acc_other", dimension, 0) == {}
+            assert await store.breakdown.of(account.id, dimension, clock.now + DAY) == {}
+        await count_all(store, clock)
+    assert await rows(store) > 0
+
+
+async def test_what_was_not_tried_is_told_apart(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Suppressed and cancelled recipients, as in the other statistics."""
+    await store.messages.accept(messages.new("a@example.net", "b@example.net"))
+    due = await store.queue.due(simulated=True, most=9)
+    notes = ((BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by the operator"))
+    await store.queue.record(
+        [Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)]
+    )
+    for _ in range(2):
+        assert await told(store, account, Dimension.DOMAIN) == {
+            "example.com": {"sent": 2, "suppressed": 1, "cancelled": 1}
+        }
+        await count_all(store, clock)
+
+
+async def test_nothing_is_counted_twice_or_left_out(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """However the counting and the sending take turns, also when two count at once."""
+    counting = replace(store.breakdown, rows_summed=3)
+    for number in range(1, 7):
+        await store.messages.accept(messages.new(*[f"r{each}@example.net" for each in range(4)]))
+        await record(store, clock, [DELIVERED, DELIVERED, BOUNCED, FAILED])
+        wanted = {"sent": 4 * number, "delivered": 2 * number, "bounced": number, "failed": number}
+        for _ in range(2):
+            assert await told(store, account, Dimension.TAG) == {"one": wanted, "two": wanted}
+            clock.now += 25 * SECOND
+            await counting.count()
+    clock.now += HOUR
+    while await counting.count():
+        pass
+    assert await told(store, account, Dimension.TAG) == {"one": wanted, "two": wanted}
+
+
+async def test_what_another_node_has_added_is_not_added_again(
+    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that were read from a position that has moved meanwhile are left out."""
+    await store.messages.accept(messages.new("a@example.net"))
+    clock.now += 61 * SECOND
+    engine, done = store.engine, False
+    write = engine.write
+
+    async def after_another(work: object, **options: object) -> object:
+        nonlocal done
+        if not done:
+            done = True
+            await store.breakdown.count()
+        return await write(work, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "write", after_another)
+    await store.breakdown.count()
+    assert done
+    assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 1}}
+
+
+async def tagged(store: Store, messages: Messages, *each: Iterable[str]) -> None:
+    """Messages with these tags each."""
+    for tags in each:
+        await accept(store, messages.new("a@example.net"), tags=tuple(tags))
+
+
+def many(name: str) -> list[list[str]]:
+    """As many tags as are kept apart at most, 20 for a message."""
+    return [[f"{name}-{number}" for number in range(at, at + 20)] for at in range(0, VALUES_MOST, 20)]
+
+
+async def test_values_are_bounded_and_the_largest_stay(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A tag for each message ends among the others; tags that are used again and again are told apart. None is lost."""
+    await tagged(store, messages, *many("new"), *[["order", "reset"]] * 2, ["reset"])
+    await count_all(store, clock)
+    await tagged(store, messages, *many("more"), ["order"])
+    await count_all(store, clock)
+    found = await told(store, account, Dimension.TAG)
+    assert (found["order"], found["reset"]) == ({"sent": 3}, {"sent": 3})
+    assert VALUES_KEPT <= len(found) <= VALUES_MOST + 1
+    assert sum(counts["sent"] for counts in found.values()) == 2 * VALUES_MOST + 6
+    assert found[""]["sent"] >= VALUES_MOST - 2
+
+
+async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages, clock: Clock) -> None:
+    """Without anything new there is no commit, and what may still be written is not counted yet."""
+    await store.messages.accept(messages.new("a@example.net"))
+    before = await store.queue_control.version()
+    assert not await store.breakdown.count()
+    assert await store.queue_control.version() == before
+    await count_all(store, clock)
+    before = await store.queue_control.version()
+    for _ in range(3):
+        clock.now += 10 * SECOND
+        assert not await store.breakdown.count()
+    assert await store.queue_control.version() == before
+
+
+async def test_numbers_are_kept_for_ninety_days(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Then retention deletes them; and no mail goes before it is counted."""
+    await store.messages.accept(messages.new("a@example.net"))
+    await record(store, clock, [DELIVERED])
+    clock.now += 2 * HOUR
+    while await store.statistics.count():
+        pass
+    assert not await store.deletion.is_counted(clock.now - HOUR)
+    await count_all(store, clock)
+    assert await store.deletion.is_counted(clock.now - HOUR)
+    clock.now += 90 * DAY
+    await expire(store)
+    assert await rows(store) > 0
+    clock.now += DAY
+    await expire(store)
+    assert await rows(store) == 0
+
+
+async def test_days_are_told_apart(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """A result belongs to the day it came on, and what lies before the time asked for is left out."""
+    await store.messages.accept(messages.new("a@example.net"))
+    (due,) = await store.queue.due(simulated=True, most=1)
+    clock.now += DAY
+    await store.queue.record([outcome(due, DELIVERED, clock())])
+    for _ in range(2):
+        assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 1, "delivered": 1}}
+        assert await told(store, account, Dimension.DOMAIN, clock.now) == {"example.com": {"delivered": 1}}
+        await count_all(store, clock)
