@@ -155,8 +155,8 @@ def image() -> tuple[str, ...]:
 @contextmanager
 def started(image: tuple[str, ...], volume: str) -> Iterator[Container]:
     """The image, started with a read-only root, without capabilities and without a network; healthy."""
-    limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *LIMITS)
-    limits += WITHOUT_SYSTEMD if image[0] == "podman" else ()
+    here = WITHOUT_SYSTEMD if image[0] == "podman" else ()
+    limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *LIMITS, *here)
     name = output(*image, "run", "--detach", *limits, "--volume", f"{volume}:/var/lib/appliance", TAG)
     container, deadline = Container(image, name), time.monotonic() + DEADLINE
     try:
