@@ -128,15 +128,20 @@ def fork(
     environment: Mapping[str, str],
     stdout: IO[bytes],
     stderr: IO[bytes],
+    stdin: IO[bytes] | None = None,
     user: int | None = None,
     code: Path = ROOT,
 ) -> Forked:
-    """The program with these words, in a process of its own; as another user, if we are root."""
+    """The program with these words, in a process of its own; as another user, if we are root.
+
+    The settings that it finds in /etc are those of $SYSTEM_CONFIG, where the environment has that.
+    """
     order = {"words": words, "directory": str(directory), "environment": dict(environment), "user": user}
     reading, writing = os.pipe()
     told = open(reading, "rb", buffering=0)  # noqa: SIM115  # closed when the child has ended
+    streams = [stream.fileno() for stream in (stdout, stderr, stdin) if stream is not None]
     try:
-        _PARENTS[code].order(json.dumps(order).encode(), [stdout.fileno(), stderr.fileno(), writing])
+        _PARENTS[code].order(json.dumps(order).encode(), [writing, *streams])
     finally:
         os.close(writing)
     return Forked(int(told.readline()), told)

@@ -5,6 +5,7 @@ that a fork could inherit. It runs as `python -P -m tests.fork_server DESCRIPTOR
 other end of that socket is closed.
 """
 
+import codecs
 import gc
 import importlib
 import json
@@ -20,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import appliance
+from appliance.config import load
 from appliance.store.sqlite.migrate import migrations
 from tests.set_clock import CLOCK_FILE, use_clock
 
 LARGEST_ORDER = 1 << 20  # bytes: the words, and an environment
 STDIN, STDOUT, STDERR, FIRST_OF_OURS = range(4)
+SYSTEM_CONFIG = "SYSTEM_CONFIG"  # the variable
 
 
 def read_all_the_code() -> None:
@@ -33,6 +36,8 @@ def read_all_the_code() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     migrations()  # reads files by modules of Python's that another user may not be able to load later
+    for codec in ("unicode-escape", "raw-unicode-escape", "idna", "punycode", "latin-1", "ascii", "utf-16"):
+        codecs.lookup(codec)  # likewise
     gc.collect()
     gc.freeze()
 
@@ -58,7 +63,7 @@ class Parent:
                 os.read(self._deaths, 4_096)
                 self._bury()
             if self._orders.fileno() in ready:
-                text, descriptors, _, _ = socket.recv_fds(self._orders, LARGEST_ORDER, 3)
+                text, descriptors, _, _ = socket.recv_fds(self._orders, LARGEST_ORDER, 4)
                 if not text:
                     self._end()
                     return None
@@ -66,25 +71,26 @@ class Parent:
                 if self._fork(*descriptors):
                     return self._become(order, *descriptors)
 
-    def _fork(self, stdout: int, stderr: int, told: int) -> bool:
+    def _fork(self, told: int, *streams: int) -> bool:
         """Whether this is the child."""
         child = os.fork()
         if not child:
             return True
-        os.close(stdout)
-        os.close(stderr)
+        for stream in streams:
+            os.close(stream)
         self._children[child] = told
         self._tell(told, child)
         return False
 
-    def _become(self, order: dict[str, Any], stdout: int, stderr: int, told: int) -> list[str]:
+    def _become(
+        self, order: dict[str, Any], told: int, stdout: int, stderr: int, stdin: int | None = None
+    ) -> list[str]:
         """Be as a process that was started for this: with its own descriptors, signals, directory and environment."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._orders.detach()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, STDIN)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, STDIN)
         os.dup2(stdout, STDOUT)
         os.dup2(stderr, STDERR)
         os.closerange(FIRST_OF_OURS, os.sysconf("SC_OPEN_MAX"))
@@ -124,6 +130,8 @@ def main() -> None:
     read_all_the_code()
     words = Parent(socket.socket(fileno=int(sys.argv[1]))).serve()
     if words is not None:
+        if SYSTEM_CONFIG in os.environ:
+            load.SYSTEM_FILE = Path(os.environ[SYSTEM_CONFIG])
         if CLOCK_FILE in os.environ:
             use_clock(Path(os.environ[CLOCK_FILE]))
         sys.argv[1:] = words

@@ -1,74 +1,207 @@
-"""Runs the shell commands of a document as they stand there, with a service user, a data directory and a `sudo`."""
+"""The code blocks of the documents, and a shell in which their commands run as they stand there.
 
+Every fenced block of README.md and `docs/` is a `Block`. What a test does with it follows from its language, or from a
+comment on the line before it:
+
+    <!-- not run: REASON -->         no test runs it
+    <!-- run by PATH -->             the test in that file does, with what only that one has
+    <!-- run, may exit with 1: REASON -->
+
+A block without a language is shell; `text` is output, or a form to fill in, and no code.
+
+`installed` is a service as a package leaves it: a data directory of another user, a closed home of root's, and `sudo`
+and `appliance` as programs of the shell. The latter are forked from a process that has read the code.
+"""
+
+import json
 import os
 import pwd
 import re
+import socket
 import subprocess
 import sys
+import textwrap
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.fork_client import fork
+
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 USER = "nobody"  # stands in for the user `appliance`
-CONFIG = '[server]\nhostname = "mail.example.com"\ndata_dir = "{data_dir}"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
-# What `sudo` does with the options that the documents use; the program is run by tests/other_user.py.
-SUDO = """#!/bin/sh
-user=root
-if [ "$1" = -u ]; then user={user}; shift 2; fi
-if [ "$1" = nice ]; then shift; fi
-if [ "$1" = appliance ]; then exec {python} -P -m tests.other_user $user "$@"; fi
-exec "$@"
-"""
+COMMAND_TIMEOUT = 120  # seconds for the commands of one block
+CONFIG = '[server]\nhostname = "mail.example.com"\ndata_dir = "{data_dir}"\n[dns]\nresolvers = ["{resolver}"]\n{more}'
+NO_RESOLVER = "127.0.0.1:9"  # where nothing answers
+
+MARK = re.compile(r" *<!-- (not run: \S.*|run by \S+|run, may exit with 1: \S.*) -->")
+FENCE = re.compile(r"( *)```(\w*)")
 
 
-@dataclass(frozen=True)
-class Installed:
-    """A service that was installed: its directories, and a shell in which `sudo` works on it."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block."""
 
-    directory: Path
-    data_dir: Path
+    document: str  # its file's name
+    line: int  # of its fence
+    language: str
+    text: str
+    mark: str = ""  # what the comment before it says
+    heading: str = ""  # above it
 
-    def shell(self, commands: str, cwd: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run these commands as root, in this directory; the first one that fails is the last."""
-        environment = {
-            **os.environ,
-            "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "SYSTEM_CONFIG": str(self.directory / "config.toml"),
-        }
-        return subprocess.run(
-            ["sh", "-e", "-c", commands],
-            cwd=cwd,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return f"{self.document}:{self.line}"
 
 
-@contextmanager
-def installed() -> Iterator[Installed]:
-    """A data directory of the service's user, and a closed directory `root` like root's home."""
-    with TemporaryDirectory() as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        data_dir, shim = directory / "data", directory / "bin" / "sudo"
-        for made in (data_dir, directory / "root", shim.parent):
-            made.mkdir(mode=0o700)
-        entry = pwd.getpwnam(USER)
-        os.chown(data_dir, entry.pw_uid, entry.pw_gid)
-        (directory / "config.toml").write_text(CONFIG.format(data_dir=data_dir))
-        shim.write_text(SUDO.format(python=sys.executable, user=USER))
-        shim.chmod(0o755)
-        yield Installed(directory, data_dir)
+def read_blocks(document: str, text: str) -> Iterator[Block]:
+    """Every block of a text; one that is not closed ends with it."""
+    lines, at, heading = text.splitlines(), 0, ""
+    while at < len(lines):
+        if lines[at].startswith("#"):
+            heading = lines[at].lstrip("# ")
+        fence = FENCE.fullmatch(lines[at])
+        if fence is None:
+            at += 1
+            continue
+        begin, at = at, at + 1
+        while at < len(lines) and lines[at].strip() != "```":
+            at += 1
+        mark = MARK.fullmatch(lines[begin - 1]) if begin else None
+        content = textwrap.dedent("".join(f"{line}\n" for line in lines[begin + 1 : at]))
+        yield Block(document, begin + 1, fence[2], content, mark[1] if mark else "", heading)
+        at += 1
+
+
+BLOCKS = [block for path in DOCUMENTS for block in read_blocks(path.name, path.read_text())]
 
 
 def blocks(document: str, language: str = "sh") -> list[str]:
     """The code blocks of a document in one language."""
-    text = (ROOT / "docs" / document).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [block.text for block in BLOCKS if (block.document, block.language) == (document, language)]
+
+
+# ---- a shell
+
+# What `sudo` does with the options that the documents use.
+SUDO = """#!/bin/sh
+if [ "$1" = -u ]; then shift 2; fi
+exec "$@"
+"""
+APPLIANCE = """#!{python} -IS
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as orders:
+    orders.connect({socket!r})
+    order = {{"words": sys.argv[1:], "directory": os.getcwd(), "environment": dict(os.environ)}}
+    socket.send_fds(orders, [json.dumps(order).encode()], [0, 1, 2])
+    code = int(orders.recv(100))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+@dataclass(slots=True)
+class Installed:
+    """A service that was installed: its directories, and a shell in which its programs are."""
+
+    directory: Path
+    data_dir: Path
+    variables: dict[str, str] = field(default_factory=dict)
+    user: int | None = None  # who runs `appliance`: root, if it is None
+
+    @property
+    def home(self) -> Path:
+        """Root's home, which no other user may enter."""
+        return self.directory / "root"
+
+    @property
+    def programs(self) -> Path:
+        """What the shell finds first."""
+        return self.directory / "bin"
+
+    def shell(
+        self, commands: str, cwd: Path | None = None, stdin: str = "", shell: str = "sh"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run these commands as root, from its home or another directory; the first one that fails is the last."""
+        environment = {name: value for name, value in os.environ.items() if name != "APPLIANCE_CONFIG"} | {
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "SYSTEM_CONFIG": str(self.directory / "config.toml"),
+            "HOME": str(self.home),
+            **self.variables,
+        }
+        return subprocess.run(
+            [shell, "-e", "-c", commands] if shell != "fish" else [shell, "-c", commands],
+            cwd=cwd or self.home,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT,
+            check=False,
+        )
+
+    def add_program(self, name: str, text: str) -> None:
+        """A program that the shell finds first."""
+        self.programs.joinpath(name).write_text(text)
+        self.programs.joinpath(name).chmod(0o755)
+
+    def serve_orders(self, listener: socket.socket) -> None:
+        """Fork the program for each order of the shell, until the listener is closed."""
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=self._obey, args=(connection,), daemon=True).start()
+
+    def _obey(self, connection: socket.socket) -> None:
+        with connection:
+            text, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            order = json.loads(text)
+            stdin, stdout, stderr = (os.fdopen(each, "rb+", buffering=0) for each in descriptors)
+            with stdin, stdout, stderr:
+                ran = fork(
+                    *order["words"],
+                    directory=Path(order["directory"]),
+                    environment=order["environment"],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    user=self.user,
+                )
+            connection.send(b"%d" % ran.wait(COMMAND_TIMEOUT))
+
+
+@contextmanager
+def installed(resolver: str = NO_RESOLVER, more: str = "") -> Iterator[Installed]:
+    """A data directory of the service's user, a closed directory `root` like root's home, and a shell."""
+    with TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        service = Installed(directory, directory / "data")
+        for made in (service.data_dir, service.home, service.programs):
+            made.mkdir(mode=0o700)
+        own(service.data_dir)
+        text = CONFIG.format(data_dir=service.data_dir, resolver=resolver, more=more)
+        (directory / "config.toml").write_text(text)
+        path = str(directory / "orders")
+        service.add_program("sudo", SUDO)
+        service.add_program("appliance", APPLIANCE.format(python=sys.executable, socket=path))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen()
+            thread = threading.Thread(target=service.serve_orders, args=(listener,), daemon=True)
+            thread.start()
+            try:
+                yield service
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)
+                thread.join(10)
+
+
+def own(path: Path) -> None:
+    """Give a file or a directory, with all in it, to the service's user."""
+    entry = pwd.getpwnam(USER)
+    for each in (path, *path.rglob("*")):
+        os.chown(each, entry.pw_uid, entry.pw_gid)
