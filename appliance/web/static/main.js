@@ -159,18 +159,9 @@ async function start() {
 
 document.addEventListener("click", (event) => {
 	const link = event.target.closest?.("a[href]");
-	if (
-		!link ||
-		event.defaultPrevented ||
-		event.button ||
-		event.metaKey ||
-		event.ctrlKey ||
-		event.shiftKey ||
-		event.altKey
-	)
-		return;
-	if (link.origin !== location.origin || !(link.pathname === ROOT || link.pathname.startsWith(`${ROOT}/`)) || link.hash)
-		return;
+	const { defaultPrevented, button, metaKey, ctrlKey, shiftKey, altKey } = event;
+	if (!link || defaultPrevented || button || metaKey || ctrlKey || shiftKey || altKey) return;
+	if (link.origin !== location.origin || !`${link.pathname}/`.startsWith(`${ROOT}/`) || link.hash) return;
 	event.preventDefault();
 	go(link.pathname + link.search);
 });

@@ -1,7 +1,7 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
 import { fragment, h, query, style } from "../dom.js";
-import { badge, button, head } from "../pieces.js";
+import { badge, button, head } from "../basics.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];

@@ -118,6 +118,7 @@ export default async function people(page) {
 				when(user.created_at),
 				...(owner ? [actions(page, user)] : []),
 			]),
+			"cards",
 		),
 		invitations.length > 0 &&
 			section(
@@ -131,6 +132,7 @@ export default async function people(page) {
 						when(each.expires_at),
 						...(owner ? [withdraw(page, each)] : []),
 					]),
+					"cards",
 				),
 			),
 		h("p", { class: "quiet small" }, "Owners may do everything, developers everything but this, viewers read."),
