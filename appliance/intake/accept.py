@@ -5,6 +5,7 @@ sender gets an answer, and under one Idempotency-Key it is accepted once; a refu
 the answer is a receipt, in the caller's own spelling.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -169,6 +170,7 @@ class MessageIntake:
     return_paths: ReturnPaths | None = None  # None: nothing is received here
     text_from_html: bool = True
     workers: Workers = field(default_factory=Workers)
+    accepted: Counter[str] = field(default_factory=Counter)  # messages since the start, by account
     _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
     _running: set[tuple[str, str]] = field(default_factory=set)
 
@@ -407,6 +409,7 @@ class MessageIntake:
         began = perf_counter()
         await self.store.messages.accept(new)
         ACCEPT_SECONDS.add(perf_counter() - began)
+        self.accepted[new.account_id] += 1
         MESSAGES_ACCEPTED.add(new.source)
         RECIPIENTS_ACCEPTED.add(new.source, len(new.recipients))
         if MESSAGE_LOG.keep:

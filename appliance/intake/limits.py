@@ -20,6 +20,7 @@ from appliance.times import SECOND
 BUCKETS = 10_000  # credentials remembered; the longest unused go first, and those are full again anyway
 SHARE_KEPT = 10_000_000  # microseconds; computing the share takes three system calls
 DATABASE_FILES = ("appliance.db", "appliance.db-wal")  # what counts as free, though it is not
+SHARE_STEP = 64 * MIB  # bytes: the share is told, and is not another with each file that is written
 LEAST_SHARE = 64 * MIB  # on a disk that small the watermark has to do
 
 SPACE_CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
@@ -111,7 +112,8 @@ class Quota:
             free, total = facts.f_bavail * facts.f_frsize, facts.f_blocks * facts.f_frsize
             watermark = max(space.min_bytes, int(total * space.min_percent) // 100) if space.min_bytes else 0
             used = sum(_size(space.directory / name) for name in DATABASE_FILES)
-            self._share = share_of(self.setting.percent, free + used - watermark)
+            share = share_of(self.setting.percent, free + used - watermark)
+            self._share = share - share % SHARE_STEP if share > SHARE_STEP else share
         return self._share
 
     def adopt(self, setting: Share) -> None:

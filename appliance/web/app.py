@@ -4,6 +4,7 @@ Whatever a route raises is answered with the error object.
 """
 
 import gzip
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ from appliance.web.operations import HOLDERS, PAGE_LIMIT, Operation, operations_
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
-COMPRESSED_FROM, COMPRESSED_TO = 1_000, 64_000  # bytes of a JSON answer that is compressed
+COMPRESSED_FROM = 1_000  # bytes of a JSON answer that is compressed
+ECONOMICAL_TO = 64_000  # bytes of a JSON answer that has an ETag and may be compressed
 View = Callable[..., Awaitable[Response]]
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -140,7 +142,7 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
         if isinstance(shown, Response):
             return shown
         made = answer(shown, operation.success[0])
-        return await _compressed(made) if operation.method == "GET" and may_compress() else made
+        return await _economical(made) if operation.method == "GET" else made
 
     return view
 
@@ -191,10 +193,20 @@ def refused_to(operations: Iterable[Operation], principal: Principal) -> list[st
     return [operation.id for operation in operations if not may(operation)]
 
 
-async def _compressed(response: Response) -> Response:
-    """The same, smaller on the wire, if that pays and holds the event loop for less than a millisecond."""
+async def _economical(response: Response) -> Response:
+    """The same, smaller on the wire, if that pays and holds the event loop for less than a millisecond.
+
+    The ETag is that of all but the request id: a client that has an answer with the same one gets 304 and no body.
+    """
     body = await response.get_data(as_text=False)
-    if COMPRESSED_FROM <= len(body) <= COMPRESSED_TO:
+    if len(body) > ECONOMICAL_TO:
+        return response
+    etag = hashlib.sha256(body.replace(request_id().encode("ascii"), b"")).hexdigest()[:32]
+    response.set_etag(etag, weak=True)
+    if request.if_none_match.contains_weak(etag):
+        response.status_code = 304
+        response.set_data(b"")
+    elif len(body) >= COMPRESSED_FROM and may_compress():
         response.set_data(gzip.compress(body, 1, mtime=0))
         response.headers["Content-Encoding"] = "gzip"
         response.headers["Vary"] = "Accept-Encoding"

@@ -20,6 +20,7 @@ from appliance.web.app import ApiServices, create_app
 from appliance.web.auth import Authenticator
 from appliance.web.body import BodyBudgets
 from appliance.web.edge import Edge
+from appliance.web.live import LiveStreams
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import operations_of
 from appliance.web.session_cookie import SessionCookies
@@ -73,4 +74,5 @@ def build(
         stopping=stopping,
         pages=app,
         budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
+        streams=LiveStreams(intake.accepted, stopping),
     )

@@ -48,6 +48,7 @@ from appliance.web.body import (
 )
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
+from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams, stream_headers
 from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
@@ -81,6 +82,7 @@ class Edge:
     stopping: trio.Event
     pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
     budgets: BodyBudgets
+    streams: LiveStreams
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
         """Answer one request; whatever goes wrong, with the error object."""
@@ -129,7 +131,11 @@ class Edge:
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
             return await self._read(exchange, address, path.removeprefix("/emails/"))
-        await self._pass_on(scope, exchange, address)
+        if path == LIVE_PATH:
+            _check_method(scope, ("GET",))
+            await self._stream(exchange, address)
+        else:
+            await self._pass_on(scope, exchange, address)
         return None
 
     # ---- POST /emails
@@ -174,6 +180,15 @@ class Edge:
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
         body = message_json(message, exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
+
+    # ---- GET /dashboard/live
+
+    async def _stream(self, exchange: "_AsgiExchange", address: str) -> None:
+        principal = await self.auth.principal(exchange.headers.get(b"authorization"), address)
+        exchange.peer.authenticated = True
+        most = self.settings.max_connections // STREAMS_PART
+        network = client_network(address)
+        await self.streams.serve(principal.account_id, network, exchange.peer, most, exchange.write)
 
     # ---- everything else
 
@@ -298,6 +313,8 @@ class _Exchange:
 
 
 class _AsgiExchange(_Exchange):
+    _begun = False  # a stream
+
     def __init__(self, receive: Receive, send: AsgiSend, scope: AsgiScope, request_id: str) -> None:
         secure = scope["scheme"] == "https"
         super().__init__(receive, dict(scope["headers"]), scope["peer"], request_id, secure=secure)
@@ -307,6 +324,13 @@ class _AsgiExchange(_Exchange):
         status, headers, body = answer
         await self._start(status, headers)
         await self._send({"type": "http.response.body", "body": body})
+
+    async def write(self, data: bytes, more: bool) -> None:
+        """A piece of a stream, which leaves at once."""
+        if not self._begun:
+            self._begun = True
+            await self._start(200, stream_headers(self.request_id))
+        await self._send({"type": "http.response.body", "body": data, "more_body": more, "flush": more})
 
     async def _start(self, status: int, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})

@@ -187,6 +187,7 @@ class Peer:
 
     address: tuple[str, int] | None  # and port; None for a socket without addresses
     authenticated: bool = False
+    gone: bool = False  # it could not be written to
 
 
 class Application(Protocol):
@@ -345,6 +346,8 @@ class Http1(hypercorn.H11Protocol):
             self._queue(h11.Data(data=event.data))
             if len(event.data) >= JOIN_BYTES:
                 await self._flush()
+        elif isinstance(event, hypercorn.Flush):
+            await self._flush()
         elif isinstance(event, hypercorn.EndBody):
             self._queue(h11.EndOfMessage())
             await self._flush()

@@ -90,6 +90,10 @@ class WholeResponse(StreamEvent):
     data: bytes
 
 
+class Flush(StreamEvent):
+    """What was sent so far leaves now."""
+
+
 class HttpExchange(HTTPStream):
     """One request and its response."""
 
@@ -112,6 +116,8 @@ class HttpExchange(HTTPStream):
                 start, self._start = self._start, None
                 await super().app_send(start)
             await super().app_send(message)
+            if message.get("flush"):
+                await self.send(Flush(STREAM_ID))
 
     async def _send_closed(self) -> None:
         # As hypercorn's, without its access log.

@@ -191,7 +191,7 @@ class HttpConnection(hypercorn.TCPServer):
                 return
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
-        self._closing = True
+        self._closing = self._peer.gone = True
         await self._close()
 
     # ---- the end

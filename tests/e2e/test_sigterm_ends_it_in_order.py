@@ -88,6 +88,20 @@ def test_idle_connections_are_closed_at_once_under_tls(tmp_path: Path) -> None:
         assert silent.rest() == kept.rest() == []
 
 
+def test_an_open_page_is_told_at_once(running: Running) -> None:
+    """The stream of a page ends whole, and delays nothing."""
+    with Client(running.url) as page:
+        (authorization,) = running.login().values()
+        page.send(request("GET", "/dashboard/live", f"Authorization: {authorization}"))
+        assert page.socket.recv(1_000).startswith(b"HTTP/1.1 200 ")
+        stop(running)
+        assert seconds_until_ended(running) < AT_ONCE
+        said = b""
+        while data := page.socket.recv(1_000):
+            said += data
+        assert said.endswith(b"0\r\n\r\n")
+
+
 def test_a_half_sent_body_is_waited_for_no_longer_than_allowed(running: Running) -> None:
     """A client that never finishes its body is cut when the time is up."""
     with Client(running.url) as client:

@@ -1,11 +1,17 @@
 // The client of /v1. The token lives in this module's memory and nowhere else.
 
 const EARLY = 60_000; // milliseconds before its end that a token is renewed
+const KEPT = 40; // answers, to be asked for only if they have changed
 
 let token = null;
 let expires = 0;
 let renewing = null;
 let whenEnded = () => {};
+const kept = new Map(); // by path: the last answer, and its ETag
+let news = 0;
+
+/** How many answers were not the same as the last one from there. */
+export const fresh = () => news;
 
 /** An error response: the API's sentence, its code, the field that the sentence begins with, and the request id. */
 export class ApiError extends Error {
@@ -27,20 +33,28 @@ export function unreachable() {
 	throw new ApiError(0, { error, code: "unreachable" });
 }
 
-async function answer(response, as) {
+async function answer(response, as, path) {
+	if (response.status === 304) return kept.get(path).body;
 	let body;
 	try {
-		body = await response[(response.ok && as) || "json"]();
+		body = response.ok && as === "body" ? response.body : await response[(response.ok && as) || "json"]();
 	} catch {
 		body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
 	}
 	if (!response.ok) throw new ApiError(response.status, body, response.headers);
+	const etag = response.headers.get("ETag");
+	if (etag) {
+		news += 1;
+		kept.set(path, { etag, body });
+		if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+	}
 	return body;
 }
 
 async function send(method, path, body, signal, more) {
 	const headers = token ? { ...more, Authorization: `Bearer ${token}` } : {};
 	if (body !== undefined) headers["Content-Type"] = "application/json";
+	if (method === "GET" && kept.has(path)) headers["If-None-Match"] = kept.get(path).etag;
 	try {
 		return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
 	} catch (error) {
@@ -92,20 +106,22 @@ async function ended(error) {
 
 export function forget() {
 	token = null;
+	kept.clear();
 }
 
 async function call(method, path, body, signal, more, as) {
 	if (token && Date.now() > expires - EARLY) await resume().catch(ended);
 	try {
-		return await answer(await send(method, path, body, signal, more), as);
+		return await answer(await send(method, path, body, signal, more), as, path);
 	} catch (error) {
 		if (error.status !== 401) throw error;
 		await resume().catch(ended);
-		return answer(await send(method, path, body, signal, more), as);
+		return answer(await send(method, path, body, signal, more), as, path);
 	}
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);
+export const stream = (path, signal) => call("GET", path, undefined, signal, {}, "body");
 export const file = (path, signal) => call("GET", path, undefined, signal, {}, "blob");
 export const post = (path, body, headers) => call("POST", path, body, undefined, headers);
 export const put = (path, body) => call("PUT", path, body);

@@ -1,5 +1,5 @@
 // A bounce rate: a number that receivers put up with, or a warning.
-import { badge } from "./pieces.js";
+import { badge } from "./basics.js";
 import { percent } from "./time.js";
 
 export function rate(share) {

@@ -1,7 +1,7 @@
 // The first steps of a new account: a domain, its records, a key, a message.
 import { get } from "./api.js";
 import { h, path, style } from "./dom.js";
-import { button, section } from "./pieces.js";
+import { button, section } from "./basics.js";
 
 await style("first-steps");
 

@@ -60,12 +60,14 @@ function values(form) {
 
 function complain(form, error) {
 	const culprit = error.field && form.elements.namedItem(error.field);
-	const text = errorText(error, culprit ? error.detail : error.message);
-	if (culprit) {
+	const field = culprit?.closest(".field");
+	const text = errorText(error, field && [`${field.querySelector("label").textContent}: `, error.detail]);
+	if (field) {
 		culprit.setAttribute("aria-invalid", "true");
-		culprit.closest(".field").append(text);
+		field.append(text);
 		culprit.focus();
-	} else form.append(text);
+	} else if (form.matches(".inline")) form.append(text);
+	else form.querySelector(".actions").before(text);
 }
 
 /** A form; `send` is given its values. Whatever the API says against them is shown where it belongs. */
@@ -120,7 +122,7 @@ export function dialog(title, build) {
 }
 
 /** Ask before something that cannot be undone; whether the answer was yes. */
-export function confirmed(title, text, label, keep = "Keep it", kind = "danger") {
+export function confirmed(title, text, label, keep = "Cancel", kind = "danger") {
 	return new Promise((resolve) => {
 		let said = false;
 		const close = dialog(title, (end) => [
@@ -184,7 +186,7 @@ export function shownOnce(title, kept, rows, ...more) {
 /** What is shown in place of a page that could not be loaded. */
 export function failure(error) {
 	return fragment(
-		head(error.status === 404 ? "Nothing here" : "This did not work"),
+		head(error.status === 404 ? "Nothing here" : "Something went wrong"),
 		h("div", { class: "card" }, errorText(error)),
 		h(
 			"p",

@@ -1,9 +1,7 @@
 // Lists of messages and other resources, loaded page by page.
 import { get } from "./api.js";
-import { fragment, h, path, query, style } from "./dom.js";
+import { fragment, h, path, query } from "./dom.js";
 import { button, row, table } from "./pieces.js";
-
-await style("lists");
 
 /** What fetches a page of a list of the API: {items, next}. `cursor` is the parameter that `next` goes into. */
 export function loader(signal, address, plural, cursor = "after", more = {}) {
@@ -24,7 +22,7 @@ export function older(next, load, label = "Load older") {
 
 /** A table that grows by pages: `first` and what `load(cursor)` gives are {items, next}. */
 export function paged(caption, columns, first, toRow, load, label) {
-	const made = table(caption, columns, first.items.map(toRow));
+	const made = table(caption, columns, first.items.map(toRow), "cards");
 	const body = made.querySelector("tbody");
 	return fragment(
 		made,

@@ -22,8 +22,7 @@ function find(pathname) {
 		if (section === "admin" && below[0]) return { name: "managed", section, params };
 		if (LISTS.includes(section) && below.length < 2)
 			return { name: below[0] ? section.slice(0, -1) : section, section, params };
-		if (PAGES.includes(section) && !below[0])
-			return { name: section, section: UNDER[section] ?? section, params };
+		if (PAGES.includes(section) && !below[0]) return { name: section, section: UNDER[section] ?? section, params };
 	} catch {
 		// a malformed percent escape
 	}
@@ -154,18 +153,9 @@ async function start() {
 
 document.addEventListener("click", (event) => {
 	const link = event.target.closest?.("a[href]");
-	if (
-		!link ||
-		event.defaultPrevented ||
-		event.button ||
-		event.metaKey ||
-		event.ctrlKey ||
-		event.shiftKey ||
-		event.altKey
-	)
-		return;
-	if (link.origin !== location.origin || !(link.pathname === ROOT || link.pathname.startsWith(`${ROOT}/`)) || link.hash)
-		return;
+	const { defaultPrevented, button, metaKey, ctrlKey, shiftKey, altKey } = event;
+	if (!link || defaultPrevented || button || metaKey || ctrlKey || shiftKey || altKey) return;
+	if (link.origin !== location.origin || !`${link.pathname}/`.startsWith(`${ROOT}/`) || link.hash) return;
 	event.preventDefault();
 	go(link.pathname + link.search);
 });

@@ -42,9 +42,9 @@ export function shownPost(each, again) {
 		h(
 			"summary",
 			{ class: "row" },
+			h("bdi", { class: "mono break lead" }, recipientOf(each) ?? each.type),
 			state(each),
-			h("span", { class: "mono" }, each.type),
-			recipientOf(each) && h("bdi", { class: "mono small break" }, recipientOf(each)),
+			recipientOf(each) && h("span", { class: "mono quiet small" }, each.type),
 			h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),
 			each.next_attempt_at && h("span", { class: "quiet small" }, "next try ", when(each.next_attempt_at)),
 			h(
@@ -70,15 +70,15 @@ export function shownPost(each, again) {
 				each.next_attempt_at && ["Next attempt", when(each.next_attempt_at)],
 				each.error && ["Error", each.error],
 			]),
-			h("h3", null, "Sent"),
+			h("h3", null, "Request"),
 			h("pre", { class: "box", tabindex: "0" }, pretty(each.request_body ?? "")),
-			h("h3", null, "Answered"),
-			h("pre", { class: "box", tabindex: "0" }, each.response_body || "nothing"),
+			h("h3", null, "Response"),
+			h("pre", { class: "box", tabindex: "0" }, each.response_body || "(empty)"),
 			h(
 				"div",
 				{ class: "row" },
 				button(
-					"Send again",
+					"Send post again",
 					async () => {
 						await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
 						toast("Sent again, with the same event id");

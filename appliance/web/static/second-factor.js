@@ -53,7 +53,7 @@ function recoveryCodes(codes, done) {
 function enrolment(page, place, { secret, uri }) {
 	const confirm = form({
 		fields: [PASSWORD, { ...CODE, hint: "The six digits that the app shows now." }],
-		submit: "Turn on",
+		submit: "Turn on second factor",
 		async send(values) {
 			const { recovery_codes: codes } = await post("/v1/account/totp/confirm", values);
 			place.replaceChildren(
@@ -91,8 +91,8 @@ function turnOff(page) {
 		h("p", { class: "quiet" }, "A login then needs the password alone. The recovery codes end."),
 		form({
 			fields: [PASSWORD, { ...CODE, hint: "From the app, or a recovery code." }],
-			extra: [h("button", { type: "button", onclick: close }, "Keep it")],
-			submit: "Turn off",
+			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
+			submit: "Turn off second factor",
 			async send(values) {
 				await del("/v1/account/totp", values);
 				close();
@@ -118,11 +118,11 @@ export async function secondFactor(page) {
 			h(
 				"div",
 				{ class: "actions" },
-				button("Turn off", () => turnOff(page), "danger"),
+				button("Turn off second factor", () => turnOff(page), "danger"),
 			),
 		);
 	const begin = button(
-		"Turn on",
+		"Turn on second factor",
 		async () => {
 			place.replaceChildren(enrolment(page, place, await post("/v1/account/totp")));
 			place.querySelector("[data-focus]").focus();

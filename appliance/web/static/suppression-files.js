@@ -90,7 +90,7 @@ export function importFile(page, dialog) {
 			told.replaceChildren(...[report(await importText(await chosen.text(), tell))].flat().filter(Boolean));
 			start.hidden = true;
 		};
-		const start = button("Import", work, "primary");
+		const start = button("Import file", work, "primary");
 		return [
 			h(
 				"p",

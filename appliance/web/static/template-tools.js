@@ -69,7 +69,7 @@ export function askVariables(values, take) {
 					autofocus: true,
 				},
 			],
-			submit: "Use them",
+			submit: "Use variables",
 			extra: button("Cancel", () => close()),
 			send({ variables }) {
 				let given = null;

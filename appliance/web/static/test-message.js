@@ -23,7 +23,7 @@ export async function sendTest(page, more = {}) {
 					autofocus: true,
 				},
 			],
-			submit: "Send",
+			submit: "Send test",
 			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
 			async send({ to }) {
 				const sent = await post("/v1/emails/test", { to, ...more });

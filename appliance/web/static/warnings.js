@@ -1,6 +1,6 @@
 // The warnings of the overview, each with a link to where it is mended; loaded when there is any.
 import { h, path } from "./dom.js";
-import { notice } from "./pieces.js";
+import { notice } from "./basics.js";
 
 const GRAVE = new Set(["account_suspended", "no_credits", "disk_low", "mail_paused", "webhook_failing"]);
 const FIXES = {
@@ -14,7 +14,7 @@ const FIXES = {
 
 function warning(each) {
 	const href = FIXES[each.code]?.(each.subject);
-	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "Look"));
+	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "View details"));
 }
 
 /** The first steps say themselves that a domain is missing. */

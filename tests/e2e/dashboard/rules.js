@@ -28,6 +28,7 @@ for (const name of ["for", "aria-labelledby", "aria-describedby", "aria-controls
 rule("the order of focus is that of the page", all("[tabindex]").filter((each) => each.tabIndex > 0));
 rule("heads of columns say so", all("thead th").filter((each) => each.scope !== "col"));
 rule("what scrolls can be reached by keys", all("pre, .table").filter((each) => each.scrollHeight > each.clientHeight + 1 && getComputedStyle(each).overflowY !== "visible" && each.tabIndex < 0 && !each.querySelector("a, button, input")));
+rule("heads of columns have a text", all("thead th").filter((each) => !each.textContent.trim()));
 rule("lists hold items only", all("ul, ol").flatMap((each) => [...each.children].filter((child) => child.tagName !== "LI" && child.tagName !== "SCRIPT")));
 rule("a control in a control", all("a a, a button, button a, button button, summary button, summary a"));
 rule("touched with a finger", innerWidth < 720 ? all("button, .rail nav a").filter((each) => { const box = each.getBoundingClientRect(); return box.height < 24 || box.width < 24; }) : []);
@@ -40,6 +41,14 @@ function behind(each) {
   if (!each) return [255, 255, 255, 1];
   const colour = channels(getComputedStyle(each).backgroundColor);
   return colour[3] === 1 ? colour : over(colour, behind(each.parentElement));
+}
+// Borders of what is used, by WCAG 2.2 1.4.11: 3. What has none is told by its text.
+for (const each of all("input:not([type=checkbox], [type=file]), select, textarea, button, .button")) {
+  const style = getComputedStyle(each);
+  const edge = channels(style.borderTopColor);
+  if (each.disabled || each.ariaBusy || !parseFloat(style.borderTopWidth) || !edge[3]) continue;
+  const [one, two] = [light(edge), light(behind(each.parentElement))].sort((a, b) => b - a);
+  if ((one + 0.05) / (two + 0.05) < 3) found.push(`border ${((one + 0.05) / (two + 0.05)).toFixed(2)}: ${told(each)}`);
 }
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 while (walker.nextNode()) {

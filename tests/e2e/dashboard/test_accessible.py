@@ -4,6 +4,7 @@ The rules are our own (rules.js), the ones that a machine can check: those of ax
 language, for the same findings.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from appliance.model.mail import Role
+from appliance.web import pages
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import Provisioned
@@ -40,12 +42,20 @@ PAGES = {
 }
 
 
+LONG_ADDRESS = f"{'a-long-local-part-without-a-gap' * 2}@good.test"
+SUPPRESSED = f"{'no-more-mail-to-this-one-please' * 2}@good.test"
+LONG_SUBJECT = "Your order of the seventeenth of November has left our warehouse and will be with you soon " * 2
+WIDTHS = (320, 360, 390, 480, 600, 719, 720, 768, 900, 1_023, 1_024, 1_200, 1_440, 1_920)
+
+
 @pytest.fixture(scope="module")
 def owner(stage: Stage) -> Provisioned:
     """An administrator with something on every page."""
     account = stage.account(role=Role.ADMIN)
     stage.ask(account, "PUT", "/v1/templates/welcome", {"subject": "Hi {{name}}", "text": "Hi", "html": "<p>Hi</p>"})
     stage.ask(account, "POST", "/v1/suppressions", {"address": "a@good.test"})
+    stage.ask(account, "POST", "/v1/suppressions", {"address": SUPPRESSED, "reason": "asked us to stop " * 8})
+    stage.ask(account, "POST", "/v1/api-keys", {"name": "the key of a web shop with a long name", "scope": "send"})
     stage.ask(account, "POST", "/v1/users", {"email": "invited@good.test", "role": "viewer"})
     return account
 
@@ -55,7 +65,7 @@ def message(stage: Stage, owner: Provisioned) -> str:
     """A message with every kind of recipient."""
     to = ("a@good.test", "b@bad.test", "c@grey.test", "ok@good.test", "more@good.test")
     sent = stage.send(owner, *to, html="<p>Hello</p>", tags=["order"])
-    stage.tried(stage.send(owner, "ada@good.test"))
+    stage.tried(stage.send(owner, "ada@good.test"), stage.send(owner, LONG_ADDRESS, subject=LONG_SUBJECT))
     return sent
 
 
@@ -96,6 +106,9 @@ for (const each of document.querySelectorAll("main *, .top *")) {
   while (inside && !scrolls(inside)) inside = inside.parentElement;
   if (!inside || inside === document.documentElement) found.push(each.outerHTML.slice(0, 80));
 }
+if (edge < 1024)
+  for (const each of document.querySelectorAll(".table:has(.cards), .cards tbody *, .post summary, .post .lead"))
+    if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) found.push(`cut: ${each.outerHTML.slice(0, 80)}`);
 return found.slice(0, 3);
 """
 
@@ -106,10 +119,108 @@ def test_nothing_is_clipped_at_any_width(stage: Stage, browser: Browser, owner: 
     findings = []
     for name, path in PAGES.items():
         browser.open("/dashboard" + path.format(message=message, account=owner.account_id))
-        for width in (320, 390, 768, 1_024, 1_440, 1_920):
+        for width in WIDTHS:
             browser.size(width, 800)
             findings += [f"{name}, {width}: {each}" for each in browser.script(CLIPPED)]
     assert findings == []
+
+
+LINES = """
+const box = (each) => each.getBoundingClientRect();
+const inner = (each) => { const text = document.createRange(); text.selectNodeContents(each); return box(text); };
+return [...document.querySelectorAll("main .cards tbody tr")].map((row) => {
+  const lead = row.querySelector("td.lead");
+  const shown = [...row.cells].filter((each) => each.checkVisibility() && each !== lead);
+  const beside = shown.filter((each) => inner(each).top < inner(lead).bottom && inner(each).bottom > inner(lead).top);
+  return {
+    address: lead.textContent,
+    whole: inner(lead).right <= box(row).right && inner(lead).left >= box(row).left,
+    beside: beside.map((each) => each.textContent),
+    below: shown.filter((each) => inner(each).top >= inner(lead).bottom - 1).map((each) => each.textContent),
+    headed: document.querySelector("main .cards thead").getBoundingClientRect().height > 2,
+  };
+});
+"""
+
+
+@pytest.mark.parametrize("width", [390, 768, 1_023])
+def test_rows_are_cards_where_there_is_little_room(
+    stage: Stage, browser: Browser, owner: Provisioned, message: str, width: int
+) -> None:
+    """What leads a row and its state are on the first line, all else below it, and nothing is cut off."""
+    browser.log_in(owner.email)
+    browser.size(width, 800)
+    for path, address, beside in (
+        ("/messages", LONG_ADDRESS, "delivered"),
+        ("/suppressions", SUPPRESSED, "Release"),
+        ("/keys", "the key of a web shop with a long name", "works"),
+        ("/people", owner.email, "Change role"),
+        ("/audit", owner.email, ":"),
+    ):
+        browser.open("/dashboard" + path)
+        rows = browser.until(lambda: browser.script(LINES), "rows")
+        (row,) = [each for each in rows if address in each["address"]][:1]
+        assert row["whole"], path
+        assert not row["headed"], path
+        assert row["below"], path
+        if width > 390:
+            assert any(beside in each for each in row["beside"]), (path, row)
+        if path == "/messages":
+            assert LONG_SUBJECT.strip() in [each.strip() for each in row["below"]]
+    browser.size(1_024, 800)
+    assert all(each["headed"] for each in browser.script(LINES))
+
+
+def test_an_error_is_at_its_field_and_keeps_its_distance(browser: Browser, owner: Provisioned) -> None:
+    """It names the field by its label; the request id is behind "Details"; it touches neither field nor button."""
+    browser.log_in(owner.email)
+    browser.open("/dashboard/domains")
+    browser.fill("Add a domain", "no domain")
+    browser.click("Add domain")
+    told = browser.one("//*[contains(@class, 'field')]//*[@role='alert']")
+    assert told.text.startswith("Add a domain: ")
+    assert browser.field("Add a domain").get_attribute("aria-invalid") == "true"
+    assert "req_" not in told.text
+    browser.click_summary("Details")
+    assert "req_" in told.text
+    assert broken(browser) == []
+    browser.open("/dashboard/login")
+    browser.fill("Email address", owner.email)
+    browser.fill("Password", "not this one")
+    browser.click("Log in")
+    told = browser.one("//form//*[@role='alert']")
+    above = browser.field("Password").rect
+    below = browser.one("//form//button[normalize-space()='Log in']").rect
+    assert told.rect["y"] - above["y"] - above["height"] >= 4
+    assert below["y"] - told.rect["y"] - told.rect["height"] >= 8
+
+
+VAGUE = {"Delete", "Delete it", "Keep it", "Drop it", "Use them", "Look", "Edit", "Compare", "New secret", "Send"}
+
+
+def test_buttons_say_what_they_do_to_what(browser: Browser, owner: Provisioned, message: str) -> None:
+    """A verb and its object, also in the sources of dialogs."""
+    browser.log_in(owner.email)
+    seen = set()
+    for path in PAGES.values():
+        browser.open("/dashboard" + path.format(message=message))
+        seen |= set(
+            browser.script("return [...document.querySelectorAll('button, .button')].map((e) => e.textContent)")
+        )
+    assert not seen & VAGUE
+    static = Path(pages.__file__).parent / "static"
+    for source in static.rglob("*.js"):
+        assert not re.findall(r'"(Delete it|Keep it|Drop it|Use them|Look|New secret)"', source.read_text()), source
+
+
+def test_forms_are_no_wider_than_one_reads(browser: Browser, owner: Provisioned) -> None:
+    """On a wide screen no field is wider than 560 pixels, but for those of the editor."""
+    browser.log_in(owner.email)
+    browser.size(1_920, 1_000)
+    wide = "return [...document.querySelectorAll('main :is(input, select, textarea)')].map((e) => e.offsetWidth)"
+    for path in ("/messages", "/suppressions", "/keys", "/account", "/webhook", "/audit", "/domains"):
+        browser.open("/dashboard" + path)
+        assert max(browser.script(wide)) <= 560, path
 
 
 def test_dialogs_keep_the_rules_and_give_the_focus_back(browser: Browser, owner: Provisioned) -> None:

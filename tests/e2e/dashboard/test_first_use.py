@@ -93,7 +93,7 @@ def test_a_test_is_sent_and_watched(stage: Stage, browser: Browser) -> None:
     browser.log_in(account.email)
     browser.click("Send a test")
     browser.fill("To", "me@good.test")
-    browser.click("Send")
+    browser.click("Send test")
     browser.see("Delivered at")
     browser.see("by a test")
     browser.driver.back()

@@ -1,13 +1,17 @@
-"""Pages that update themselves: no row is missed, none stays that has left, focus and selected text stay, and the
-user is told when the server or the session is gone."""
+"""Pages that update themselves: no row is missed, none stays that has left, focus and selected text stay, the user is
+told when the server or the session is gone, and a page that is only open takes next to nothing of the network."""
 
 import signal
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from appliance.model.mail import Role
+from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
+from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser
+from tests.e2e.dashboard.relay import STREAM, Relay, relayed
 from tests.e2e.dashboard.stage import Stage
 from tests.running_appliance import PASSWORD
 
@@ -15,6 +19,9 @@ HIDE = "Object.defineProperty(document, 'hidden', { configurable: true, value: a
 SELECT = "getSelection().selectAllChildren(document.querySelector(arguments[0]))"
 LOST = "Connection lost"
 TOLD_WITHIN = 3.0  # seconds
+AN_HOUR = 1_000_000  # bytes that an idle page may take, headers included
+SETTLED, WATCHED = 35.0, 60.0  # seconds after which it asks seldom, and that are measured then
+LIVE_PAGES = ("", "/messages", "/messages/{message}", "/webhook", "/admin")
 
 
 def shown_ids(browser: Browser) -> list[str]:
@@ -68,26 +75,117 @@ def test_focus_and_selection_stay_while_a_message_is_watched(stage: Stage, brows
 
 
 @pytest.mark.parametrize("path", ["/dashboard", "/dashboard/messages", "/dashboard/admin"])
-def test_a_server_that_is_gone_is_told(stage: Stage, browser: Browser, path: str) -> None:
+@pytest.mark.parametrize("holds_streams", [False, True], ids=["streams", "behind a proxy that holds streams back"])
+def test_a_server_that_is_gone_is_told(stage: Stage, browser: Browser, path: str, holds_streams: bool) -> None:
     """Within seconds, on a page that is only looked at; when it is back, that is seen as well."""
     process = stage.world.running.process
     assert process is not None
-    browser.log_in(stage.account(role=Role.ADMIN).email)
-    browser.open(path)
-    browser.until(lambda: _asked(browser), "the first question whether the server is there")
-    process.send_signal(signal.SIGSTOP)
-    began = time.monotonic()
-    try:
-        browser.until(lambda: LOST in browser.text(), "a notice")
-        assert time.monotonic() - began < TOLD_WITHIN + 2  # of a busy machine
-    finally:
-        process.send_signal(signal.SIGCONT)
-    browser.until(lambda: LOST not in browser.text(), "the end of the notice")
+    with relayed(stage.url, holds_streams=holds_streams) as relay:
+        here = Browser(browser.driver, relay.url)
+        here.log_in(stage.account(role=Role.ADMIN).email)
+        wanted = b"HEAD /healthz " if holds_streams else STREAM
+        begun = len(relay.requests)
+        here.open(path)
+        here.until(lambda: any(each.startswith(wanted) for each in relay.requests[begun:]), "a sign of the server")
+        heard(relay)
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            here.until(lambda: LOST in here.text(), "a notice")
+            assert time.monotonic() - began < TOLD_WITHIN + 2  # of a busy machine
+        finally:
+            process.send_signal(signal.SIGCONT)
+        here.until(lambda: LOST not in here.text(), "the end of the notice")
+        here.driver.get("about:blank")
 
 
-def _asked(browser: Browser) -> bool:
-    names = browser.script("return performance.getEntries().map((each) => each.name)")
-    return any(name.endswith("/healthz") for name in names)
+def heard(relay: Relay) -> None:
+    """Wait until a line of the stream, or an answer, has come."""
+    passed = relay.passed
+    deadline = time.monotonic() + 20
+    while relay.passed == passed and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def is_silent(relay: Relay) -> bool:
+    """Whether nothing crosses the wire for some seconds."""
+    passed = relay.passed
+    time.sleep(4)
+    return relay.passed == passed
+
+
+def test_a_page_that_is_only_open_takes_little(stage: Stage, browser: Browser) -> None:
+    """On every live page, what crosses the wire in both directions is less than a megabyte an hour."""
+    account = stage.account(role=Role.ADMIN)
+    hook = WebhookOptions("https://hooks.example.net/", (EventType.COMPLAINED,), True)
+    secret = SealedSecret(b"sealed", "hint")
+    change(
+        stage.world.running.data_dir,
+        lambda store: store.webhooks.save(account.account_id, hook, "whk_idle", secret),
+    )
+    message = stage.send(account, "ada@grey.test")
+    stage.tried(message)
+    taken = {}
+    first = browser.driver.current_window_handle
+    with ExitStack() as stack:
+        relays = {path: stack.enter_context(relayed(stage.url)) for path in LIVE_PAGES}
+        Browser(browser.driver, relays[""].url).log_in(account.email)
+        for path, relay in relays.items():
+            browser.driver.switch_to.new_window("window")
+            stack.callback(_close, browser, browser.driver.current_window_handle, first)
+            Browser(browser.driver, relay.url).open("/dashboard" + path.format(message=message))
+            assert browser.script("return document.hidden") is False
+        browser.driver.switch_to.window(first)
+        browser.driver.get("about:blank")
+        time.sleep(SETTLED)
+        before, began = {path: relay.passed for path, relay in relays.items()}, time.monotonic()
+        time.sleep(WATCHED)
+        for path, relay in relays.items():
+            taken[path] = (relay.passed - before[path]) * 3600 / (time.monotonic() - began)
+            assert any(each.startswith(STREAM) for each in relay.requests)
+    assert min(taken.values()) > 3600  # all of them were alive
+    assert max(taken.values()) < AN_HOUR, taken
+
+
+def _close(browser: Browser, window: str, first: str) -> None:
+    browser.driver.switch_to.window(window)
+    browser.driver.close()
+    browser.driver.switch_to.window(first)
+
+
+def test_a_hidden_page_asks_nothing(stage: Stage, browser: Browser) -> None:
+    """Neither for news nor for the stream; seen again, it is told at once what came meanwhile."""
+    account = stage.account()
+    with relayed(stage.url) as relay:
+        here = Browser(browser.driver, relay.url)
+        here.log_in(account.email)
+        here.open("/dashboard/messages")
+        here.until(lambda: any(each.startswith(STREAM) for each in relay.requests), "the stream")
+        here.script(HIDE + "; document.dispatchEvent(new Event('visibilitychange', { bubbles: true }))", True)
+        here.until(lambda: is_silent(relay), "silence")
+        stage.send(account, "ada@good.test")
+        here.script(HIDE + "; document.dispatchEvent(new Event('visibilitychange', { bubbles: true }))", False)
+        here.until(lambda: here.count("tr.linked") == 1, "the row")
+        here.driver.get("about:blank")
+
+
+def test_mail_is_shown_soon_after_a_long_silence(stage: Stage, browser: Browser) -> None:
+    """A page that asks seldom, because nothing changed, is told that mail was accepted."""
+    account = stage.account()
+    with relayed(stage.url) as relay:
+
+        def rounds() -> int:
+            return sum(each.startswith(b"GET /v1/emails?") for each in relay.requests)
+
+        here = Browser(browser.driver, relay.url)
+        here.log_in(account.email)
+        here.open("/dashboard/messages")
+        here.until(lambda: rounds() >= 5, "the round after 30 seconds")  # the next one comes 32 seconds later
+        began = time.monotonic()
+        stage.send(account, "ada@good.test")
+        here.until(lambda: here.count("tr.linked") == 1, "the row")
+        assert time.monotonic() - began < 10
+        here.driver.get("about:blank")
 
 
 def test_a_session_that_ended_takes_nothing_away(stage: Stage, browser: Browser) -> None:
@@ -98,7 +196,7 @@ def test_a_session_that_ended_takes_nothing_away(stage: Stage, browser: Browser)
     browser.fill("Suppress an address", "typed@good.test")
     stage.ask(account, "DELETE", "/v1/auth/sessions")
     browser.script("window.stays = true")
-    browser.click("Suppress")
+    browser.click("Suppress address")
     browser.one("//dialog//h2[contains(., 'Your session has ended')]")
     browser.fill("Password", PASSWORD)
     browser.click("Log in")

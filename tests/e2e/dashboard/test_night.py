@@ -90,11 +90,11 @@ def test_a_message_is_cancelled(stage: Stage, browser: Browser) -> None:
     stage.tried(message)
     browser.log_in(account.email)
     browser.open(f"/dashboard/messages/{message}")
-    browser.click("Cancel")
-    browser.click("Keep it")
+    browser.click("Cancel message")
+    browser.click("Keep message")
     assert stage.world.recipient(message).status == "deferred"
-    browser.click("Cancel")
-    browser.click("Cancel the message")
+    browser.click("Cancel message")
+    browser.one("//dialog//button[normalize-space()='Cancel message']").click()
     browser.see("cancelled: given up by the account's owner")
     assert stage.world.recipient(message).status == "failed"
 

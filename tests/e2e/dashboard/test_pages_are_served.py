@@ -194,6 +194,38 @@ def test_text_is_compressed_for_clients_that_take_it(stage: Stage) -> None:
         assert "content-encoding" not in client.get("/v1/suppressions", headers=token).headers
 
 
+def test_what_has_not_changed_is_not_sent_again(stage: Stage) -> None:
+    """An answer of the API has an ETag, whatever its request id: with it the same is 304, and anything else is sent."""
+    account = stage.account()
+    login = {"email": account.email, "password": PASSWORD}
+    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
+        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
+        first = client.get("/v1/emails", headers=token)
+        known = {**token, "If-None-Match": first.headers["etag"]}
+        again = client.get("/v1/emails", headers=known)
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["etag"] == first.headers["etag"]
+        assert again.headers["x-request-id"] != first.headers["x-request-id"]
+        assert client.get("/v1/emails", headers=token).json()["emails"] == first.json()["emails"]
+        stage.send(account, "ada@grey.test")
+        assert client.get("/v1/emails", headers=known).status_code == 200
+        assert client.get("/v1/emails", headers={"If-None-Match": "*"}).status_code == 401
+
+
+def test_the_stream_needs_a_login(stage: Stage) -> None:
+    """And is a GET; what it sends comes at once, and proxies are asked not to hold it back."""
+    account = stage.account()
+    assert fetch(stage, "/dashboard/live").status_code == 401
+    with httpx.Client(base_url=stage.url, trust_env=False, timeout=30, verify=NO_TLS) as client:
+        login = {"email": account.email, "password": PASSWORD}
+        token = {"Authorization": f"Bearer {client.post('/v1/auth/login', json=login).json()['token']}"}
+        assert client.post("/dashboard/live", headers=token).status_code == 405
+        with client.stream("GET", "/dashboard/live", headers=token) as answer:
+            assert (answer.status_code, answer.headers["x-accel-buffering"]) == (200, "no")
+            lines = answer.iter_raw()
+            assert [next(lines), next(lines)] == [b"\n", b"\n"]
+
+
 def test_two_windows_share_a_session(stage: Stage, browser: Browser) -> None:
     """Each reload renews by a cookie that is good once; two windows that do so at a time do not end the session."""
     account = stage.account()

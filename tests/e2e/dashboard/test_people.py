@@ -93,7 +93,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     # A second factor is turned on.
     browser.log_in(email, NEW_PASSWORD)
     browser.go("Account")
-    browser.click("Turn on")
+    browser.click("Turn on second factor")
     browser.one("//*[@data-secret='totp']")
     (secret,) = shown(browser, "[data-secret=totp]")
     raw = b32decode(secret.replace(" ", ""))
@@ -104,7 +104,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     check_rules(browser, "enrolment")
     browser.fill("Password", NEW_PASSWORD)
     browser.fill("Code", code_of(raw, int(time.time()) // 30))
-    browser.click("Turn on")
+    browser.click("Turn on second factor")
     browser.see("Save the recovery codes")
     codes = shown(browser, "[data-code]")
     assert len(codes) == 10
@@ -127,7 +127,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     browser.until(lambda: browser.path() == "/dashboard", "the overview")
     browser.open("/dashboard/account")
     browser.see("9 left")
-    browser.click("Turn off")
+    browser.click("Turn off second factor")
     browser.fill("Password", NEW_PASSWORD)
     browser.fill("Code", codes[1])
     browser.script("document.querySelector('dialog button[type=submit]').click()")

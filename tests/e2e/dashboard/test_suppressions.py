@@ -28,7 +28,7 @@ def test_a_file_comes_in_and_goes_out(stage: Stage, browser: Browser, tmp_path: 
     browser.go("Suppressions")
     browser.click("Import CSV")
     browser.one("//input[@id='csv-file']").send_keys(str(file))
-    browser.one("//dialog//button[normalize-space()='Import']").click()
+    browser.one("//dialog//button[normalize-space()='Import file']").click()
     told = browser.one("//dialog//*[@role='status']").text
     assert told == "1,099 addresses imported, 0 listed already, 1 line skipped."
     assert browser.one("//dialog//tbody/tr").text.startswith("702 ")

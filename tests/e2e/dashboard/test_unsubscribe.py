@@ -55,11 +55,11 @@ def test_an_owner_chooses_what_has_links(stage: Stage, browser: Browser) -> None
     browser.go("Suppressions")
     browser.see("offers", "code")
     browser.fill("Tag", "more")
-    browser.click("Add links")
+    browser.click("Add tag")
     browser.see("links to unsubscribe need a server that is reached over https")
     stage.ask(account, "PUT", "/v1/templates/weekly", {"subject": "Hello", "text": "Hi"})
     browser.open("/dashboard/templates/weekly")
     browser.field("Link to unsubscribe by one click").click()
-    browser.click("Save as a new version")
+    browser.click("Save new version")
     browser.see("links to unsubscribe need a server that is reached over https")
     assert stage.ask(account, "GET", "/v1/templates/weekly")["version"] == 1

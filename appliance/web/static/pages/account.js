@@ -74,6 +74,7 @@ function sessionsTable(page, sessions) {
 						{ "aria-label": `End the session from ${each.address}` },
 					),
 		]),
+		"cards",
 	);
 }
 

@@ -7,12 +7,12 @@ import { button, empty, head } from "../pieces.js";
 import { when } from "../time.js";
 
 const COLUMNS = [
-	{ title: "When", class: "side" },
-	{ title: "Who" },
-	{ title: "Action" },
-	{ title: "Object", class: "break" },
-	{ title: "Details", class: "break wide" },
-	{ title: "From", class: "side wide" },
+	{ title: "When", class: "side end" },
+	{ title: "Who", lead: true },
+	{ title: "Action", class: "bare" },
+	{ title: "Object", class: "break bare" },
+	{ title: "Details", class: "break" },
+	{ title: "From", class: "side" },
 ];
 const entry = (each) => [
 	when(each.created_at),

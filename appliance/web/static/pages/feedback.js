@@ -184,7 +184,7 @@ function tls(domain) {
 		{ title: "Mail server" },
 		{ title: "What failed" },
 		{ title: "Sessions", ...NUMBER },
-		{ title: "", class: "share wide" },
+		{ title: "Share", class: "share wide" },
 	];
 	const rows = told.by_mx.map((each) => [
 		each.mx === null ? "not named" : h("code", { class: "break" }, each.mx),

@@ -15,11 +15,13 @@ import { update } from "../update.js";
 const HOME = "/dashboard/messages";
 const FOLDED = 4; // recipients from which on those that are delivered are folded
 
-// Milliseconds before the next attempt from which on the page is refreshed each second.
+// Milliseconds before and after the next attempt in which the page is refreshed each second.
 const NEAR = 30_000;
 
 const isNear = (message) =>
-	message.recipients.some((each) => each.next_attempt_at && Date.parse(each.next_attempt_at) - Date.now() < NEAR);
+	message.recipients.some(
+		(each) => each.next_attempt_at && Math.abs(Date.parse(each.next_attempt_at) - Date.now()) < NEAR,
+	);
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
 // The order in which recipients are shown: what needs attention first.
@@ -160,7 +162,7 @@ export default async function message(page) {
 	const state = h("span", null, badge(standing(shown)));
 	const about = h("div", { class: "card" }, details(shown));
 	const cancel = button(
-		"Cancel",
+		"Cancel message",
 		async () => {
 			if (
 				!(await confirmed(
@@ -168,7 +170,8 @@ export default async function message(page) {
 					"Every recipient that still waits is given up. " +
 						"Its credit goes back. " +
 						"What a server is being given at this moment may still arrive.",
-					"Cancel the message",
+					"Cancel message",
+					"Keep message",
 				))
 			)
 				return;
@@ -201,13 +204,11 @@ export default async function message(page) {
 		offer();
 		await tell();
 	}
-	let rounds = 0;
 	const round = async () => {
-		rounds += 1;
-		if (waits(shown)) await (rounds % 5 === 0 || isNear(shown) ? renew() : null);
-		else if (rounds % 5 === 0 && rounds < 120) await tell(); // posts come a moment after the result
+		await (waits(shown) ? renew() : tell()); // posts come a moment after the result
+		return isNear(shown) ? 1 : undefined;
 	};
-	if (!account) page.every(1, round); // what an administrator reads is written to the audit log: once
+	if (!account) page.every(2, round); // what an administrator reads is written to the audit log: once
 	const says = failed ? errorText(failed) : content(shown, found, address, page.signal).catch(errorText);
 	const [body] = await Promise.all([says, tell()]);
 	return fragment(

@@ -13,10 +13,10 @@ const SEARCHED = "recipients, senders, subjects, ids, tags, templates and what m
 const PAGE = 50;
 const COLUMNS = [
 	{ title: "To", class: "cut to" },
-	{ title: "Subject", class: "cut wide" },
-	{ title: "From", class: "cut wide" },
+	{ title: "Subject", class: "cut second" },
+	{ title: "From", class: "cut table-only" },
 	{ title: "Status", class: "side" },
-	{ title: "Accepted", class: "side" },
+	{ title: "Accepted", class: "side bare" },
 ];
 const PAGES = 20; // of new messages that are added at once; after more, the list begins anew
 const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's
@@ -28,7 +28,6 @@ const listed = (home) => (message) => {
 	const to = fragment(
 		h("bdi", { class: "mono" }, first?.email ?? "–"),
 		more > 0 && h("span", { class: "quiet" }, ` and ${more} more`),
-		h("bdi", { class: "narrow quiet" }, message.subject || "(no subject)"),
 	);
 	const sender = /<([^<>]+)>$/.exec(message.from)?.[1] ?? message.from;
 	return row(COLUMNS, {
@@ -244,7 +243,7 @@ export default async function messages(page) {
 	const first = kept ?? (await find(api, filters, undefined, page.signal));
 	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
 	const top = fragment(account ? page.of.head() : head("Messages", { actions }), filterForm(page, filters, home));
-	const list = table("Messages, newest first", COLUMNS, []);
+	const list = table("Messages, newest first", COLUMNS, [], "cards");
 	const body = list.querySelector("tbody");
 	body.append(...(kept?.rows ?? first.emails.map(toRow)));
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });

@@ -1,7 +1,7 @@
 // The overview: warnings, the numbers, and the first steps of a new account.
 import { get } from "../api.js";
+import { button, head } from "../basics.js";
 import { fragment, h, may, query, style } from "../dom.js";
-import { button, head } from "../pieces.js";
 import { hour, number, percent, span, utcDay } from "../time.js";
 
 const RANGES = [7, 30, 90];

@@ -123,6 +123,7 @@ export default async function people(page) {
 				when(user.created_at),
 				actions(page, user),
 			]),
+			"cards",
 		),
 		invitations.length > 0 &&
 			section(
@@ -136,6 +137,7 @@ export default async function people(page) {
 						when(each.expires_at),
 						withdraw(page, each),
 					]),
+					"cards",
 				),
 			),
 		h("p", { class: "quiet small" }, "Owners may do everything, developers everything but this, viewers read."),

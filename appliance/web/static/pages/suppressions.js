@@ -9,10 +9,10 @@ import { count, number, when } from "../time.js";
 const ORIGINS = ["bounce", "late_bounce", "complaint", "unsubscribe", "manual", "import"];
 const COLUMNS = [
 	{ title: "Select", class: "side", needs: "removeSuppression" },
-	{ title: "Address" },
+	{ title: "Address", lead: true },
 	{ title: "Origin" },
-	{ title: "Reason", class: "break wide" },
-	{ title: "Since", class: "side wide" },
+	{ title: "Reason", class: "break second" },
+	{ title: "Since", class: "side bare" },
 	{ title: "Action", class: "side", needs: "removeSuppression" },
 ];
 
@@ -28,7 +28,7 @@ function unsubscribeTags(page, tags) {
 	const add = form({
 		inline: true,
 		fields: [{ name: "tags", label: "Tag", required: true, placeholder: "newsletter", maxlength: 64 }],
-		submit: "Add links",
+		submit: "Add tag",
 		send: (given) => save([...tags, given.tags]),
 	});
 	const listed = tags.map((tag) =>
@@ -37,7 +37,7 @@ function unsubscribeTags(page, tags) {
 			{ class: "row" },
 			h("code", { class: "break" }, tag),
 			" ",
-			button("Remove", () => save(tags.filter((each) => each !== tag)), "tiny", {
+			button("Remove tag", () => save(tags.filter((each) => each !== tag)), "tiny", {
 				"aria-label": `No links for ${tag}`,
 				needs: "saveUnsubscribeTags",
 			}),
@@ -107,10 +107,7 @@ function list(page, first, load) {
 		});
 		return [
 			box,
-			[
-				h("bdi", { class: "mono break" }, each.address),
-				h("span", { class: "narrow quiet small" }, h("bdi", null, each.reason), " · ", when(each.created_at)),
-			],
+			h("bdi", { class: "mono break" }, each.address),
 			words(each.origin),
 			h("bdi", null, each.reason),
 			when(each.created_at),
@@ -151,7 +148,7 @@ export default async function suppressions(page) {
 			{ name: "address", label: "Suppress an address", type: "email", required: true, placeholder: "ada@example.net" },
 			{ name: "reason", label: "Reason", placeholder: "asked us to stop", maxlength: 200 },
 		],
-		submit: "Suppress",
+		submit: "Suppress address",
 		async send({ address, reason }) {
 			await post("/v1/suppressions", reason ? { address, reason } : { address });
 			await page.reload();

@@ -94,10 +94,10 @@ function versions(first, load, take) {
 			: h(
 					"div",
 					{ class: "row" },
-					button("Compare", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
+					button("Compare versions", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
 						"aria-label": `Compare version ${each.version} with the one in use`,
 					}),
-					button("Edit", () => take(each), "tiny", {
+					button("Edit version", () => take(each), "tiny", {
 						"aria-label": `Put version ${each.version} into the editor`,
 						needs: "saveTemplate",
 					}),
@@ -187,7 +187,7 @@ export default async function template(page) {
 				hint: "Mail programs show it beside the sender, in messages to one recipient.",
 			},
 		].filter(Boolean),
-		submit: isNew ? "Create template" : "Save as a new version",
+		submit: isNew ? "Create template" : "Save new version",
 		async send(given) {
 			if (isNew) await checkNew(given.alias);
 			const done = await save(given.alias ?? name, given.unsubscribe);
@@ -210,13 +210,13 @@ export default async function template(page) {
 		? []
 		: [
 				button(
-					"Delete",
+					"Delete template",
 					async () => {
 						if (
 							!(await confirmed(
 								`Delete ${name}?`,
 								"Messages that name it are refused from then on. Its version numbers go on if it comes back.",
-								"Delete it",
+								"Delete template",
 							))
 						)
 							return;
@@ -228,7 +228,7 @@ export default async function template(page) {
 					{ needs: "deleteTemplate" },
 				),
 				button(
-					"Duplicate",
+					"Duplicate template",
 					async () => {
 						drafts("").keep(source);
 						await page.go(path("/dashboard/templates", NEW));
@@ -256,9 +256,9 @@ export default async function template(page) {
 		begun &&
 			notice(
 				"deferred",
-				"This is what you typed before and have not saved.",
+				"You have changes that are not saved.",
 				button(
-					"Drop it",
+					"Discard changes",
 					async () => {
 						draft.drop();
 						await page.reload();

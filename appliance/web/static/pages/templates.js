@@ -6,8 +6,8 @@ import { when } from "../time.js";
 
 const COLUMNS = [
 	{ title: "Alias" },
-	{ title: "Subject", class: "cut wide" },
-	{ title: "Variables", class: "cut wide" },
+	{ title: "Subject", class: "cut second" },
+	{ title: "Variables", class: "cut" },
 	{ title: "Version", class: "number" },
 	{ title: "Saved", class: "side" },
 ];

@@ -38,7 +38,7 @@ function settings(page, hook, secretPlace) {
 			})),
 			{ name: "enabled", label: "Enabled", type: "checkbox", value: hook?.enabled ?? true },
 		],
-		submit: hook ? "Save" : "Create webhook",
+		submit: hook ? "Save webhook" : "Create webhook",
 		async send(values) {
 			const saved = await put("/v1/webhook", {
 				url: values.url,
@@ -108,7 +108,7 @@ function filter(page, wanted) {
 			{ name: "status", label: "Status", type: "select", value: wanted.status, options: options(STATUSES) },
 			{ name: "type", label: "Event type", type: "select", value: wanted.type, options: options(types) },
 		],
-		submit: "Filter",
+		submit: "Filter posts",
 		send: (given) => page.go(query("/dashboard/webhook", given)),
 	});
 }
@@ -120,7 +120,7 @@ function replayFailed(page, draw) {
 		let stopped = false;
 		const made = form({
 			fields: [{ name: "hours", label: "Failed in", type: "select", value: "24", options: Object.entries(PERIODS) }],
-			submit: "Send again",
+			submit: "Send posts again",
 			async send({ hours }) {
 				const since = new Date(Date.now() - hours * 3_600_000).toISOString();
 				const found = [];
@@ -241,13 +241,13 @@ export default async function webhook(page) {
 		{ needs: "pingWebhook" },
 	);
 	const rotate = button(
-		"New secret",
+		"Rotate secret",
 		async () => {
 			if (
 				!(await confirmed(
-					"Make a new secret?",
-					"The new one signs from then on; the old one is good no more. Your program needs the new one at once.",
-					"Make a new secret",
+					"Rotate the secret?",
+					"Posts are signed with a new secret from now on. Your program needs it at once.",
+					"Rotate secret",
 				))
 			)
 				return;
@@ -257,13 +257,13 @@ export default async function webhook(page) {
 		{ needs: "rotateWebhookSecret" },
 	);
 	const remove = button(
-		"Delete",
+		"Delete webhook",
 		async () => {
 			if (
 				!(await confirmed(
 					"Delete the webhook?",
 					"Its history is deleted, too. Results are still shown here and by the API.",
-					"Delete it",
+					"Delete webhook",
 				))
 			)
 				return;
@@ -288,7 +288,7 @@ export default async function webhook(page) {
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "What was posted"),
+				h("h2", null, "Post history"),
 				button("Send failed posts again", () => replayFailed(page, posts.draw), "", { needs: "replayWebhookDelivery" }),
 			),
 			h("div", { class: "card filter" }, filter(page, wanted)),

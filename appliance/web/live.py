@@ -1,0 +1,73 @@
+"""The answer that stays open while a page of the dashboard is seen: a line each second, from which the page knows that
+the server is there, for a hundredth of the bytes that a request each second takes. A line that is not empty says that
+this process has accepted mail of the account since the last one.
+
+A stream holds its connection and nothing else. Streams are limited in all, by account and by client network; a page
+that gets none asks with requests. A stream ends when its client is gone, after STREAM_SECONDS, so that a session that
+has ended is noticed, and at once when the process is stopping.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from appliance.errors import Code, Refused
+from appliance.web.answer import SECURITY_HEADERS, Headers
+from appliance.web.http1 import Peer
+
+LIVE_PATH = "/dashboard/live"
+BEAT_SECONDS = 1.0
+STREAM_SECONDS = 300.0
+STREAMS_PART = 4  # one connection in so many may be a stream
+STREAMS_PER_ACCOUNT = STREAMS_PER_NETWORK = 50
+
+_BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, which mean nothing in an event stream
+
+
+@dataclass(slots=True)
+class LiveStreams:
+    """The streams that are open."""
+
+    accepted: Mapping[str, int]  # messages by account
+    stopping: trio.Event
+    by_account: Counter[str] = field(default_factory=Counter)
+    by_network: Counter[str] = field(default_factory=Counter)
+
+    async def serve(
+        self, account_id: str, network: str, peer: Peer, most: int, write: Callable[[bytes, bool], Awaitable[None]]
+    ) -> None:
+        """Write until the stream ends; `write` takes what is to be sent at once, and whether more follows."""
+        if (
+            self.by_account.total() >= most
+            or self.by_account[account_id] >= STREAMS_PER_ACCOUNT
+            or self.by_network[network] >= STREAMS_PER_NETWORK
+        ):
+            raise Refused(Code.SERVICE_UNAVAILABLE, "Too many pages are open.", retry_after=60)
+        counted = ((self.by_account, account_id), (self.by_network, network))
+        for counter, name in counted:
+            counter[name] += 1
+        try:
+            ends, seen = trio.current_time() + STREAM_SECONDS, self.accepted.get(account_id, 0)
+            while not (self.stopping.is_set() or peer.gone) and trio.current_time() < ends:
+                before, seen = seen, self.accepted.get(account_id, 0)
+                await write(_BEAT if seen == before else _MAIL, True)
+                with trio.move_on_after(BEAT_SECONDS):
+                    await self.stopping.wait()
+            await write(b"", False)
+        finally:
+            for counter, name in counted:
+                counter[name] -= 1
+                if not counter[name]:
+                    del counter[name]
+
+
+def stream_headers(request_id: str) -> Headers:
+    """The head of a stream; proxies are asked to pass each byte on."""
+    return [
+        (b"content-type", b"text/event-stream"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-request-id", request_id.encode("ascii")),
+        *SECURITY_HEADERS,
+    ]

@@ -1,0 +1,73 @@
+// The components that every page needs: heads, badges, buttons, errors, notices.
+import { copy, h } from "./dom.js";
+
+/** The top of a page; `actions` at its right. */
+export function head(title, { about, crumb, actions = [], badge: status } = {}) {
+	return h(
+		"div",
+		{ class: "head" },
+		h(
+			"div",
+			null,
+			crumb && h("p", { class: "crumb" }, h("a", { href: crumb.href }, `← ${crumb.title}`)),
+			h("h1", { tabindex: "-1" }, h("bdi", null, title), status && " ", status),
+			about && h("p", null, about),
+		),
+		actions.length > 0 && h("div", { class: "actions" }, actions),
+	);
+}
+
+export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
+
+/** A status: always a word beside the colour. */
+export const badge = (status, word = status) => h("span", { class: `badge ${status}` }, word);
+
+/** A button; `does` may take its time, and the button waits for it. Its errors are shown beside it. */
+export function button(label, does, kind = "", extra = {}) {
+	const made = h(
+		"button",
+		{
+			type: "button",
+			class: kind,
+			...extra,
+			onclick: async () => {
+				if (made.ariaBusy) return; // not disabled: that would take the focus away
+				made.ariaBusy = "true";
+				made.parentElement?.querySelector(":scope > .error")?.remove();
+				try {
+					await does(made);
+				} catch (error) {
+					if (error.name !== "AbortError") made.after(errorText(error));
+				} finally {
+					made.ariaBusy = null;
+				}
+			},
+		},
+		label,
+	);
+	return made;
+}
+
+export const copyButton = (text, what = "value") =>
+	h("button", { type: "button", class: "tiny", "aria-label": `Copy ${what}`, onclick: () => copy(text) }, "Copy");
+
+/** The API's own words; the request id to copy behind "Details". */
+export const errorText = (error, text = error.message) =>
+	h(
+		"div",
+		{ class: "error", role: "alert" },
+		text,
+		error.requestId &&
+			h(
+				"details",
+				null,
+				h("summary", null, "Details"),
+				"Request ",
+				h("code", null, error.requestId),
+				" ",
+				copyButton(error.requestId, "request id"),
+			),
+	);
+
+export const notice = (kind, text, ...aside) =>
+	h("div", { class: `notice ${kind}`, role: "note" }, h("div", null, text), aside);

@@ -1,0 +1,104 @@
+"""The stream of a page: a line a second, more after mail, few at once, and an end."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from appliance.errors import Refused
+from appliance.web.http1 import Peer
+from appliance.web.live import STREAM_SECONDS, STREAMS_PER_ACCOUNT, STREAMS_PER_NETWORK, LiveStreams
+
+ROOM = 1_000
+
+
+class Page:
+    """A client of a stream: what it was sent, and when it ended."""
+
+    def __init__(self, streams: LiveStreams, account: str = "acc_1", network: str = "192.0.2.1") -> None:
+        self.streams, self.account, self.network = streams, account, network
+        self.peer = Peer(None)
+        self.lines: list[bytes] = []
+        self.ended = False
+
+    async def read(self, room: int = ROOM) -> None:
+        """Take the stream to its end."""
+
+        async def write(data: bytes, more: bool) -> None:
+            self.lines.append(data)
+            self.ended = not more
+
+        await self.streams.serve(self.account, self.network, self.peer, room, write)
+
+
+def streams(accepted: Any = None) -> LiveStreams:
+    return LiveStreams(Counter() if accepted is None else accepted, trio.Event())
+
+
+async def test_a_line_each_second_and_another_after_mail(autojump_clock: trio.testing.MockClock) -> None:
+    """Mail of another account is not told."""
+    accepted = Counter({"acc_1": 7})
+    page = Page(streams(accepted))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.read)
+        await trio.sleep(1.5)
+        accepted["acc_2"] += 1
+        await trio.sleep(1)
+        accepted["acc_1"] += 2
+        await trio.sleep(2)
+        nursery.cancel_scope.cancel()
+    assert page.lines == [b"\n", b"\n", b"\n", b":\n", b"\n"]
+    assert not page.streams.by_account
+    assert not page.streams.by_network
+
+
+async def test_it_ends_at_once_on_shutdown(autojump_clock: trio.testing.MockClock) -> None:
+    """Not at the next line, and with the end of the answer."""
+    page = Page(streams())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.read)
+        await trio.sleep(2.5)
+        page.streams.stopping.set()
+    assert trio.current_time() == pytest.approx(2.5, abs=0.1)
+    assert page.ended
+
+
+async def test_it_ends_in_time_and_with_its_client(autojump_clock: trio.testing.MockClock) -> None:
+    """A page has to authenticate again after some minutes; one that is gone holds nothing."""
+    page, gone = Page(streams()), Page(streams())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.read)
+        nursery.start_soon(gone.read)
+        await trio.sleep(5.5)
+        gone.peer.gone = True
+        await trio.sleep(1)
+        assert gone.ended
+    assert page.ended
+    assert len(page.lines) == STREAM_SECONDS + 1
+
+
+@pytest.mark.parametrize("shared", ["account", "network", "all"])
+async def test_there_are_only_so_many(shared: str, autojump_clock: trio.testing.MockClock) -> None:
+    """By account, by network and in all; when one ends, there is room for another."""
+    made = streams()
+    most = {"account": STREAMS_PER_ACCOUNT, "network": STREAMS_PER_NETWORK, "all": 20}[shared]
+    room = most if shared == "all" else ROOM
+
+    def page(at: int) -> Page:
+        account = "acc_1" if shared == "account" else f"acc_{at}"
+        return Page(made, account, "192.0.2.1" if shared == "network" else f"192.0.2.{at}")
+
+    pages = [page(at) for at in range(most)]
+    async with trio.open_nursery() as nursery:
+        for each in pages:
+            nursery.start_soon(each.read, room)
+        await trio.sleep(1)
+        with pytest.raises(Refused):
+            await page(most).read(room)
+        pages[0].peer.gone = True
+        await trio.sleep(2)
+        nursery.start_soon(page(most).read, room)
+        await trio.sleep(1)
+        made.stopping.set()
