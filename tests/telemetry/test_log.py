@@ -114,7 +114,7 @@ MANY = {
 }
 
 
-def rows(level: int, columns: int, event: str = "deferred", **fields: object) -> list[str]:
+def rows(level: int, columns: int, event: str = "deferred", /, **fields: object) -> list[str]:
     """What a terminal of this width shows of an event."""
     record = logging.LogRecord("appliance.mail", level, "", 0, event, (), None)
     record.fields = fields
