@@ -108,6 +108,8 @@ def test_what_the_api_says_stands_beside_the_field(stage: Stage, browser: Browse
     browser.fill("Add a domain", "not a domain")
     browser.click("Add domain")
     error = browser.one("//*[contains(@class, 'error')]")
+    assert "req_" not in error.text
+    browser.click_summary("Details")
     assert "req_" in error.text
     browser.one("//button[@aria-label='Copy request id']")
     browser.fill("Add a domain", account.domain)
