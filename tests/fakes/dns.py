@@ -130,12 +130,18 @@ class DnsServer:
         """How often this was asked, over either transport."""
         return self.asked[name, kind, "udp"] + self.asked[name, kind, "tcp"]
 
-    async def run(self, *, task_status: trio.TaskStatus[Endpoint] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        task_status: trio.TaskStatus[Endpoint] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
         """Serve until cancelled."""
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        (listener,) = await trio.open_tcp_listeners(port, host=address)
         port = listener.socket.getsockname()[1]
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as datagrams:
-            await datagrams.bind(("127.0.0.1", port))
+            await datagrams.bind((address, port))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._serve_udp, datagrams)
                 nursery.start_soon(trio.serve_listeners, self._serve_tcp, [listener])

@@ -103,7 +103,7 @@ def test_text_is_readable() -> None:
     assert line[9:] == ('WARNING slow client url=http://[::1]:80 n=3 reply="250 2.0.0 ok" name=Zoë on=true')
 
 
-MANY = {
+MANY: dict[str, Any] = {
     "message_id": "msg_" + 32 * "0",
     "recipient_id": "rcp_" + 32 * "0",
     "domain": "example.net",
@@ -141,7 +141,12 @@ def test_rows_fit_the_terminal(columns: int, event: str, level: int) -> None:
 
 def test_what_a_row_leaves_out_first() -> None:
     """Whole fields are shown as far as they fit, the ids of all but the message last; a line that fits stays."""
-    fields = {"message_id": "msg_1", "recipient_id": "rcp_" + 32 * "0", "domain": "example.net", "attempt": 2}
+    fields: dict[str, Any] = {
+        "message_id": "msg_1",
+        "recipient_id": "rcp_" + 32 * "0",
+        "domain": "example.net",
+        "attempt": 2,
+    }
     (row,) = rows(logging.INFO, 80, **fields)
     assert row[9:] == "INFO    deferred message_id=msg_1 domain=example.net attempt=2 …"
     (row,) = rows(logging.INFO, 200, **fields)
