@@ -24,7 +24,11 @@ ROOT = Path(__file__).parents[1]
 
 # Texts that only look like a pattern with a possessive quantifier.
 NO_PATTERNS = frozenset(
-    {"!#$%&'*+-/=?^_`{|}~@b.c", "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/"}
+    {
+        "!#$%&'*+-/=?^_`{|}~@b.c",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/",
+        "libstdc++",
+    }
 )
 
 

@@ -1,4 +1,4 @@
-// The components that every page needs: heads, badges, buttons, errors, notices.
+// The components that every page needs: heads, badges, buttons, errors.
 import { copy, h } from "./dom.js";
 
 /** The top of a page; `actions` at its right. */
@@ -16,8 +16,6 @@ export function head(title, { about, crumb, actions = [], badge: status } = {}) 
 		actions.length > 0 && h("div", { class: "actions" }, actions),
 	);
 }
-
-export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
 
 /** A status: always a word beside the colour. */
 export const badge = (status, word = status) => h("span", { class: `badge ${status}` }, word);
@@ -68,6 +66,3 @@ export const errorText = (error, text = error.message) =>
 				copyButton(error.requestId, "request id"),
 			),
 	);
-
-export const notice = (kind, text, ...aside) =>
-	h("div", { class: `notice ${kind}`, role: "note" }, h("div", null, text), aside);

@@ -68,6 +68,7 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 		teller ??= import("./chart-tip.js").then((tip) => tip.teller(drawing, buckets, kinds, label, link, go));
 		teller.then((told) => told(event));
 	};
+	const enter = link ? ", Enter lists its messages" : "";
 	const drawing = s(
 		"svg",
 		{
@@ -75,7 +76,7 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			preserveAspectRatio: "none",
 			role: "img",
 			tabindex: "0",
-			"aria-label": `${title}. In all: ${all.join(", ")}. Left and right tell each bar${link ? ", Enter lists its messages" : ""}.`,
+			"aria-label": `${title}. In all: ${all.join(", ")}. Left and right tell each bar${enter}.`,
 			cursor: link && "pointer",
 			...Object.fromEntries(EVENTS.map((each) => [`on${each}`, tell])),
 		},

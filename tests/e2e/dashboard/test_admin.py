@@ -130,7 +130,7 @@ CHANGES = {
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
-    "/webhook": ["Delete", "New secret", "Send a ping", "Send failed posts again"],
+    "/webhook": ["Delete", "Rotate secret", "Send a ping", "Send failed posts again"],
     "/suppressions": ["Suppress", "Import CSV", "Add links", "Release", "Select all shown"],
     "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
     "/people": ["Invite person", "Change role", "Remove"],
