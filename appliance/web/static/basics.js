@@ -1,4 +1,4 @@
-// The components that every page needs: heads, badges, buttons, errors.
+// The components that every page needs: heads, badges, buttons, notices.
 import { copy, h } from "./dom.js";
 
 /** The top of a page; `actions` at its right. */
@@ -16,6 +16,8 @@ export function head(title, { about, crumb, actions = [], badge: status } = {}) 
 		actions.length > 0 && h("div", { class: "actions" }, actions),
 	);
 }
+
+export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
 
 /** A status: always a word beside the colour. */
 export const badge = (status, word = status) => h("span", { class: `badge ${status}` }, word);
@@ -35,7 +37,7 @@ export function button(label, does, kind = "", extra = {}) {
 				try {
 					await does(made);
 				} catch (error) {
-					if (error.name !== "AbortError") made.after(errorText(error));
+					if (error.name !== "AbortError") made.after((await import("./errors.js")).errorText(error));
 				} finally {
 					made.ariaBusy = null;
 				}
@@ -49,20 +51,5 @@ export function button(label, does, kind = "", extra = {}) {
 export const copyButton = (text, what = "value") =>
 	h("button", { type: "button", class: "tiny", "aria-label": `Copy ${what}`, onclick: () => copy(text) }, "Copy");
 
-/** The API's own words; the request id to copy behind "Details". */
-export const errorText = (error, text = error.message) =>
-	h(
-		"div",
-		{ class: "error", role: "alert" },
-		text,
-		error.requestId &&
-			h(
-				"details",
-				null,
-				h("summary", null, "Details"),
-				"Request ",
-				h("code", null, error.requestId),
-				" ",
-				copyButton(error.requestId, "request id"),
-			),
-	);
+export const notice = (kind, text, ...aside) =>
+	h("div", { class: `notice ${kind}`, role: "note" }, h("div", null, text), aside);

@@ -1,7 +1,7 @@
 // The newest recipients that did not get their mail, each a link to its message; loaded when there may be any.
 import { get } from "./api.js";
 import { h, path, style } from "./dom.js";
-import { badge, section } from "./pieces.js";
+import { badge, section } from "./basics.js";
 import { ago } from "./time.js";
 
 function problem(each) {

@@ -1,15 +1,11 @@
-// Components that pages share, those of basics.js included: sections, notices, tables, facts, code to copy, empty states.
+// Components that pages share, those of basics.js and errors.js included: tables, facts, code to copy, empty states.
 import { copyButton } from "./basics.js";
 import { h, style } from "./dom.js";
 
 export * from "./basics.js";
+export * from "./errors.js";
 
 await style("lists");
-
-export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
-
-export const notice = (kind, text, ...aside) =>
-	h("div", { class: `notice ${kind}`, role: "note" }, h("div", null, text), aside);
 
 /** Something to paste elsewhere; with the class `lines` its lines stay whole. */
 export const code = (text, what = "this", kind = "") =>

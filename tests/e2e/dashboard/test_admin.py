@@ -131,7 +131,7 @@ CHANGES = {
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
     "/webhook": ["Delete", "Rotate secret", "Send a ping", "Send failed posts again"],
-    "/suppressions": ["Suppress", "Import CSV", "Add links", "Release", "Select all shown"],
+    "/suppressions": ["Suppress address", "Import CSV", "Add tag", "Release", "Select all shown"],
     "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
     "/people": ["Invite person", "Change role", "Remove"],
 }

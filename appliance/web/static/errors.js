@@ -1,0 +1,21 @@
+// How an error of the API is shown.
+import { copyButton } from "./basics.js";
+import { h } from "./dom.js";
+
+/** The API's own words; the request id to copy behind "Details". */
+export const errorText = (error, text = error.message) =>
+	h(
+		"div",
+		{ class: "error", role: "alert" },
+		text,
+		error.requestId &&
+			h(
+				"details",
+				null,
+				h("summary", null, "Details"),
+				"Request ",
+				h("code", null, error.requestId),
+				" ",
+				copyButton(error.requestId, "request id"),
+			),
+	);
