@@ -37,7 +37,6 @@ import hmac
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
 from typing import Final
 
 from appliance.keys.keyfile import derive
@@ -53,8 +52,6 @@ _ID_BITS: Final = 24
 _REST: Final = 74 - _ID_BITS  # of the random bits of an id, which its prefix of time and id bits leaves out
 _MAC_BYTES: Final = 6
 _TIMES: Final = 1 << _TIME_BITS
-_VERSION_BITS: Final = _VERSION << _TIME_BITS + _ID_BITS
-_PREFIX_BITS: Final = (_TIMES << _ID_BITS) - 1  # of the time and the id, those that a token has
 
 _TOKEN_CHARACTERS: Final = 24
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
@@ -118,10 +115,8 @@ class ReturnPaths:
     """The tokens of one installation, by its key."""
 
     def __init__(self, installation_key: bytes) -> None:
-        # The two hashes of an HMAC (RFC 2104 2), begun with the key: a MAC is made of copies in half the time of hmac.
-        block = derive(installation_key, RETURN_PATH_PURPOSE).ljust(sha256().block_size, b"\0")
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        # With the key in it already; each MAC is made of a copy, in less than half the time of hmac.digest.
+        self._keyed = hmac.new(derive(installation_key, RETURN_PATH_PURPOSE), digestmod="sha256")
 
     def address(self, recipient_id: str, name: str) -> str:
         """The return path of a recipient at this name, which is ASCII."""
@@ -133,7 +128,7 @@ class ReturnPaths:
 
     def _token(self, recipient_id: str, name: str, list_character: str = "") -> str:
         prefix = int(recipient_id.rpartition("_")[2], 16) >> _REST
-        head = _VERSION_BITS | prefix & _PREFIX_BITS
+        head = _VERSION << _TIME_BITS + _ID_BITS | prefix % (_TIMES << _ID_BITS)
         token = head << 8 * _MAC_BYTES | int.from_bytes(self._mac(prefix, name, list_character), "big")
         return list_character + "".join([_PAIRS[token >> shift & 1023] for shift in _SHIFTS])
 
@@ -158,7 +153,6 @@ class ReturnPaths:
         data = b"%d %d %b" % (_VERSION, prefix, name.lower().encode("ascii", "replace"))
         if list_character:
             data += b" unsubscribe %b" % list_character.encode("ascii")
-        inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(data)
-        outer.update(inner.digest())
-        return outer.digest()[:_MAC_BYTES]
+        mac = self._keyed.copy()
+        mac.update(data)
+        return mac.digest()[:_MAC_BYTES]

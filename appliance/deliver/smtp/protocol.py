@@ -33,8 +33,8 @@ _ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463
 _SHOWN = 80  # characters of an unreadable line that its fault quotes
 
 
-# The token of a return path, or of an address to unsubscribe (feedback/return_path.py). It begins with a character that
-# is searched for as such: what stands before that is asked only there.
+# The token of a return path, or of an address to unsubscribe (feedback/return_path.py). The pattern begins at the plus,
+# not at the letter before it: a fixed first character is searched for in a quarter of the time, and every MAIL is.
 _TOKEN = re.compile(r"\+(?<=[bu]\+)(?<![a-z0-9][bu]\+)[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
 
 
