@@ -278,7 +278,7 @@ def test_an_administrator_suspends_and_holds(stage: Stage, browser: Browser) -> 
     browser.one(f"//button[@aria-label='Resume {customer.name}']")
     browser.click("Hold mail to grey.test")
     browser.fill("Reason", "they move")
-    browser.click("Hold it")
+    browser.click("Hold mail")
     browser.see("they move", "td")
 
     browser.log_in(customer.email)

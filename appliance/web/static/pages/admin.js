@@ -185,7 +185,7 @@ function poolRow(draw, warmups) {
 				fields: [
 					{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true },
 				],
-				submit: "Hold it",
+				submit: "Hold mail",
 				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
 				async send({ reason }) {
 					await post(`${path("/v1/admin/queue", pool)}/pause`, reason ? { reason } : {});
@@ -291,7 +291,7 @@ function nodeSection(nodes, past, draw) {
 			),
 			form({
 				fields: [],
-				submit: "Drain it",
+				submit: "Drain node",
 				extra: [h("button", { type: "button", onclick: close }, "Cancel")],
 				async send() {
 					await post(`${path("/v1/admin/nodes", name)}/drain`);

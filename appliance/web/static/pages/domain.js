@@ -156,7 +156,7 @@ export default async function domain(page) {
 				!(await confirmed(
 					`Remove ${name}?`,
 					"Nothing more is sent from it. What is queued still goes out. Added again, it has to be verified again.",
-					"Remove it",
+					"Remove domain",
 				))
 			)
 				return;
