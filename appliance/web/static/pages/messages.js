@@ -124,8 +124,8 @@ function filterForm(page, filters, home) {
 				}),
 				labelled({ name: "since", label: "From day", type: dated(filters.since), value: filters.since }),
 				labelled({ name: "until", label: "To day", type: dated(filters.until), value: filters.until }),
-				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address or domain" }),
-				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address or domain" }),
+				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address, domain" }),
+				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address, domain" }),
 				labelled({ name: "tag", label: "Tag", value: filters.tag }),
 				labelled({
 					name: "source",

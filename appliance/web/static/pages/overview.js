@@ -19,7 +19,7 @@ const list = (kind, since, until) =>
 /** How many it was in the period before, and the change since. */
 const PERCENT = { style: "percent", signDisplay: "exceptZero" };
 const change = (now, before) => [
-	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %")}, `,
+	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %").replace("-", "−")}, `,
 	`${number(before)} before`,
 ];
 function tile(name, value, ...more) {
@@ -28,7 +28,7 @@ function tile(name, value, ...more) {
 		{ class: "tile" },
 		h("dt", null, name),
 		h("dd", null, value),
-		more.map((each) => h("dd", { class: "more" }, each)),
+		more.map((each) => each && h("dd", { class: "note" }, each)),
 	);
 }
 
