@@ -168,7 +168,11 @@ AUDITED_COMMANDS = {
 
 def command_words() -> str:
     """The command that runs, without the program's name."""
-    return click.get_current_context().command_path.partition(" ")[2]
+    words, context = list[str](), click.get_current_context()
+    while context.parent:
+        words.insert(0, context.info_name or "")
+        context = context.parent
+    return " ".join(words)
 
 
 def _audited() -> tuple[str, str]:

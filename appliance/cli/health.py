@@ -6,7 +6,7 @@ from appliance.cli import database
 from appliance.cli.options import common
 from appliance.cli.output import show
 
-HEALTH_TIMEOUT = 5.0  # seconds for the whole answer
+HEALTH_TIMEOUT = 5.0  # seconds without a byte
 
 
 @click.command()

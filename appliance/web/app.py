@@ -204,8 +204,7 @@ async def _economical(response: Response) -> Response:
     etag = hashlib.sha256(body.replace(request_id().encode("ascii"), b"")).hexdigest()[:32]
     response.set_etag(etag, weak=True)
     if request.if_none_match.contains_weak(etag):
-        response.status_code = 304
-        response.set_data(b"")
+        not_modified(response)
     elif len(body) >= COMPRESSED_FROM and may_compress():
         response.set_data(gzip.compress(body, 1, mtime=0))
         response.headers["Content-Encoding"] = "gzip"
@@ -214,6 +213,13 @@ async def _economical(response: Response) -> Response:
 
 
 # ---- for the routes
+
+
+def not_modified(response: Response) -> None:
+    """Make it a 304, which has no body and says nothing about one."""
+    response.status_code = 304
+    response.set_data(b"")
+    del response.headers["Content-Length"], response.headers["Content-Type"]
 
 
 def may_compress() -> bool:

@@ -17,7 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
 from appliance.web.answer import CONTENT_SECURITY_POLICY
-from appliance.web.app import may_compress
+from appliance.web.app import may_compress, not_modified
 from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
 
 DASHBOARD_ROOT = "/dashboard"
@@ -188,8 +188,9 @@ def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int =
     compressed = may_compress()
     if compressed:
         body, etag = _gzipped(body), f"{etag}-gzip"
-    same = etag in request.if_none_match
-    response = Response(b"" if same else body, 304 if same else status, content_type=content_type)
+    response = Response(body, status, content_type=content_type)
+    if etag in request.if_none_match:
+        not_modified(response)
     response.set_etag(etag)
     response.headers["Cache-Control"] = keeping
     response.headers["Vary"] = "Accept-Encoding"

@@ -40,9 +40,9 @@ class Installation:
         self.settings = f'[server]\ndata_dir = "{self.data_dir}"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
         self.config.write_text(self.settings + engines.settings_of(self.data_dir))
 
-    def run(self, *words: str, given: str = "") -> Result:
+    def run(self, *words: str, given: str = "", program: str = "appliance") -> Result:
         """One command."""
-        return CliRunner().invoke(main, [*words, "--config", str(self.config)], input=given)
+        return CliRunner().invoke(main, [*words, "--config", str(self.config)], input=given, prog_name=program)
 
     def state(self) -> object:
         """Which steps the database has taken, its tables, and every byte of a file."""
@@ -97,6 +97,22 @@ def test_what_only_shows_leaves_an_older_database_alone(older: Installation) -> 
         assert f"of an earlier version (schema {newest() - 1}, and this version needs {newest()})" in ran.stderr
         assert "start the service, or run `appliance upgrade`" in ran.stderr
         assert older.state() == before, name
+
+
+def test_a_command_is_known_however_the_program_is_called(older: Installation) -> None:
+    """`python -m appliance` names itself in three words: it leaves the file alone, and its changes are in the log."""
+    before = older.state()
+    assert older.run("account", "list", program="python -m appliance").exit_code == 1
+    assert older.state() == before
+    assert older.run("pause", program="python -m appliance").exit_code == 0
+    assert "mail.paused" in older.run("audit").stdout
+
+
+def test_an_empty_file_is_left_without_a_schema(older: Installation) -> None:
+    """As if there were none."""
+    (older.data_dir / FILE_NAME).write_bytes(b"")
+    assert older.run("account", "list", "--json").stdout == '{"accounts": []}\n'
+    assert engines.rows(older.data_dir, "SELECT name FROM sqlite_master") == []
 
 
 @pytest.mark.both_engines

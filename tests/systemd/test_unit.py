@@ -208,14 +208,14 @@ def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
 @needs("systemd")
 @needs("seccomp")
 def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> None:
-    """Its own command, under its filter: today's file is made and checked, one of the last month goes, others stay."""
+    """Its own command, under its filter: a file is made and checked, one of the last month goes, others stay."""
     (line,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", plan.file("appliance-backup.service"), re.MULTILINE)
     command = shlex.split(line.replace("\\\n", " ").replace("$$", "$").replace("%%", "%"))
     program, saved = tmp_path / "appliance", tmp_path / "backups"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(THIS)} "$@"\n')
     program.chmod(0o755)
     saved.mkdir()
-    for name, days in {"2026-01-01.tar": 40, "2026-02-01.tar": 3, "mine.tar": 40}.items():
+    for name, days in {"2026-01-01T023000.tar": 40, "2026-02-01T023000.tar": 3, "mine.tar": 40}.items():
         (saved / name).touch()
         os.utime(saved / name, (time.time() - days * 86_400,) * 2)
     with appliance(tmp_path) as running:
@@ -224,8 +224,8 @@ def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> No
         ran = subprocess.run(filtered(*command), env=told, capture_output=True, text=True, timeout=120, check=False)
         assert ran.returncode == 0, ran.stderr
         assert running.terminate() == 0
-    (made,) = {path.name for path in saved.iterdir()} - {"2026-02-01.tar", "mine.tar"}
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d\.tar", made)
+    (made,) = {path.name for path in saved.iterdir()} - {"2026-02-01T023000.tar", "mine.tar"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}\.tar", made)
     assert f"{made} is whole" in ran.stdout
     for word in ("APPLIANCE", "DIRECTORY", "KEEP_DAYS"):
         assert re.search(rf"^Environment=(.* )?{word}=", plan.file("appliance-backup.service"), re.MULTILINE)

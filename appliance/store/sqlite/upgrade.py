@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from appliance.model.database_server import PendingUpgrade
-from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, OlderDatabase, UnfinishedCopy
+from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
@@ -40,7 +40,7 @@ class UpgradeRefused(Exception):
 def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool = True) -> None:
     """Open the database and give it every step it misses; who is not the server does so only while none runs.
 
-    Without `may_upgrade` a database that misses any is left as it is: raises OlderDatabase.
+    Without `may_upgrade` a database that misses any is left as it is: raises OlderDatabase, or NoDatabase.
     """
     with ExitStack() as until_done:
         upgraded = False
@@ -58,8 +58,8 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool
 
         connection = open_writer(path)
         until_done.callback(connection.close)
-        if not may_upgrade and 0 < (found := schema_of(connection)) < newest_known():
-            raise OlderDatabase(found, newest_known())
+        if not may_upgrade and (found := schema_of(connection)) < newest_known():
+            raise OlderDatabase(found, newest_known()) if found else NoDatabase
         if is_server:
             refuse_damaged(connection, START_CHECK)
         if has_table(connection, UNFINISHED_COPY):

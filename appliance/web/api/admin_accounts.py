@@ -67,7 +67,7 @@ class UsedDomainObject(msgspec.Struct):
 class AccountUsageAnswer(msgspec.Struct):
     """What an account has sent in the last days, test mail left out, what became of it, and how that is judged.
 
-    A rate is null without any mail, and its mark is `good` while there is too little mail to judge.
+    A rate is null without any mail, and the mark of complaints is `good` while there is too little mail to judge.
     """
 
     sent: int

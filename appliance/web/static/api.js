@@ -34,7 +34,7 @@ export function unreachable() {
 }
 
 async function answer(response, as, path) {
-	if (response.status === 304) return kept.get(path).body;
+	if (response.status === 304) return response.last.body;
 	let body;
 	try {
 		body = response.ok && as === "body" ? response.body : await response[(response.ok && as) || "json"]();
@@ -54,9 +54,11 @@ async function answer(response, as, path) {
 async function send(method, path, body, signal, more) {
 	const headers = token ? { ...more, Authorization: `Bearer ${token}` } : {};
 	if (body !== undefined) headers["Content-Type"] = "application/json";
-	if (method === "GET" && kept.has(path)) headers["If-None-Match"] = kept.get(path).etag;
+	const last = method === "GET" && kept.get(path);
+	if (last) headers["If-None-Match"] = last.etag;
+	body &&= JSON.stringify(body);
 	try {
-		return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+		return Object.assign(await fetch(path, { method, headers, signal, body }), { last });
 	} catch (error) {
 		if (error.name === "AbortError") throw error;
 		unreachable();
@@ -102,11 +104,6 @@ async function ended(error) {
 	if (!isOver(error)) throw error;
 	token = null;
 	await whenEnded(error);
-}
-
-export function forget() {
-	token = null;
-	kept.clear();
 }
 
 async function call(method, path, body, signal, more, as) {

@@ -118,13 +118,13 @@ function entered(who) {
 	document.querySelector(".rail .admin").hidden = who.role !== "admin";
 }
 
+/** To the login, in a new document: nothing of the account is left in it. */
 function left() {
-	account = null;
-	api.forget();
 	const here = location.pathname + location.search;
 	const next = here.startsWith(`${ROOT}/login`) || here === ROOT ? "" : `?next=${encodeURIComponent(here)}`;
-	go(`${ROOT}/login${next}`, { replace: true });
+	location.replace(`${ROOT}/login${next}`);
 }
+addEventListener("pageshow", (event) => event.persisted && location.reload());
 
 /** The session has ended: ask for a login, once for all requests that wait for one. */
 let asking = null;

@@ -232,6 +232,29 @@ def test_the_password_is_changed_and_all_sessions_end(stage: Stage, browser: Bro
     assert browser.path() == "/dashboard/login?next=%2Fdashboard%2Fkeys"
 
 
+def test_after_a_logout_nothing_of_the_account_is_left(stage: Stage, browser: Browser) -> None:
+    """The next user of the tab gets a new document, also by a step back to what the first one has seen."""
+    first, second = stage.account(), stage.account()
+    stage.send(first, "ada@good.test")
+    stage.send(second, "bob@good.test")
+    browser.log_in(first.email)
+    browser.go("Messages")
+    browser.see("ada@good.test")
+    browser.script("window.ofTheFirst = true")
+    browser.go("Account")
+    browser.click("Log out")
+    browser.see("Log in", "h1")
+    browser.fill("Email address", second.email)
+    browser.fill("Password", PASSWORD)
+    browser.click("Log in")
+    browser.see("Account", "h1")
+    browser.driver.back()
+    browser.see("bob@good.test")
+    assert browser.path() == "/dashboard/messages"
+    assert "ada@good.test" not in browser.text()
+    assert browser.script("return window.ofTheFirst") is None
+
+
 def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
     """An administrator is told why nothing goes; after a restore it is ended on the server."""
     data_dir = stage.world.running.data_dir
