@@ -3,10 +3,16 @@ import { get } from "./api.js";
 import { fragment, h, path, query } from "./dom.js";
 import { button, row, table } from "./pieces.js";
 
+const TRIES = 40; // pages without an entry, of a search that a busy server has cut short, that are passed over
+
 /** What fetches a page of a list of the API: {items, next}. `cursor` is the parameter that `next` goes into. */
 export function loader(signal, address, plural, cursor = "after", more = {}) {
 	return async (from) => {
-		const found = await get(query(address, { ...more, [cursor]: from }), signal);
+		let found = { next: from };
+		for (let tries = 0; tries < TRIES; tries += 1) {
+			found = await get(query(address, { ...more, [cursor]: found.next }), signal);
+			if (found[plural].length || !found.next) break;
+		}
 		return { items: found[plural], next: found.next };
 	};
 }
