@@ -22,9 +22,9 @@ WAITING = 12  # messages that were never tried
 LARGE = "x" * 700_000  # is stored in parts
 
 
-async def statistics(made: World, data_dir: Path, url: str = "") -> Any:
-    """The account's figures."""
-    async with open_store(data_dir, Outside(), url=url, inline=True) as store:
+async def statistics(made: World, at: int, data_dir: Path, url: str = "") -> Any:
+    """The account's figures at one moment: what is deferred now is due a little later."""
+    async with open_store(data_dir, Outside(now=lambda: at), url=url, inline=True) as store:
         return await store.statistics.of(made.running.account.account_id, 0)
 
 
@@ -55,12 +55,13 @@ async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> N
             assert len(made.unfinished()) == WAITING + 1
 
             old, settings = made.running.data_dir, made.running.config_file.read_text()
-            before, figures = of_file(old / FILE_NAME), await statistics(made, old)
+            now = Outside().now()
+            before, figures = of_file(old / FILE_NAME), await statistics(made, now, old)
             copied = await shell(made, "store", "copy", "--to", url)
             assert copied["rows"] == sum(map(len, content(before).values()))
             assert content(of_server(url)) == content(before)
             assert of_file(old / FILE_NAME) == before
-            assert await statistics(made, old, url) == figures
+            assert await statistics(made, now, old, url) == figures
 
             made.running.config_file.write_text(f'{settings}\n[store]\nurl = "{url}"\n')
             await made.start()
@@ -75,10 +76,11 @@ async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> N
             assert of_file(old / FILE_NAME) == before
 
             back = tmp_path / "back"
-            after, figures = content(of_server(url)), await statistics(made, old, url)
+            now = Outside().now()
+            after, figures = content(of_server(url)), await statistics(made, now, old, url)
             await shell(made, "store", "copy", "--to-sqlite", str(back))
             assert content(of_file(back / FILE_NAME)) == after
-            assert await statistics(made, back) == figures
+            assert await statistics(made, now, back) == figures
             ((credit,),) = [row[2:3] for row in after["accounts"]]
             assert credit == sum(row[3] for row in after["credit_ledger"]) == CREDITS - WAITING - 3
 
