@@ -56,8 +56,9 @@ class DomainWatch:
     async def round(self) -> None:
         """Ask about those that are due."""
         resolver, limiter = self.resolver(), trio.CapacityLimiter(WATCHED_AT_ONCE)
+        due = await self.store.domains.due(DOMAINS_ASKED_ABOUT)  # before the nursery, which would wrap what it raises
         async with trio.open_nursery() as nursery:
-            for account_id, domain in await self.store.domains.due(DOMAINS_ASKED_ABOUT):
+            for account_id, domain in due:
                 nursery.start_soon(self._ask, resolver, limiter, account_id, domain)
 
     async def _ask(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:

@@ -56,11 +56,12 @@ class _Sweep:
     _begun_at: float = float("-inf")
 
     async def next(self, store: Store) -> list[tuple[str, Domain]]:
-        if self._after == ("", ""):
-            if trio.current_time() < self._begun_at + self.every:
-                return []
-            self._begun_at = trio.current_time()
+        begins, now = self._after == ("", ""), trio.current_time()
+        if begins and now < self._begun_at + self.every:
+            return []
         found = await store.domains.with_return_path(self._after, DOMAINS_PER_ROUND, in_use=self.in_use)
+        if begins:
+            self._begun_at = now
         more = len(found) == DOMAINS_PER_ROUND
         self._after = (found[-1][0], found[-1][1].name) if more else ("", "")
         return found
@@ -83,9 +84,10 @@ class ReturnPathWatch:
         if not self.config.inbound.bind:
             return
         resolver, limiter = self.resolver(), trio.CapacityLimiter(LOOKS_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for sweep in self._sweeps:
-                for account_id, domain in await sweep.next(self.store):
+        for sweep in self._sweeps:
+            found = await sweep.next(self.store)  # before the nursery, which would wrap what it raises in a group
+            async with trio.open_nursery() as nursery:
+                for account_id, domain in found:
                     nursery.start_soon(self._look, resolver, limiter, account_id, domain)
 
     async def _look(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:

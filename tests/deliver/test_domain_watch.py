@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,10 +13,12 @@ from appliance.config.load import parse
 from appliance.deliver.domain_watch import DOMAINS_ASKED_ABOUT, DomainWatch
 from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
 from appliance.dns.records import records_for
+from appliance.errors import Code, Refused
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.mail import Account, DomainDns, RecordStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.domains import Domains
 from appliance.times import DAY, MINUTE
 from tests.fakes.dns import Trouble, ZoneResolver, zone_text
 from tests.store.samples import HASH, Clock
@@ -175,6 +178,30 @@ async def test_a_node_without_the_chore_asks_nothing(
         mine = True
         await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
         assert scene.dns.asked
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("read", ["due", "with_return_path"])
+async def test_a_storage_that_refuses_once_ends_nothing(
+    tmp_path: Path, read: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round does what the refused one did not."""
+    real, refusals = getattr(Domains, read), [Refused(Code.TEMPORARY_FAILURE, "the storage is away")]
+
+    async def refused_once(*given: Any, **named: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await real(*given, **named)
+
+    monkeypatch.setattr(Domains, read, refused_once)
+    async with opened(tmp_path, '["127.0.0.1:2525"]') as scene, trio.open_nursery() as nursery:
+        await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+        await scene.publish("a.example")
+        nursery.start_soon(scene.watch.run)
+        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        assert not refusals
+        assert await scene.states("a.example") == (OK, OK, OK, OK)
+        assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
         nursery.cancel_scope.cancel()
 
 
