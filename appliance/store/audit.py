@@ -9,8 +9,8 @@ are written at the end: so no change that was answered with success is missing. 
 False or an empty list. A note has no secrets.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,12 +74,11 @@ _details = msgspec.json.Decoder(dict[str, str])
 _NOTE: ContextVar[AuditNote | None] = ContextVar("audit note", default=None)
 
 
-def with_note(work: Work[T]) -> Work[T]:
-    """The work of a write, with the lines of the task's note if no write has taken them yet."""
+async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
+    """Write the work, with the lines of the task's note if no write has taken them yet; one that fails takes none."""
     note = _NOTE.get()
     if note is None or note.is_taken:
-        return work
-    note.is_taken = True
+        return await write(work)
 
     def noted(tx: Tx) -> T:
         result = work(tx)
@@ -88,7 +87,22 @@ def with_note(work: Work[T]) -> Work[T]:
             note.write(tx, result)
         return result
 
-    return noted
+    note.is_taken = True  # by this one, while it waits
+    try:
+        return await write(noted)
+    except BaseException:
+        note.is_taken = False
+        raise
+
+
+@contextmanager
+def unnoted() -> Iterator[None]:
+    """Let writes be made that are no part of the change which the task's note tells of."""
+    token = _NOTE.set(None)
+    try:
+        yield
+    finally:
+        _NOTE.reset(token)
 
 
 def about(

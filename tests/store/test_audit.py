@@ -1,5 +1,6 @@
 """The audit log: a line is written with the change it tells of, shown to its account, and kept for a year."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Account, Scope
 from appliance.store import Store
-from appliance.store.audit import AUDIT_KEPT, about
+from appliance.store.audit import AUDIT_KEPT, about, unnoted
 from appliance.store.engine import START
 from appliance.times import DAY
 from appliance.web.api.audit import audit_csv
@@ -45,6 +46,23 @@ async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None
         async with store.audit.noting(BOSS, "api_key.revoked", "192.0.2.1", (account.id,)):
             await store.engine.write(fail)
     assert await actions(store, account.id) == []
+
+
+async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account: Account) -> None:
+    """The next write that changes something does; one that is no part of the change leaves it alone."""
+
+    def fail(_: object) -> None:
+        raise Refused(Code.TEMPORARY_FAILURE, "busy")
+
+    async with store.audit.noting(BOSS, "account.suspended", "192.0.2.1", (account.id,), always=False):
+        with suppress(Refused):
+            await store.engine.write(fail)
+        await store.accounts.set_suspended(account.id, True)
+    assert await actions(store, account.id) == ["account.suspended"]
+    async with store.audit.noting(BOSS, "nothing", "192.0.2.1", (account.id,), always=False):
+        with unnoted():
+            await store.accounts.set_suspended(account.id, False)
+    assert await actions(store, account.id) == ["account.suspended"]
 
 
 async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account: Account) -> None:
