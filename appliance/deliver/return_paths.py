@@ -2,7 +2,8 @@
 
 The running server (`domain_watch.py`) looks at the domains without one in use every minute, and at those with one every
 hour; commands and requests that verify a domain start its use as well. It ends only after two looks, an hour apart,
-that both found a record missing or wrong: a lookup that failed says nothing.
+that both found a record missing or wrong: a lookup that failed says nothing. Domains whose DNS did not answer when the
+watch of domains asked are left to it until it does, so that they do not hold up the others.
 """
 
 from collections.abc import Callable, Iterable
@@ -88,7 +89,8 @@ class ReturnPathWatch:
             found = await sweep.next(self.store)  # before the nursery, which would wrap what it raises in a group
             async with trio.open_nursery() as nursery:
                 for account_id, domain in found:
-                    nursery.start_soon(self._look, resolver, limiter, account_id, domain)
+                    if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
+                        nursery.start_soon(self._look, resolver, limiter, account_id, domain)
 
     async def _look(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
         host = sending_host(self.config)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DOMAINS_ASKED_ABOUT, DomainWatch
+from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
 from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
 from appliance.dns.records import records_for
 from appliance.errors import Code, Refused
@@ -30,9 +30,10 @@ OK, MISSING, DIFFERS, UNKNOWN = RecordStatus.OK, RecordStatus.MISSING, RecordSta
 class Scene:
     """A watch, the DNS that it asks, and a clock."""
 
-    def __init__(self, store: Store, account: Account, clock: Clock, inbound: str) -> None:
+    def __init__(self, store: Store, account: Account, clock: Clock, inbound: str, mode: str) -> None:
         self.store, self.account, self.clock = store, account, clock
-        self.config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
+        settings = f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n[delivery]\nmode = "{mode}"\n'
+        self.config = parse(settings, Path("/tmp/config.toml"))
         self.dns = ZoneResolver({HOST: {"A": ["192.0.2.25"]}})
         self.outside = Outside(now=clock)
         self.watch = DomainWatch(self.config, store, self.outside, lambda: self.dns)
@@ -61,12 +62,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, inbound: str) -> AsyncIterator[Scene]:
+async def opened(tmp_path: Path, inbound: str, mode: str = "direct") -> AsyncIterator[Scene]:
     """A scene with or without a listener for feedback."""
     clock = Clock()
     async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH)
-        yield Scene(store, account, clock, inbound)
+        yield Scene(store, account, clock, inbound, mode)
 
 
 @pytest.fixture
@@ -150,14 +151,52 @@ async def test_another_return_path_is_asked_about_at_once(scene: Scene) -> None:
 
 
 async def test_many_domains_take_turns(scene: Scene) -> None:
-    """A round has its limit; those that have waited longest are asked about first, and none is left out."""
-    names = [f"d{number:03}.example" for number in range(DOMAINS_ASKED_ABOUT + 5)]
+    """A round has its limit, and each account in it; those that have waited longest are first, and none is left out."""
+    names = [f"d{number:03}.example" for number in range(DOMAINS_OF_AN_ACCOUNT + 5)]
     for name in names:
         await scene.store.access.add_domain(scene.account.id, name, usable=True)
-    for expected in (DOMAINS_ASKED_ABOUT, 5, 0):
+    for expected in (DOMAINS_OF_AN_ACCOUNT, 5, 0):
         scene.dns.asked.clear()
         await scene.watch.round()
         assert sum(scene.dns.asked[name, "TXT"] for name in names) == expected
+
+
+async def test_dead_dns_of_one_account_delays_no_other(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's domain is proven within a minute, and its return path is used within another."""
+    async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
+        real = scene.dns.lookup
+
+        async def lookup(name: str, kind: str) -> Any:
+            if "dead" in name:
+                await trio.sleep_forever()
+            return await real(name, kind)
+
+        monkeypatch.setattr(scene.dns, "lookup", lookup)
+        dead = await scene.store.accounts.create("dead", "dead@example.org", HASH)
+        for number in range(150):
+            await scene.store.access.add_domain(dead.id, f"dead{number}.example", usable=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.watch.run)
+            await trio.sleep(20 * RETURN_PATH_LOOK_EVERY)
+            await scene.store.domains.register(scene.account.id, "a.example")
+            await scene.publish("a.example", but="return_path")
+            scene.clock.now += 20 * MINUTE
+            await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+            assert (await scene.store.domains.find(scene.account.id, "a.example")).usable
+            await scene.publish("a.example")
+            await trio.sleep(RETURN_PATH_LOOK_EVERY + 1)
+            assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
+            nursery.cancel_scope.cancel()
+
+
+async def test_in_the_sandbox_nothing_is_asked(tmp_path: Path) -> None:
+    """Nothing leaves the machine by itself there."""
+    async with opened(tmp_path, '["127.0.0.1:2525"]', "sandbox") as scene:
+        await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+        await scene.watch.run()
+        assert not scene.dns.asked
 
 
 async def test_a_node_without_the_chore_asks_nothing(
@@ -218,4 +257,4 @@ async def test_dns_that_never_answers_ends(
     await scene.publish("a.example")
     await scene.watch.round()
     assert await scene.states("a.example") == (UNKNOWN, UNKNOWN, UNKNOWN, None)
-    assert await scene.store.domains.due(1) == []
+    assert await scene.store.domains.due(1, 1) == []
