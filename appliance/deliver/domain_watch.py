@@ -18,6 +18,7 @@ from appliance.dns.check import CheckedRecord, check, summary
 from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.errors import Refused
+from appliance.model.dashboard import Actor
 from appliance.model.mail import Domain, RecordStatus
 from appliance.outside import Outside
 from appliance.store import Store
@@ -26,6 +27,7 @@ from appliance.telemetry.log import get_logger
 DOMAIN_CHORE = "domains"
 DOMAINS_ASKED_ABOUT, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
 WATCHED_AT_ONCE = 10
+WATCH = Actor("service", "domain watch")
 DOMAIN_TIMEOUT = 12.0  # seconds for one domain
 
 log = get_logger("deliver")
@@ -75,7 +77,8 @@ class DomainWatch:
                 checked = await self._check(resolver, account_id, domain)
             await self.store.domains.record_dns(account_id, domain, summary(checked, self.outside.now()))
             if not domain.usable and is_proven(checked):
-                domain = await self.store.domains.prove(account_id, domain.name)
+                async with self.store.audit.noting(WATCH, "domain.verified", "server", (account_id,), domain.name):
+                    domain = await self.store.domains.prove(account_id, domain.name)
                 log.info("a domain may be sent from: DNS proves it", domain=domain.name)
             if domain.usable:
                 await use_if_shown(self.store, account_id, domain, checked)

@@ -125,6 +125,12 @@ async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:
     found = await scene.store.domains.find(scene.account.id, "a.example")
     assert found.usable
     assert found.verified_at is not None
+    (line,) = await scene.store.audit.page(scene.account.id)
+    assert (line.actor_kind, line.actor, line.action) == ("service", "domain watch", "domain.verified")
+    assert (line.object, line.address) == ("a.example", "server")
+    scene.clock.now += 10 * MINUTE
+    await scene.watch.round()
+    assert len(await scene.store.audit.page(scene.account.id)) == 1
 
 
 async def test_a_removed_domain_is_asked_about_no_more(scene: Scene) -> None:
