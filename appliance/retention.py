@@ -86,7 +86,8 @@ class RetentionWorker:
             lambda _, budget: store.deletion.expired(self._logs, budget, self._until("posts")),
             dropping=self._dropping("expired", "posts", lambda now: (now - self._logs, now - self._logs)),
         )
-        self._audit = _Task("audit", store.deletion.audit)
+        self._audit = _Task("audit", self._trim_audit)
+        self._trimmed: set[str] = set()  # accounts whose audit logs were found too long since the last rescan
         # A receipt stays as long as its request can be repeated, and then the whole row can go.
         self._whole_bodies = max(self._bodies, RECEIPT)
         self._bodies_task = _Task(
@@ -136,6 +137,13 @@ class RetentionWorker:
         there = self._store.engine.partitions
         return NO_END if there is None else there.sliced_until(kind)
 
+    async def _trim_audit(self, after: str, budget: int) -> Slice:
+        result = await self._store.deletion.audit(after, budget)
+        if result.deleted and result.account_id not in self._trimmed:
+            self._trimmed.add(result.account_id)
+            log.warning("an audit log is too long: its oldest lines are deleted", account_id=result.account_id)
+        return result
+
     async def _delete_bodies(self, after: str, budget: int) -> Slice:
         now = self._outside.now()
         # With a receipt that stays much longer than the bytes, those cannot wait until the row is dropped.
@@ -168,6 +176,7 @@ class RetentionWorker:
             self._rescan_at = trio.current_time() + RESCAN_EVERY
             for task in (self._audit, self._bodies_task, *self._records):
                 task.after = START
+            self._trimmed.clear()
         done: Counter[str] = Counter()
         if (partitions := self._store.engine.partitions) is not None:
             kept = {"bodies": self._whole_bodies, "mail": self._metadata, "events": self._metadata, "posts": self._logs}

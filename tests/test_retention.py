@@ -1,6 +1,7 @@
 """Retention: everything old is deleted, at a pace that leaves the writer to others."""
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
 from appliance.errors import Code, Refused
 from appliance.intake.limits import FreeSpace
+from appliance.model.dashboard import Actor
 from appliance.model.mail import RecipientStatus
 from appliance.outside import Outside
 from appliance.retention import (
@@ -256,3 +258,22 @@ def test_a_rest_is_never_none() -> None:
     assert rest(0.0, hurried=True) == LEAST_REST
     assert rest(0.1, hurried=False) == pytest.approx(0.3)
     assert rest(0.1, hurried=True) == pytest.approx(0.1)
+
+
+async def test_an_audit_log_that_is_too_long_is_warned_of(
+    store: Store,
+    worker: RetentionWorker,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once when its lines begin to go, with the account, however many slices that takes."""
+    for number in range(40):
+        async with store.audit.noting(Actor("user", "a"), "domain.added", "cli", ("acc_1",), str(number)):
+            pass
+    clock.now += 8 * DAY
+    monkeypatch.setattr(store, "deletion", replace(store.deletion, audit_lines=1))
+    await worker.sweep()
+    assert len(await store.audit.page("acc_1")) == 1
+    said = [vars(each)["fields"] for each in caplog.records if "audit log is too long" in each.message]
+    assert said == [{"account_id": "acc_1"}]

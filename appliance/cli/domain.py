@@ -78,8 +78,8 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 def list_all(name: str, as_json: bool) -> None:
     """List the domains of the account NAME, with what DNS showed of their records when it was last asked.
 
-    The running server asks every ten minutes until all records are right, then once a day; `appliance domain verify`
-    asks now.
+    The running server asks every ten minutes until all records are right, then once a day; more rarely while DNS does
+    not answer, and never in the sandbox. `appliance domain verify` asks now.
 
     \b
     Example:

@@ -2,7 +2,8 @@
 
 The running server (`domain_watch.py`) looks at the domains without one in use every minute, and at those with one every
 hour; commands and requests that verify a domain start its use as well. It ends only after two looks, an hour apart,
-that both found a record missing or wrong: a lookup that failed says nothing.
+that both found a record missing or wrong: a lookup that failed says nothing. Domains whose DNS did not answer when the
+watch of domains asked are left to it until it does, so that they do not hold up the others.
 """
 
 from collections.abc import Callable, Iterable
@@ -56,11 +57,12 @@ class _Sweep:
     _begun_at: float = float("-inf")
 
     async def next(self, store: Store) -> list[tuple[str, Domain]]:
-        if self._after == ("", ""):
-            if trio.current_time() < self._begun_at + self.every:
-                return []
-            self._begun_at = trio.current_time()
+        begins, now = self._after == ("", ""), trio.current_time()
+        if begins and now < self._begun_at + self.every:
+            return []
         found = await store.domains.with_return_path(self._after, DOMAINS_PER_ROUND, in_use=self.in_use)
+        if begins:
+            self._begun_at = now
         more = len(found) == DOMAINS_PER_ROUND
         self._after = (found[-1][0], found[-1][1].name) if more else ("", "")
         return found
@@ -83,10 +85,12 @@ class ReturnPathWatch:
         if not self.config.inbound.bind:
             return
         resolver, limiter = self.resolver(), trio.CapacityLimiter(LOOKS_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            for sweep in self._sweeps:
-                for account_id, domain in await sweep.next(self.store):
-                    nursery.start_soon(self._look, resolver, limiter, account_id, domain)
+        for sweep in self._sweeps:
+            found = await sweep.next(self.store)  # before the nursery, which would wrap what it raises in a group
+            async with trio.open_nursery() as nursery:
+                for account_id, domain in found:
+                    if domain.dns is None or domain.dns.return_path is not RecordStatus.UNKNOWN:
+                        nursery.start_soon(self._look, resolver, limiter, account_id, domain)
 
     async def _look(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
         host = sending_host(self.config)

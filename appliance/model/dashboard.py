@@ -166,9 +166,11 @@ class FeedbackKind(NamedTuple):
 
 
 class Actor(NamedTuple):
-    """Who changes something: a user by address, an API key by id and name, or the operator by the system's user."""
+    """Who changes something: a user by address, an API key by id and name, the operator by the system's user, or the
+    service itself by the name of its part.
+    """
 
-    kind: str  # user, key, operator
+    kind: str  # user, key, operator, service
     id: str
     name: str = ""
 

@@ -241,10 +241,18 @@ class DomainDns:
     dkim: RecordStatus
     dmarc: RecordStatus
     return_path: RecordStatus | None = None  # None: nothing takes mail there
+    unknown_since: int | None = None  # the first of the last checks in each of which a lookup failed
 
     @property
     def is_good(self) -> bool:
-        return {self.spf, self.dkim, self.dmarc, self.return_path} <= {RecordStatus.OK, None}
+        return self._states() <= {RecordStatus.OK, None}
+
+    @property
+    def is_unknown(self) -> bool:
+        return RecordStatus.UNKNOWN in self._states()
+
+    def _states(self) -> set[RecordStatus | None]:
+        return {self.spf, self.dkim, self.dmarc, self.return_path}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,18 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
-An account keeps AUDIT_LINES of them at most: retention deletes those beyond, the oldest first. A page is found by
-reading AUDIT_SCANNED lines at most, whatever the filter; then it may be short, and says where to go on.
+An account keeps AUDIT_LINES of them at most, and all of the last week; retention deletes those beyond, oldest first.
+A page is found by reading AUDIT_SCANNED lines at most, whatever the filter; then it may be short, and says where to go
+on.
 
 A change is written down in the transaction that makes it. `Audit.noting` opens a note for the current task; the first
 write that an engine is given inside and that changes something takes the note's lines along, and if there was none they
 are written at the end: so no change that was answered with success is missing. A write that changed nothing returns
-False or an empty list. A note has no secrets.
+False or an empty list. A line that no change came with, as of what an administrator has read, is written once within
+EQUAL_WITHIN: repeating a request does not push older lines out. A note has no secrets.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +22,13 @@ import msgspec
 from appliance.model.dashboard import Actor, AuditEntry
 from appliance.outside import Outside, identifier_from
 from appliance.store.engine import NEWEST, Many, Row, StorePart, T, Tx, Work, one, rows
-from appliance.times import DAY, HOUR
+from appliance.times import DAY, HOUR, MINUTE
 
 AUDIT_KEPT = 365 * DAY
 AUDIT_TEXT = 300  # characters of an object or a detail
 AUDIT_LINES = 100_000  # kept of each account, and of the installation
+AUDIT_SURE = 7 * DAY  # of which no line is deleted, however many there are
+EQUAL_WITHIN, EQUAL_AMONG = MINUTE, 1_000  # lines of an account, the newest, among which an equal one is looked for
 AUDIT_SCANNED = 10_000  # lines read for one page
 EVERY_LINE = 2**53  # to be read for a page
 ID_SLACK = HOUR  # by which an id may tell another time than its line: the clock was set back between the two
@@ -32,6 +36,11 @@ ID_SLACK = HOUR  # by which an id may tell another time than its line: the clock
 _ADD = Many("""INSERT INTO audit_log
     (account_id, id, at, actor_kind, actor, actor_name, action, object, details, address)
     VALUES {(?, ?, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
+_HAS_EQUAL = """SELECT EXISTS (SELECT 1 FROM (
+        SELECT actor_kind, actor, action, object, details, address FROM audit_log
+        WHERE account_id = :account_id AND id >= :since ORDER BY id DESC LIMIT :among
+    ) looked_at WHERE actor_kind = :actor_kind AND actor = :actor AND action = :action AND object = :object
+        AND details = :details AND address = :address)"""
 _COLUMNS = "id, at, actor_kind, actor, actor_name, action, object, details, address, account_id"
 # Ids sort by time and hold it, so that lines outside of a period are not read. The rest is filtered among few.
 _PAGE = """SELECT {columns} FROM (
@@ -60,26 +69,39 @@ class AuditNote:
     target_of: Callable[[Any], str] | None = None  # of what the write returns
     is_taken: bool = False  # by a write
 
-    def write(self, tx: Tx, result: object = None) -> None:
-        about = self.target if self.target_of is None else self.target_of(result)
-        details = {name: value[:AUDIT_TEXT] for name, value in self.details.items()}
-        told = (self.actor.kind, self.actor.id, self.actor.name, self.action, about[:AUDIT_TEXT])
-        line = (self.outside.identifier("aud"), self.outside.now(), *told)
-        packed = msgspec.json.encode(details).decode()
+    def write(self, tx: Tx, result: object) -> None:
+        """The lines of a change, with what its write returns."""
+        self._write(tx, self.target if self.target_of is None else self.target_of(result))
+
+    def write_once(self, tx: Tx) -> None:
+        """The lines of what changed nothing, but for those of which there is an equal one."""
+        self._write(tx, self.target, once=True)
+
+    def _write(self, tx: Tx, target: str, *, once: bool = False) -> None:
+        details = msgspec.json.encode({name: value[:AUDIT_TEXT] for name, value in self.details.items()}).decode()
+        target, at = target[:AUDIT_TEXT], self.outside.now()
+        actor, rest = self.actor, (self.action, target, details, self.address)
+        wanted = dict(zip(("action", "object", "details", "address"), rest, strict=True))
+        wanted |= {"actor_kind": actor.kind, "actor": actor.id, "since": identifier_from("aud", at - EQUAL_WITHIN)}
+
+        def is_told(account_id: str) -> bool:
+            row = {**wanted, "account_id": account_id, "among": EQUAL_AMONG}
+            return once and bool(one(tx, int, _HAS_EQUAL, row))
+
+        line = self.outside.identifier("aud"), at, *actor, *rest
         accounts = dict.fromkeys(self.accounts or [""])
-        _ADD.run(tx, [(account_id, *line, packed, self.address) for account_id in accounts])
+        _ADD.run(tx, [(account_id, *line) for account_id in accounts if not is_told(account_id)])
 
 
 _details = msgspec.json.Decoder(dict[str, str])
 _NOTE: ContextVar[AuditNote | None] = ContextVar("audit note", default=None)
 
 
-def with_note(work: Work[T]) -> Work[T]:
-    """The work of a write, with the lines of the task's note if no write has taken them yet."""
+async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -> T:
+    """Write the work, with the lines of the task's note if no write has taken them yet; one that fails takes none."""
     note = _NOTE.get()
     if note is None or note.is_taken:
-        return work
-    note.is_taken = True
+        return await write(work)
 
     def noted(tx: Tx) -> T:
         result = work(tx)
@@ -88,7 +110,22 @@ def with_note(work: Work[T]) -> Work[T]:
             note.write(tx, result)
         return result
 
-    return noted
+    note.is_taken = True  # by this one, while it waits
+    try:
+        return await write(noted)
+    except BaseException:
+        note.is_taken = False
+        raise
+
+
+@contextmanager
+def unnoted() -> Iterator[None]:
+    """Let writes be made that are no part of the change which the task's note tells of."""
+    token = _NOTE.set(None)
+    try:
+        yield
+    finally:
+        _NOTE.reset(token)
 
 
 def about(
@@ -140,8 +177,7 @@ class Audit(StorePart):
             yield
             if always and not note.is_taken:
                 note.is_taken = True
-                note.target_of = None
-                await self.engine.write(note.write)
+                await self.engine.write(note.write_once)
         finally:
             _NOTE.reset(token)
 

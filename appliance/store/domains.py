@@ -6,7 +6,7 @@ keys of a rotation are pending until they are activated, which retires the other
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from appliance.times import DAY, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
 DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = 10 * MINUTE, DAY  # about each domain; the latter once all its records are right
+# Where a lookup failed, as long again as lookups have failed, within these two.
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
     AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
@@ -32,8 +33,11 @@ _REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NU
 
 # ---- what DNS shows
 
-_DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
-    ORDER BY dns_check_at, account_id, name LIMIT :most"""  # noqa: S608
+_DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM (
+        SELECT account_id, name, usable, created_at, verified_at, return_path, return_path_at, dns, dns_check_at,
+            row_number() OVER (PARTITION BY account_id ORDER BY dns_check_at, name) AS turn
+        FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
+    ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""  # noqa: S608
 _CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
@@ -95,13 +99,19 @@ class Domains(StorePart):
 
     # ---- what DNS shows
 
-    async def due(self, most: int) -> list[tuple[str, Domain]]:
-        """Domains whose DNS is to be asked, with their accounts; those that have waited longest first."""
-        return await self.engine.all(_owned, _DUE, {"now": self.outside.now(), "most": most})
+    async def due(self, most: int, of_each: int) -> list[tuple[str, Domain]]:
+        """Domains whose DNS is to be asked, so many of each account; an account's longest waiting first, by turns."""
+        wanted = {"now": self.outside.now(), "most": most, "of_each": of_each}
+        return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, wanted))]
 
     async def record_dns(self, account_id: str, domain: Domain, found: DomainDns) -> None:
         """Keep what DNS showed of a domain as it was read, and when to ask again."""
         wait = GOOD_DNS_ASKED_EVERY if found.is_good else DNS_ASKED_EVERY
+        if found.is_unknown:
+            before = None if domain.dns is None else domain.dns.unknown_since
+            since = found.checked_at if before is None else before
+            found = replace(found, unknown_since=since)
+            wait = min(max(DNS_ASKED_EVERY, found.checked_at - since), GOOD_DNS_ASKED_EVERY)
         text, due = msgspec.json.encode(found).decode(), found.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
         await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))

@@ -128,6 +128,7 @@ class Slice:
     seconds: float
     more: bool  # at once
     after: str = START  # the last row that was read
+    account_id: str = ""  # whose rows they were, where all are of one account
 
 
 def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:

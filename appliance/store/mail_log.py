@@ -71,14 +71,18 @@ _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version
     FROM messages m WHERE m.account_id = :account_id AND m.id = :id"""
 
 PROBLEM_OUTCOMES = (RecipientOutcome.BOUNCED, RecipientOutcome.FAILED, RecipientOutcome.DEFERRED)
-_PROBLEMS = f"""SELECT r.message_id, r.id, r.address, m.subject, m.source, {OUTCOME}, r.last_smtp_code,
-        r.last_smtp_response, r.bounce_class, coalesce(r.bounced_at, r.failed_at,
-            (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), m.created_at) AS happened,
-        r.next_attempt_at
-    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
-    CROSS JOIN recipients r ON r.message_id = m.id
-    WHERE {OUTCOME} IN ({", ".join(f"'{each}'" for each in PROBLEM_OUTCOMES)})
-    ORDER BY happened DESC, r.id DESC LIMIT :most"""  # noqa: S608
+_HAPPENED = "coalesce(r.bounced_at, r.failed_at)"
+_PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.outcome, p.last_smtp_code,
+        p.last_smtp_response, p.bounce_class, p.happened, p.next_attempt_at
+    FROM (
+        SELECT r.account_id, r.message_id, r.id, r.address, {OUTCOME} AS outcome, r.last_smtp_code,
+            r.last_smtp_response, r.bounce_class, {_HAPPENED} AS happened, r.next_attempt_at
+        FROM recipients r INDEXED BY recipients_problems
+        WHERE r.account_id = :account_id AND {_HAPPENED} >= :since
+            AND {OUTCOME} IN ({", ".join(f"'{each}'" for each in PROBLEM_OUTCOMES)})
+        ORDER BY {_HAPPENED} DESC, r.id DESC LIMIT :most
+    ) p CROSS JOIN messages m ON m.account_id = p.account_id AND m.id = p.message_id
+    ORDER BY p.happened DESC, p.id DESC"""  # noqa: S608
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -171,12 +175,8 @@ class MailLog(StorePart):
         return FoundMail(tuple(found), None)
 
     async def problems(self, account_id: str, most: int) -> list[MailProblem]:
-        """The newest recipients of messages of the last time that bounced, failed or are deferred."""
-        since, ids = self.outside.now() - PROBLEMS_SINCE, set[str]()
-        for outcome in PROBLEM_OUTCOMES:
-            page = await self.page(account_id, MailFilter(outcome=outcome, since=since), None, most)
-            ids.update(each.id for each in page.messages)
-        wanted = {"account_id": account_id, "ids": msgspec.json.encode(sorted(ids)).decode(), "most": most}
+        """The recipients that bounced, failed or were deferred last, and still are."""
+        wanted = {"account_id": account_id, "since": self.outside.now() - PROBLEMS_SINCE, "most": most}
         found = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, wanted), account_id)
         return [MailProblem(*row) for row in found]
 

@@ -196,16 +196,16 @@ _INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_a
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Many("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    next_attempt_at, bounce_class, delayed_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?, ?i)})
+    failed_at, next_attempt_at, bounce_class, delayed_at)
+    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
-    bounced_at = new.bounced_at, next_attempt_at = new.next_attempt_at, bounce_class = new.bounce_class,
-    delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
+    bounced_at = new.bounced_at, failed_at = new.failed_at, next_attempt_at = new.next_attempt_at,
+    bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
-_NOTE_FAILURE = "UPDATE recipients SET failed_at = :at WHERE message_id = :message_id AND id = :id"
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
 INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
@@ -327,7 +327,8 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     ]
     INSERT_EVENTS.run(tx, events)
     for result in changed:
-        _write_rare(tx, result)
+        if result.signature is not None:
+            run(tx, _KEEP_SIGNATURE, {"id": result.recipient.message_id, "signature": result.signature})
     written = [(result.recipient.account_id, result.recipient.message_id) for result in changed]
     noted_until = outside.now() - CHANGES_NOTED_AFTER
     if any(identifier_time(message_id) <= noted_until for _, message_id in written):
@@ -422,7 +423,8 @@ def _recipient_row(result: Outcome) -> Row:
     row = recipient.message_id, recipient.id, before, status.value, billing_of(result).value
     delivered_at = result.at if status is RecipientStatus.DELIVERED else None
     bounced_at = result.at if status is RecipientStatus.BOUNCED else None
-    told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at
+    failed_at = result.at if status in (RecipientStatus.FAILED, RecipientStatus.DEFERRED) else None
+    told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at, failed_at
     bounce_class = None if result.bounce_class is None else result.bounce_class.value
     return *row, *told, result.next_attempt_at, bounce_class, _delayed_at(result)
 
@@ -452,15 +454,6 @@ def _event_row(outside: Outside, kind: EventType, result: Outcome) -> Row:
     )
     of = recipient.account_id, recipient.message_id, recipient.id
     return event_id, *of, kind.value, body, result.at
-
-
-def _write_rare(tx: Tx, result: Outcome) -> None:
-    """When a recipient has failed, a signature to keep."""
-    recipient = result.recipient
-    if result.status is RecipientStatus.FAILED:
-        run(tx, _NOTE_FAILURE, {"message_id": recipient.message_id, "id": recipient.id, "at": result.at})
-    if result.signature is not None:
-        run(tx, _KEEP_SIGNATURE, {"id": recipient.message_id, "signature": result.signature})
 
 
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.outside import identifier_from
-from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES
+from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_SURE
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.breakdown import broken_down_before
 from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
@@ -103,6 +103,7 @@ _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
         (SELECT account_id, id FROM audit_log WHERE at < :audit_since ORDER BY at LIMIT :most)"""
 _FIRST_LOG = "SELECT min(account_id) FROM audit_log"
 _NEXT_LOG = "SELECT min(account_id) FROM audit_log WHERE account_id > :account_id"
+_OLDEST = "SELECT min(id) FROM audit_log WHERE account_id = :account_id"
 _BEYOND = "SELECT id FROM audit_log WHERE account_id = :account_id ORDER BY id DESC LIMIT 1 OFFSET :kept"
 _TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account_id, id FROM audit_log
         WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
@@ -131,10 +132,12 @@ class Deletion(StorePart):
         return Slice(deleted, seconds, more=deleted > 0)
 
     async def audit(self, after: str, most: int) -> Slice:
-        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts.
+        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts; none of AUDIT_SURE.
 
         `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
         """
+
+        sure = identifier_from("aud", self.outside.now() - AUDIT_SURE)
 
         def look(tx: Tx) -> tuple[str, dict[str, object] | None]:
             """How far the accounts are in order, and the next one's newest line that is too many."""
@@ -144,9 +147,10 @@ class Deletion(StorePart):
                 ((account_id,),) = rows(tx, query, {"account_id": passed.removeprefix("/")})
                 if account_id is None:
                     break
-                beyond = one(tx, str, _BEYOND, {"account_id": account_id, "kept": self.audit_lines})
-                if beyond is not None:
-                    return passed, {"account_id": account_id, "beyond": beyond, "most": most}
+                whose = {"account_id": account_id}
+                beyond = one(tx, str, _BEYOND, {**whose, "kept": self.audit_lines})
+                if beyond is not None and rows(tx, _OLDEST, whose)[0][0] <= min(beyond, sure):
+                    return passed, {**whose, "beyond": min(beyond, sure), "most": most}
                 passed = f"/{account_id}"
             return passed, None
 
@@ -155,7 +159,7 @@ class Deletion(StorePart):
             return Slice(0, 0.0, more=passed != after, after=passed)
         work = timed(lambda tx: changed(tx, _TRIM_AUDIT, too_many))
         deleted, seconds = await self.engine.write(work, large=True)
-        return Slice(deleted, seconds, more=True, after=passed)
+        return Slice(deleted, seconds, more=True, after=passed, account_id=str(too_many["account_id"]))
 
     async def is_counted(self, before: int) -> bool:
         """Whether the numbers of all mail until then are known: only then may it be deleted."""

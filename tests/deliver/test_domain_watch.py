@@ -3,19 +3,22 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from appliance.config.load import parse
-from appliance.deliver.domain_watch import DOMAINS_ASKED_ABOUT, DomainWatch
+from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
 from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
 from appliance.dns.records import records_for
+from appliance.errors import Code, Refused
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.mail import Account, DomainDns, RecordStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
+from appliance.store.domains import Domains
 from appliance.times import DAY, MINUTE
 from tests.fakes.dns import Trouble, ZoneResolver, zone_text
 from tests.store.samples import HASH, Clock
@@ -27,9 +30,10 @@ OK, MISSING, DIFFERS, UNKNOWN = RecordStatus.OK, RecordStatus.MISSING, RecordSta
 class Scene:
     """A watch, the DNS that it asks, and a clock."""
 
-    def __init__(self, store: Store, account: Account, clock: Clock, inbound: str) -> None:
+    def __init__(self, store: Store, account: Account, clock: Clock, inbound: str, mode: str) -> None:
         self.store, self.account, self.clock = store, account, clock
-        self.config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
+        settings = f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n[delivery]\nmode = "{mode}"\n'
+        self.config = parse(settings, Path("/tmp/config.toml"))
         self.dns = ZoneResolver({HOST: {"A": ["192.0.2.25"]}})
         self.outside = Outside(now=clock)
         self.watch = DomainWatch(self.config, store, self.outside, lambda: self.dns)
@@ -58,12 +62,12 @@ class Scene:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, inbound: str) -> AsyncIterator[Scene]:
+async def opened(tmp_path: Path, inbound: str, mode: str = "direct") -> AsyncIterator[Scene]:
     """A scene with or without a listener for feedback."""
     clock = Clock()
     async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH)
-        yield Scene(store, account, clock, inbound)
+        yield Scene(store, account, clock, inbound, mode)
 
 
 @pytest.fixture
@@ -121,6 +125,12 @@ async def test_a_pending_domain_is_proven_by_its_key(scene: Scene) -> None:
     found = await scene.store.domains.find(scene.account.id, "a.example")
     assert found.usable
     assert found.verified_at is not None
+    (line,) = await scene.store.audit.page(scene.account.id)
+    assert (line.actor_kind, line.actor, line.action) == ("service", "domain watch", "domain.verified")
+    assert (line.object, line.address) == ("a.example", "server")
+    scene.clock.now += 10 * MINUTE
+    await scene.watch.round()
+    assert len(await scene.store.audit.page(scene.account.id)) == 1
 
 
 async def test_a_removed_domain_is_asked_about_no_more(scene: Scene) -> None:
@@ -147,14 +157,52 @@ async def test_another_return_path_is_asked_about_at_once(scene: Scene) -> None:
 
 
 async def test_many_domains_take_turns(scene: Scene) -> None:
-    """A round has its limit; those that have waited longest are asked about first, and none is left out."""
-    names = [f"d{number:03}.example" for number in range(DOMAINS_ASKED_ABOUT + 5)]
+    """A round has its limit, and each account in it; those that have waited longest are first, and none is left out."""
+    names = [f"d{number:03}.example" for number in range(DOMAINS_OF_AN_ACCOUNT + 5)]
     for name in names:
         await scene.store.access.add_domain(scene.account.id, name, usable=True)
-    for expected in (DOMAINS_ASKED_ABOUT, 5, 0):
+    for expected in (DOMAINS_OF_AN_ACCOUNT, 5, 0):
         scene.dns.asked.clear()
         await scene.watch.round()
         assert sum(scene.dns.asked[name, "TXT"] for name in names) == expected
+
+
+async def test_dead_dns_of_one_account_delays_no_other(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another's domain is proven within a minute, and its return path is used within another."""
+    async with opened(tmp_path, '["127.0.0.1:2525"]') as scene:
+        real = scene.dns.lookup
+
+        async def lookup(name: str, kind: str) -> Any:
+            if "dead" in name:
+                await trio.sleep_forever()
+            return await real(name, kind)
+
+        monkeypatch.setattr(scene.dns, "lookup", lookup)
+        dead = await scene.store.accounts.create("dead", "dead@example.org", HASH)
+        for number in range(150):
+            await scene.store.access.add_domain(dead.id, f"dead{number}.example", usable=True)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.watch.run)
+            await trio.sleep(20 * RETURN_PATH_LOOK_EVERY)
+            await scene.store.domains.register(scene.account.id, "a.example")
+            await scene.publish("a.example", but="return_path")
+            scene.clock.now += 20 * MINUTE
+            await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+            assert (await scene.store.domains.find(scene.account.id, "a.example")).usable
+            await scene.publish("a.example")
+            await trio.sleep(RETURN_PATH_LOOK_EVERY + 1)
+            assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
+            nursery.cancel_scope.cancel()
+
+
+async def test_in_the_sandbox_nothing_is_asked(tmp_path: Path) -> None:
+    """Nothing leaves the machine by itself there."""
+    async with opened(tmp_path, '["127.0.0.1:2525"]', "sandbox") as scene:
+        await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+        await scene.watch.run()
+        assert not scene.dns.asked
 
 
 async def test_a_node_without_the_chore_asks_nothing(
@@ -178,6 +226,30 @@ async def test_a_node_without_the_chore_asks_nothing(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("read", ["due", "with_return_path"])
+async def test_a_storage_that_refuses_once_ends_nothing(
+    tmp_path: Path, read: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round does what the refused one did not."""
+    real, refusals = getattr(Domains, read), [Refused(Code.TEMPORARY_FAILURE, "the storage is away")]
+
+    async def refused_once(*given: Any, **named: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await real(*given, **named)
+
+    monkeypatch.setattr(Domains, read, refused_once)
+    async with opened(tmp_path, '["127.0.0.1:2525"]') as scene, trio.open_nursery() as nursery:
+        await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
+        await scene.publish("a.example")
+        nursery.start_soon(scene.watch.run)
+        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        assert not refusals
+        assert await scene.states("a.example") == (OK, OK, OK, OK)
+        assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
+        nursery.cancel_scope.cancel()
+
+
 async def test_dns_that_never_answers_ends(
     scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,4 +263,4 @@ async def test_dns_that_never_answers_ends(
     await scene.publish("a.example")
     await scene.watch.round()
     assert await scene.states("a.example") == (UNKNOWN, UNKNOWN, UNKNOWN, None)
-    assert await scene.store.domains.due(1) == []
+    assert await scene.store.domains.due(1, 1) == []

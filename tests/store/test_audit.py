@@ -1,5 +1,6 @@
 """The audit log: a line is written with the change it tells of, shown to its account, and kept for a year."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,11 @@ from appliance.errors import Code, Refused
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Account, Scope
 from appliance.store import Store
-from appliance.store.audit import AUDIT_KEPT, about
+from appliance.store.audit import AUDIT_KEPT, AUDIT_SURE, about, unnoted
 from appliance.store.engine import START
-from appliance.times import DAY
+from appliance.times import DAY, MINUTE, SECOND
 from appliance.web.api.audit import audit_csv
-from tests.store.samples import HASH
+from tests.store.samples import HASH, Clock
 
 BOSS = Actor("user", "boss@example.org")
 
@@ -45,6 +46,23 @@ async def test_what_fails_leaves_no_line(store: Store, account: Account) -> None
         async with store.audit.noting(BOSS, "api_key.revoked", "192.0.2.1", (account.id,)):
             await store.engine.write(fail)
     assert await actions(store, account.id) == []
+
+
+async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account: Account) -> None:
+    """The next write that changes something does; one that is no part of the change leaves it alone."""
+
+    def fail(_: object) -> None:
+        raise Refused(Code.TEMPORARY_FAILURE, "busy")
+
+    async with store.audit.noting(BOSS, "account.suspended", "192.0.2.1", (account.id,), always=False):
+        with suppress(Refused):
+            await store.engine.write(fail)
+        await store.accounts.set_suspended(account.id, True)
+    assert await actions(store, account.id) == ["account.suspended"]
+    async with store.audit.noting(BOSS, "nothing", "192.0.2.1", (account.id,), always=False):
+        with unnoted():
+            await store.accounts.set_suspended(account.id, False)
+    assert await actions(store, account.id) == ["account.suspended"]
 
 
 async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account: Account) -> None:
@@ -109,10 +127,39 @@ async def test_a_line_is_kept_for_a_year(store: Store, account: Account) -> None
     assert [each.object for each in await store.audit.page(account.id)] == [str(AUDIT_KEPT - 10**9)]
 
 
+async def test_equal_lines_of_what_was_read_are_one(store: Store, account: Account, clock: Clock) -> None:
+    """Within a minute, in each log for itself; not of another reader, object or address, and not of changes."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+
+    async def read(what: str, *, actor: Actor = BOSS, address: str = "cli", also: str = other.id) -> None:
+        async with store.audit.noting(actor, "email.read", address, (account.id, also), what):
+            about(None, {"account": "other"})
+
+    for _ in range(3):
+        await read("msg_1")
+    assert len(await actions(store, account.id)) == len(await actions(store, other.id)) == 1
+    await read("msg_1", also="acc_third")
+    assert len(await actions(store, account.id)) == len(await actions(store, "acc_third")) == 1
+    for _ in range(2):
+        await read("msg_2")
+        await read("msg_1", actor=Actor("user", "else@example.org"))
+        await read("msg_1", address="192.0.2.1")
+    assert len(await actions(store, account.id)) == 4
+    clock.now += MINUTE + SECOND
+    await read("msg_1")
+    assert len(await actions(store, account.id)) == 5
+    for suspended in (True, True):
+        async with store.audit.noting(BOSS, "account.suspended", "cli", (account.id,)):
+            await store.accounts.set_suspended(other.id, suspended)
+    assert len(await actions(store, account.id)) == 7
+
+
 async def test_a_search_looks_at_so_many_lines(store: Store, account: Account) -> None:
     """Then it says where to go on, whether or not it has found any; at the end it says that it is the end."""
     for number in range(7):
-        async with store.audit.noting(BOSS, "domain.added" if number else "api_key.created", "cli", (account.id,)):
+        async with store.audit.noting(
+            BOSS, "domain.added" if number else "api_key.created", "cli", (account.id,), str(number)
+        ):
             pass
     found, following = await store.audit.search(account.id, action="api_key", scanned=3)
     assert found == []
@@ -128,25 +175,37 @@ async def test_a_search_looks_at_so_many_lines(store: Store, account: Account) -
     assert await store.audit.search(account.id, until=found[0].created_at - DAY) == ([], None)
 
 
-async def test_an_account_keeps_so_many_lines(store: Store, account: Account) -> None:
-    """Of those beyond the oldest go; other accounts, and the installation, have a log of their own."""
+async def test_an_account_keeps_so_many_lines(store: Store, account: Account, clock: Clock) -> None:
+    """Of those beyond the oldest go, after a week; other accounts, and the installation, have a log of their own."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     for account_id, lines in (("", 6), (account.id, 9), (other.id, 3)):
         for number in range(lines):
             async with store.audit.noting(BOSS, "domain.added", "cli", (account_id,), str(number)):
                 pass
     deletion, after, total = replace(store.deletion, audit_lines=4), START, 0
+    clock.now += AUDIT_SURE - DAY
+    assert (await deletion.audit(START, 2)).deleted == 0
+    async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), "9"):
+        pass
+    clock.now += 2 * DAY
     while (part := await deletion.audit(after, 2)).more:
         after, total = part.after, total + part.deleted
 
     async def kept(account_id: str) -> list[str]:
         return [each.object for each in await store.audit.page(None) if each.account_id == account_id]
 
-    assert await kept(account.id) == ["8", "7", "6", "5"]
+    assert await kept(account.id) == ["9", "8", "7", "6"]
     assert await kept(other.id) == ["2", "1", "0"]
     assert await kept("") == ["5", "4", "3", "2"]
-    assert total == 7
+    assert total == 8
     assert (await deletion.audit(part.after, 2)).deleted == 0
+    for number in range(6):
+        async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), f"new {number}"):
+            pass
+    after = START
+    while (part := await deletion.audit(after, 2)).more:
+        after = part.after
+    assert await kept(account.id) == [*(f"new {number}" for number in (5, 4, 3, 2, 1, 0)), "9"]
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1"])

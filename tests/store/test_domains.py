@@ -8,7 +8,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, DomainDns, RecordStatus
 from appliance.store import Store
 from appliance.times import DAY, MINUTE, SECOND
-from tests.store.samples import Clock
+from tests.store.samples import HASH, Clock
 
 
 async def usable(store: Store, account: Account) -> frozenset[str]:
@@ -73,7 +73,7 @@ async def test_another_accounts_domain_is_not_found(store: Store, account: Accou
 
 # ---- what DNS shows
 
-OK, MISSING = RecordStatus.OK, RecordStatus.MISSING
+OK, MISSING, UNKNOWN = RecordStatus.OK, RecordStatus.MISSING, RecordStatus.UNKNOWN
 
 
 async def test_what_dns_showed_is_kept_and_asked_for_again(store: Store, account: Account, clock: Clock) -> None:
@@ -82,7 +82,7 @@ async def test_what_dns_showed_is_kept_and_asked_for_again(store: Store, account
         await store.domains.register(account.id, name)
 
     async def due() -> list[str]:
-        found = await store.domains.due(2)
+        found = await store.domains.due(2, 9)
         assert {owner for owner, _ in found} <= {account.id}
         return [domain.name for _, domain in found]
 
@@ -113,13 +113,47 @@ async def test_what_dns_showed_of_a_removed_domain_is_forgotten(store: Store, ac
     await store.domains.record_dns(account.id, read, shown)
     again = await store.domains.register(account.id, "a.example")
     assert again.dns is None
-    assert len(await store.domains.due(9)) == 1
+    assert len(await store.domains.due(9, 9)) == 1
     await store.domains.record_dns(account.id, again, shown)
     await store.access.add_domain(account.id, "a.example", usable=True)
-    assert await store.domains.due(9) == []
+    assert await store.domains.due(9, 9) == []
     await store.access.add_domain(account.id, "a.example", usable=True, return_path="rp.a.example")
     await store.domains.record_dns(account.id, again, shown)  # of the name before
-    assert len(await store.domains.due(9)) == 1
+    assert len(await store.domains.due(9, 9)) == 1
+
+
+async def test_accounts_take_turns(store: Store, account: Account) -> None:
+    """However many domains of one are due, and since when, another's come next to its first."""
+    other = await store.accounts.create("other", "other@example.org", HASH)
+    for number in range(5):
+        await store.domains.register(account.id, f"a{number}.example")
+    await store.domains.register(other.id, "b.example")
+    await store.engine.change(
+        "UPDATE domains SET dns_check_at = 1 WHERE account_id = :id RETURNING name", {"id": other.id}
+    )
+    found = [domain.name for _, domain in await store.domains.due(9, 3)]
+    assert found == ["a0.example", "b.example", "a1.example", "a2.example"]
+    assert [domain.name for _, domain in await store.domains.due(2, 3)] == found[:2]
+
+
+async def test_dns_that_does_not_answer_is_asked_ever_more_rarely(store: Store, account: Account, clock: Clock) -> None:
+    """Down to once a day, however often its owner asks; after an answer every ten minutes again."""
+    await store.domains.register(account.id, "a.example")
+
+    async def waits(dkim: RecordStatus) -> int:
+        """Minutes until it is due again after a check."""
+        read = await store.domains.find(account.id, "a.example")
+        await store.domains.record_dns(account.id, read, DomainDns(clock.now, OK, dkim, OK))
+        ((due,),) = await store.engine.rows("SELECT dns_check_at FROM domains", {})
+        return int(due - clock.now) // MINUTE
+
+    found = []
+    for _ in range(10):
+        for _ in range(3):
+            found.append(await waits(UNKNOWN))
+        clock.now += found[-1] * MINUTE
+    assert found[::3] == found[1::3] == found[2::3] == [10, 10, 20, 40, 80, 160, 320, 640, 1280, 1440]
+    assert [await waits(MISSING), await waits(UNKNOWN)] == [10, 10]
 
 
 # ---- return paths

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import Account, MessageStatus, Outcome, RecipientStatus
+from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, RecipientStatus
 from appliance.outside import identifier_time
 from appliance.store import Store
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
@@ -182,6 +182,36 @@ async def test_the_newest_problems_are_told_with_their_reason(
     assert made[0].created_at < times[-1] < times[0] < clock.now
     assert await store.mail_log.problems(account.id, 1) == found[:1]
     assert await store.mail_log.problems("acc_other", 9) == []
+
+
+async def test_a_problem_counts_from_when_it_happened(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """A message of two days ago that fails now is the first, whatever has failed in between, indexed or not."""
+    old, retried = messages.new("old@example.net"), messages.new("retried@example.net")
+    for each in (old, retried):
+        await store.messages.accept(each)
+    waiting = {each.message_id: each for each in await store.queue.due(simulated=True, most=9)}
+    await store.queue.record([deferral(waiting[each.id], clock) for each in (old, retried)])
+    clock.now += 2 * DAY
+    newer = [messages.new(f"new{number}@example.net") for number in range(9)]
+    for each in newer:
+        await store.messages.accept(each)
+    due = {each.message_id: each for each in await store.queue.due(simulated=True, most=99)}
+    for each in newer:
+        clock.now += SECOND
+        await store.queue.record([Outcome(due[each.id], BOUNCED, (), at=clock(), note="550 no")])
+    clock.now += SECOND
+    await store.queue.record([deferral(due[retried.id], clock)])
+    clock.now += SECOND
+    await store.queue.record([Outcome(due[old.id], BOUNCED, (), at=clock(), note="550 no")])
+    found = [each.message_id for each in await store.mail_log.problems(account.id, 4)]
+    assert found == [old.id, retried.id, newer[-1].id, newer[-2].id]
+
+
+def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
+    """A recipient that is tried again at once."""
+    return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
 
 
 async def test_what_was_not_tried_or_is_old_is_no_problem(

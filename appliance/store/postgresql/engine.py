@@ -18,7 +18,7 @@ from psycopg import errors
 from appliance.concurrency.workers import SERVER_WORK, FairQueue
 from appliance.errors import Code, Refused
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.audit import with_note
+from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
     CancelAnswer,
@@ -149,9 +149,8 @@ class PostgresEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
-        writer, noted = self._writer(urgent, large or bulk), with_note(work)
-        result: T = await writer.write(noted, ALONE, large=large or bulk, locks=locks)
-        return result
+        writer = self._writer(urgent, large or bulk)
+        return await write_noted(partial(writer.write, item=ALONE, large=large or bulk, locks=locks), work)
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         result: T = await self._writer(urgent, large).write(work, item, large=large, locks=True)

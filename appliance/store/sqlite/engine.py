@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ import outcome
 import trio
 
 from appliance.concurrency.workers import SERVER_WORK
-from appliance.store.audit import with_note
+from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
     JOBS_PER_COMMIT,
@@ -327,8 +328,8 @@ class SqliteEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
-        result: T = await self._writer.write(with_note(work), ALONE, urgent=urgent, large=large, bulk=bulk)
-        return result
+        write = partial(self._writer.write, item=ALONE, urgent=urgent, large=large, bulk=bulk)
+        return await write_noted(write, work)
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
         result: T = await self._writer.write(work, item, urgent=urgent, large=large, bulk=False)

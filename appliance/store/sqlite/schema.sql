@@ -209,7 +209,7 @@ CREATE TABLE recipients (
     delivered_at INTEGER,
     bounced_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
-    failed_at INTEGER,
+    failed_at INTEGER,                          -- of a deferred one: when it was last tried
     bounce_class TEXT,                          -- of the last reply that was no success, see feedback/bounce_class.py
     late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
     delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
@@ -220,6 +220,14 @@ CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE nex
 -- A lane is one account's mail for one domain.
 CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
+-- Those that bounced, failed or are deferred, by when: see OUTCOME in store/search_index.py.
+CREATE INDEX recipients_problems ON recipients
+    (account_id, coalesce(bounced_at, failed_at), id)
+    WHERE CASE WHEN status = 'bounced' AND substr(last_smtp_response, 1, 11) = 'suppressed:' AND last_smtp_code IS NULL
+            THEN 'suppressed'
+        WHEN status = 'failed' AND substr(last_smtp_response, 1, 10) = 'cancelled:' AND last_smtp_code IS NULL
+            THEN 'cancelled'
+        ELSE status END IN ('bounced', 'failed', 'deferred');
 
 CREATE TABLE attempts (
     recipient_id TEXT NOT NULL,

@@ -24,7 +24,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.mail import Domain, DomainDns, RecordStatus, User
-from appliance.store.audit import about
+from appliance.store.audit import about, unnoted
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.operations import PAGING, Json, for_customers, parameter
@@ -118,11 +118,12 @@ class DomainLookups:
         return dns_records.records_for(config, domain, keys, now, self.services.store.engine.others().names)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
-        """What DNS shows now, which is kept."""
-        checked = await self.check(account_id, await self.records(account_id, domain))
-        found = summary(checked, self.services.outside.now())
-        with suppress(Refused):  # the answer does not depend on it
-            await self.services.store.domains.record_dns(account_id, domain, found)
+        """What DNS shows now, which is kept; no change that the audit log would tell of."""
+        with unnoted():
+            checked = await self.check(account_id, await self.records(account_id, domain))
+            found = summary(checked, self.services.outside.now())
+            with suppress(Refused):  # the answer does not depend on it
+                await self.services.store.domains.record_dns(account_id, domain, found)
         return checked
 
     async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:

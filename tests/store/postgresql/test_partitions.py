@@ -21,6 +21,7 @@ from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store
 from appliance.store.body_parts import INLINE
 from appliance.store.engine import Bindings
+from appliance.store.mail_log import _PROBLEMS
 from appliance.store.postgresql.connection import connect
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.examine import examine
@@ -469,6 +470,9 @@ async def test_plans_go_by_the_indexes_of_partitions(store: Store, messages: Mes
         lines = await plan(query, due)
         assert not [line for line in lines if "Seq Scan" in line], lines
         assert [line for line in lines if "recipients_others_owner_simulated_next_attempt_at_idx" in line], lines
+    lines = await plan(_PROBLEMS, {"account_id": messages.account_id, "since": 1, "most": 8})
+    assert not [line for line in lines if "Seq Scan on recipients" in line], lines
+    assert [line for line in lines if "recipients_others_account_id_coalesce_id_idx" in line], lines
     lines = await plan("SELECT 1 FROM recipients WHERE message_id = :id", {"id": new.id})
     assert len([line for line in lines if "Scan" in line]) == 1
 

@@ -98,6 +98,16 @@ async def test_rare_ones_have_an_index(store: Store) -> None:
         assert [f"messages_{index} (account_id=? AND id>? AND id<?)" in step for step in steps] == [True]
 
 
+async def test_the_newest_problems_are_found_by_when_they_happened(store: Store) -> None:
+    """As many rows are read as are shown, whatever the account has sent, and nothing is sorted."""
+    assert await plan(store, mail_log._PROBLEMS, {"account_id": "a", "since": 1, "most": 8}) == [
+        "CO-ROUTINE p",
+        "SEARCH r USING INDEX recipients_problems (account_id=? AND <expr>>?)",
+        "SCAN p",
+        "SEARCH m USING PRIMARY KEY (account_id=? AND id=?)",
+    ]
+
+
 async def test_the_summary_of_the_queue_reads_only_the_index(store: Store) -> None:
     """With a million recipients no row may be touched: the index of lanes holds all that is summed up."""
     steps = await plan(store, queue_control._SUMMARY, {"now": 0, "pools": 1, "domains": 1})

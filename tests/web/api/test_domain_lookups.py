@@ -1,8 +1,11 @@
-"""DNS checks of domains: an account whose DNS does not answer does not delay other accounts."""
+"""DNS checks of domains: an account whose DNS does not answer does not delay other accounts; the audit log tells of a
+verification that succeeded, and of no other.
+"""
 
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -11,9 +14,15 @@ import trio.testing
 from appliance.config.load import load
 from appliance.dns.check import CheckedRecord
 from appliance.dns.records import DnsRecord, RecordKind
+from appliance.errors import Code, Refused
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.model.dashboard import Actor
 from appliance.model.mail import RecordStatus
+from appliance.outside import Outside
+from appliance.store import open_store
+from appliance.store.domains import Domains
 from appliance.web.api import domains
-from appliance.web.api.domains import DNS_CHECKS, DNS_TIMEOUT, DomainLookups
+from appliance.web.api.domains import DNS_CHECKS, DNS_TIMEOUT, DomainLookups, DomainRoutes
 
 DEAD = DnsRecord(RecordKind.SPF, "dead.example", "v=spf1 -all", "")
 QUICK = DnsRecord(RecordKind.SPF, "quick.example", "v=spf1 -all", "")
@@ -41,3 +50,35 @@ async def test_dead_dns_delays_no_other_account(
         assert [each.status for each in await lookups.check("acc_other", [QUICK])] == [RecordStatus.OK]
         assert trio.current_time() == began
     assert trio.current_time() == began + DNS_TIMEOUT
+
+
+@pytest.mark.parametrize(("refused", "lines"), [("record_dns", ["domain.checked"]), ("prove", [])])
+async def test_a_storage_that_refuses_leaves_the_audit_log_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, lines: list[str]
+) -> None:
+    """Where only what DNS showed is not kept, the proof has its line; where the proof fails there is none."""
+    monkeypatch.setattr(domains, "check", dns)
+    monkeypatch.setattr(domains, "request_id", lambda: "req_1")
+    outside, config = Outside(), load(None, {}, tmp_path)
+    async with open_store(tmp_path, outside, inline=True) as store:
+        keys = SigningKeys(store, outside, bytes(32))
+        given = {"config": config, "store": store, "outside": outside, "signing_keys": keys}
+        routes = DomainRoutes(cast(Any, SimpleNamespace(**given, auth=SimpleNamespace(forget=lambda: None))))
+        account = await store.accounts.create("demo", "demo@example.org", "hash")
+        user = await store.accounts.user_by_email(account.email)
+        assert user is not None
+        await store.domains.register(account.id, "quick.example")
+        await keys.known(account.id, "quick.example")
+
+        async def refuse(*_: object) -> None:
+            def busy(_: object) -> None:
+                raise Refused(Code.TEMPORARY_FAILURE, "busy")
+
+            await store.engine.write(busy)
+
+        monkeypatch.setattr(Domains, refused, refuse)
+        with suppress(Refused):
+            async with store.audit.noting(Actor("user", "x"), "domain.checked", "192.0.2.1", (account.id,)):
+                await routes.verify_domain(user, "quick.example")
+        assert (await store.domains.find(account.id, "quick.example")).usable == bool(lines)
+        assert [each.action for each in await store.audit.page(account.id)] == lines

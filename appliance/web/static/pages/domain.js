@@ -106,7 +106,8 @@ function records(domain) {
 				{ class: "quiet small" },
 				"Last check: ",
 				ago(domain.dns?.checked_at, "not yet"),
-				". DNS is asked every ten minutes until all records are right, then once a day.",
+				". DNS is asked every ten minutes until all records are right, then once a day; ",
+				"more rarely while it does not answer, and in the sandbox only when you check now.",
 			),
 		),
 		h(
