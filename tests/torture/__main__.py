@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.bench.report import progress
-from tests.torture import power_loss
+from tests.torture import kills, power_loss
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,17 @@ def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(f"{cuts:,} cuts", wrong)
 
 
-TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {"power": power}
+def killing(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """The whole program after kills under load."""
+    seed = next(seeds)
+    done, wrong = kills.run(seed, 8 if quick else 200, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
+TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
+    "power": power,
+    "kills": killing,
+}
 
 
 def main() -> int:
