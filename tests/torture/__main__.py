@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.bench.report import progress
-from tests.torture import kills, power_loss
+from tests.torture import kills, points, power_loss
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,17 @@ def killing(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
 
 
+def dying(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """The whole program and its commands after deaths at named points."""
+    seed = next(seeds)
+    done, wrong = points.run(seed, quick, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
 TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
     "power": power,
     "kills": killing,
+    "points": dying,
 }
 
 

@@ -36,7 +36,7 @@ from tests.running_appliance import NO_TLS
 from tests.store.postgresql.stepping import check_books
 
 DOMAINS = 3
-CONCURRENCY = 8  # SMTP sessions of the pool
+CONCURRENCY = 3  # SMTP sessions of the pool of a domain
 HTTP_SENDERS, SMTP_SENDERS = 4, 2
 PAUSE = 0.01  # seconds between two messages of a sender
 TAKES = (0.0, 0.05)  # seconds that the mail server takes for a message
@@ -240,8 +240,8 @@ class Load:
         left = [each for each in taken if not recorded.issuperset(each.recipients)]
         if late := [each for each in left if each.answered_at and each.answered_at < ended - RECORDED_WITHIN]:
             self.wrong.append(f"taken and not recorded for {RECORDED_WITHIN} s: {late[0].recipients}")
-        if len(left) > 2 * CONCURRENCY:  # each session has one on its way, and one whose record is
-            self.wrong.append(f"taken and not recorded: {len(left)} messages by {CONCURRENCY} sessions")
+        if len(left) > 2 * CONCURRENCY * DOMAINS:  # each session has one on its way, and one whose record is
+            self.wrong.append(f"taken and not recorded: {len(left)} messages by {CONCURRENCY * DOMAINS} sessions")
         return [address for each in left for address in each.recipients if address not in recorded]
 
     # ---- the end
