@@ -24,6 +24,7 @@ import appliance
 from appliance.config import load
 from appliance.store.sqlite.migrate import migrations
 from tests.set_clock import CLOCK_FILE, use_clock
+from tests.torture.dying import DIES_AT, die_at
 
 LARGEST_ORDER = 1 << 20  # bytes: the words, and an environment
 STDIN, STDOUT, STDERR, FIRST_OF_OURS = range(4)
@@ -134,6 +135,8 @@ def main() -> None:
             load.SYSTEM_FILE = Path(os.environ[SYSTEM_CONFIG])
         if CLOCK_FILE in os.environ:
             use_clock(Path(os.environ[CLOCK_FILE]))
+        if DIES_AT in os.environ:
+            die_at(os.environ[DIES_AT])
         sys.argv[1:] = words
         runpy.run_module("appliance", run_name="__main__", alter_sys=True)
 

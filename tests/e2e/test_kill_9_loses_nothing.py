@@ -108,7 +108,7 @@ THE_SAME = {
         "SELECT message_id, count(*) FROM recipients GROUP BY message_id",
     ),
     "keys": (
-        "SELECT id, 1 FROM messages",
+        "SELECT id, 1 FROM messages WHERE source = 'api'",
         "SELECT message_id, count(*) FROM idempotency_keys GROUP BY message_id",
     ),
     "credits taken": (

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests import programs
 from tests.bench.report import progress
-from tests.torture import power_loss
+from tests.torture import database_loss, kills, points, power_loss
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,35 @@ def power(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(f"{cuts:,} cuts", wrong)
 
 
-TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {"power": power}
+def killing(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """The whole program after kills under load."""
+    seed = next(seeds)
+    done, wrong = kills.run(seed, 8 if quick else 200, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
+def dying(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """The whole program and its commands after deaths at named points."""
+    seed = next(seeds)
+    done, wrong = points.run(seed, quick, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
+def postgresql(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """Nodes on a PostgreSQL that crashes, and that are killed."""
+    if programs.find("postgresql") is None:
+        return Verdict("left out: " + programs.PROGRAMS["postgresql"].reason, [])
+    seed = next(seeds)
+    done, wrong = database_loss.run(seed, 3 if quick else 100, told)
+    return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
+
+
+TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
+    "power": power,
+    "kills": killing,
+    "points": dying,
+    "postgresql": postgresql,
+}
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 EHLO = b"250-mx.example\r\n250-PIPELINING\r\n250-SIZE 10485760\r\n250-8BITMIME\r\n250 SMTPUTF8\r\n"
-ANSWERS = {"EHLO": EHLO, "QUIT": b"221 2.0.0 bye\r\n"}
+ANSWERS = {"EHLO": EHLO, "QUIT": b"221 2.0.0 bye\r\n", "DATA": b"554 5.5.1 without recipients\r\n"}
 OK = b"250 2.0.0 ok\r\n"
 
 _SIGNATURES = re.compile(rb"\A(?:DKIM-Signature:.*\r\n(?:[ \t].*\r\n)*)+")
@@ -44,9 +44,11 @@ class Witness:
     """The server; `pause` is what it does between the final dot and its answer."""
 
     pause: Callable[[], Awaitable[None]]
+    judge: Callable[[str], bytes] = lambda _: OK  # the answer to RCPT for an address
     transactions: list[Taken] = field(default_factory=list)  # from the 354 on
     open: list[Taken] = field(default_factory=list)  # those that are not answered, on connections that stand
     most_open: int = 0
+    sessions: int = 0  # that stand
 
     @property
     def taken(self) -> list[Taken]:
@@ -55,11 +57,14 @@ class Witness:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """One session, to its end."""
+        self.sessions += 1
         try:
             async with stream:
                 await self._session(stream, _Lines(stream))
         except (EOFError, trio.BrokenResourceError):
             pass
+        finally:
+            self.sessions -= 1
 
     async def _session(self, stream: trio.SocketStream, lines: "_Lines") -> None:
         recipients: list[str] = []
@@ -67,11 +72,16 @@ class Witness:
         while True:
             line = (await lines.until(b"\r\n")).decode()
             verb = line[:4].upper()
-            if verb == "DATA":
+            if verb == "DATA" and recipients:
                 await self._take(stream, lines, tuple(recipients))
-                continue
-            recipients = [*recipients, line.partition("<")[2].partition(">")[0]] if verb == "RCPT" else []
-            await stream.send_all(ANSWERS.get(verb, OK))
+            elif verb == "RCPT":
+                address = line.partition("<")[2].partition(">")[0]
+                answer = self.judge(address)
+                recipients += [address] if answer == OK else []
+                await stream.send_all(answer)
+            else:
+                recipients = []
+                await stream.send_all(ANSWERS.get(verb, OK))
 
     async def _take(self, stream: trio.SocketStream, lines: "_Lines", recipients: tuple[str, ...]) -> None:
         this = Taken(recipients)
