@@ -24,29 +24,38 @@ log = get_logger("supervisor")
 
 @dataclass(slots=True)
 class Shutdown:
-    """One stop: not begun, or with a deadline by which the process has exited."""
+    """One stop: not begun, or with a deadline by which the process has exited.
+
+    The thread that watches it is there from the beginning: a process that is out of memory cannot start one.
+    """
 
     timeout: float  # seconds
     exit_process: Callable[[int], None] = os._exit
     _began: float | None = None
-    _timer: threading.Timer | None = field(default=None, repr=False)
+    _begun: threading.Event = field(default_factory=threading.Event, repr=False)
+    _done: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._watch, name="shutdown", daemon=True).start()
 
     def begin(self) -> None:
-        """Start the timer; in a thread, so that it also ends a blocked event loop."""
-        if self._timer is not None:
-            return
-        self._began = trio.current_time()
-        self._timer = threading.Timer(self.timeout, self._force)
-        self._timer.daemon = True
-        self._timer.start()
+        """Count the time from now on; in a thread, so that it also ends a blocked event loop."""
+        if self._began is None:
+            self._began = trio.current_time()
+            self._begun.set()
 
     def done(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._done.set()
+        self._begun.set()
 
     def until(self, part: float) -> float:
         """When this part of the timeout is over, on Trio's clock; infinite before a stop has begun."""
         return float("inf") if self._began is None else self._began + self.timeout * part
+
+    def _watch(self) -> None:
+        self._begun.wait()
+        if not self._done.wait(self.timeout):
+            self._force()
 
     def _force(self) -> None:
         ours = (threading.main_thread(), threading.current_thread())

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from math import inf
 
+import pytest
 import trio
 
 from appliance.shutdown import EXIT_CODE, Shutdown
@@ -92,3 +94,18 @@ async def test_the_time_is_counted_from_the_first_signal() -> None:
     shutdown.begin()
     assert shutdown.until(0.5) == first <= trio.current_time() + 5
     shutdown.done()
+
+
+async def test_a_stop_needs_no_new_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is out of memory cannot start one, and has to end in time all the same."""
+    forced = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+    shutdown = Shutdown(0.05, exit_process=lambda _: token.run_sync_soon(forced.set))
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    shutdown.begin()
+    with trio.fail_after(10):
+        await forced.wait()

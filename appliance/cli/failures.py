@@ -38,6 +38,8 @@ _ADVICE = {
     errno.EACCES: "ports below 1024 need the right to use them, which the systemd service has; else change {key}",
 }
 
+_NO_THREAD = "can't start new thread"  # what Python says when there is no memory for its stack
+
 FAILURES_FILE = "failures.log"  # in the data directory
 FAILURES_KEPT = 1024 * 1024  # bytes, after which it begins anew
 SHOWN = 300  # characters of a bug's own words
@@ -107,6 +109,8 @@ def _line(error: BaseException, config: Config) -> str | None:
         return f"{file}: the database cannot be used: {error}{room}"
     if isinstance(error, OSError):
         return _system_line(error, config)
+    if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
+        return "out of memory: let the process have more; a restart goes on from what is on disk"
     return None
 
 

@@ -174,7 +174,11 @@ class Log:
 
     def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
         """An error with its traceback: that of the exception given, or of the one that is being handled."""
-        self._write(logging.ERROR, event, fields, error or sys.exc_info()[1])
+        error = error or sys.exc_info()[1]
+        if isinstance(error, MemoryError):  # where it was met tells nothing, and a traceback would take memory
+            self._write(logging.ERROR, event, {**fields, "cause": repr(error)})
+        else:
+            self._write(logging.ERROR, event, fields, error)
 
     def _write(self, level: int, event: str, fields: dict[str, object], error: BaseException | None = None) -> None:
         if not self.logger.isEnabledFor(level):

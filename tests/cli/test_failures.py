@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from appliance.cli.failures import FAILURES_FILE, FAILURES_KEPT
+from appliance.cli.failures import FAILURES_FILE, FAILURES_KEPT, explain
+from appliance.config.load import parse
 from appliance.store.accounts import Accounts
 from tests.cli.test_commands import Shell, acme, shell
 
@@ -70,3 +71,12 @@ def test_what_is_no_bug_is_told_as_before(acme: Shell) -> None:
     assert "no account named" in acme.refused("account", "show", "nobody")
     acme.misused("account", "list", "more")
     assert not (acme.data_dir / FAILURES_FILE).exists()
+
+
+def test_an_end_without_memory_is_one_line(tmp_path: Path) -> None:
+    """Also where it shows as a thread that cannot be started; beside another failure it is that one's."""
+    settings = parse("", tmp_path / "config.toml")
+    ends = [MemoryError(), RuntimeError("can't start new thread")]
+    line = explain(ExceptionGroup("", [ExceptionGroup("", ends)]), settings)
+    assert line == "out of memory: let the process have more; a restart goes on from what is on disk"
+    assert explain(ExceptionGroup("", [MemoryError(), ZeroDivisionError()]), settings) is None

@@ -1,6 +1,7 @@
 """Changed copies of messages and files, as damage and malice make them, reproducible by their number."""
 
 import re
+from collections.abc import Sequence
 from random import Random
 
 PIECES = (
@@ -35,7 +36,7 @@ def revalued(data: bytes, number: int) -> bytes:
     return data
 
 
-def mutated(data: bytes, number: int) -> bytes:
+def mutated(data: bytes, number: int, pieces: Sequence[bytes] = PIECES) -> bytes:
     """A copy with one to eight changes: octets set, pieces put in, stretches doubled, cut out or moved."""
     random, changed = Random(number), bytearray(data)
     for _ in range(random.randint(1, 8)):
@@ -45,7 +46,7 @@ def mutated(data: bytes, number: int) -> bytes:
             case 0:
                 changed[at:end] = random.randbytes(end - at)
             case 1:
-                changed[at:at] = random.choice(PIECES)
+                changed[at:at] = random.choice(pieces)
             case 2:
                 changed[at:at] = changed[at:end] * random.randint(1, 20)
             case 3:
@@ -56,5 +57,5 @@ def mutated(data: bytes, number: int) -> bytes:
                 to = random.randint(0, len(changed))
                 changed[to:to] = piece
             case _:
-                changed[at:end] = random.choice(PIECES)
+                changed[at:end] = random.choice(pieces)
     return bytes(changed)

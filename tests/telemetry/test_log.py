@@ -273,6 +273,18 @@ def test_an_exception_is_a_field_in_json() -> None:
     assert read["traceback"].endswith("RuntimeError: first\nsecond")
 
 
+def test_without_memory_there_is_no_traceback() -> None:
+    """Where it was met tells nothing, and the lines of a traceback would take memory."""
+    lines = lines_of(as_json=True)
+    try:
+        raise MemoryError
+    except MemoryError:
+        log.get_logger("web").exception("request failed", request_id="req_1")
+    read = one_object(lines)
+    assert (read["event"], read["request_id"], read["cause"]) == ("request failed", "req_1", "MemoryError()")
+    assert "traceback" not in read
+
+
 def test_an_exception_is_indented_in_text() -> None:
     """On a terminal the traceback follows, and none of its lines can be taken for an event."""
     lines = lines_of(as_json=False)

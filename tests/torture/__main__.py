@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from tests import programs
 from tests.bench.report import progress
-from tests.torture import database_loss, kills, points, power_loss
+from tests.torture import database_loss, hostile_peers, kills, points, power_loss
+from tests.torture import streams as changed_inputs
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,21 @@ def postgresql(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(done, [f"seed {seed}: {each}" for each in wrong])
 
 
+def streams(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """Changed inputs of every kind, to the readers and over sockets; and an honest client beside slow ones."""
+    seed = next(seeds)
+    read, wrong = changed_inputs.check_all(20_000 if quick else 1_050_000, seed, told)
+    sent, more = hostile_peers.run(250 if quick else 10_000, seed, told)
+    slow, most = hostile_peers.beside_slow_clients(2 if quick else 5, 2.5 if quick else 6.0, told)
+    return Verdict(f"{read:,} inputs, {sent:,} on sockets, {slow}", wrong + more + most)
+
+
 TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
     "power": power,
     "kills": killing,
     "points": dying,
     "postgresql": postgresql,
+    "streams": streams,
 }
 
 

@@ -28,6 +28,10 @@ import apsw
 from appliance.store.faults import StorageFault
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, CHECKPOINT_PAGES, Connection, open_reader, open_writer
 from appliance.store.sqlite.embedded_db import new_inside
+from appliance.store.sqlite.faults import found_no_room
+from appliance.telemetry.log import get_logger
+
+log = get_logger("store")
 
 # ---- copies
 
@@ -90,13 +94,13 @@ class Checkpoints:
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._at = 0  # pages in the log when copying was last asked for
         self._copying = False
+        self._failing = False  # the last copy could not be made
         self._thread: threading.Thread | None = None  # begun when first needed
 
     def committed(self, connection: apsw.Connection, _: str, pages: int) -> int:
         """After a commit, on the thread that made it: so many pages are in the log."""
         if pages >= LONGEST_LOG_PAGES:
-            with suppress(apsw.Error):  # as in Space.settle: it all stays in the log
-                checkpoint(connection)
+            self._copy(connection)
             self._at = 0
         elif pages < self._at:  # it began anew
             self._at = 0
@@ -118,10 +122,26 @@ class Checkpoints:
         while self._asked.get():
             with suppress(apsw.Error):
                 connection = connection or open_writer(self._path)
-                checkpoint(connection)
+                self._copy(connection)
             self._copying = False
         if connection is not None:
             connection.close()
+
+    def _copy(self, connection: apsw.Connection) -> None:
+        """As in Space.settle what cannot be copied stays in the log; which then grows, so it is told, once.
+
+        Not for want of room: what that is about is told where it is noticed first.
+        """
+        try:
+            checkpoint(connection)
+        except apsw.Error as error:
+            if not self._failing and isinstance(error, apsw.IOError) and not found_no_room(connection, error):
+                self._failing = True
+                log.error("the database's log cannot be copied into the database, and grows", reason=str(error))
+        else:
+            if self._failing:
+                self._failing = False
+                log.info("the database's log is copied into the database again")
 
 
 # ---- files that lose their place

@@ -5,10 +5,12 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 import trio
 
 from appliance.store.engine import Tx, rows, run
+from appliance.store.sqlite import file_care
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
 from appliance.store.sqlite.embedded_db import open_inside
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
@@ -17,6 +19,7 @@ from appliance.store.sqlite.file_care import (
     COPIED_AFTER_PAGES,
     COPY_STEP,
     LONGEST_LOG_PAGES,
+    Checkpoints,
     checkpoint_beside,
     copy_beside,
     copy_inside,
@@ -199,3 +202,28 @@ async def test_the_log_begins_anew(file_engine: SqliteEngine, blobs: Path) -> No
     log = blobs.with_name(f"{blobs.name}-wal")
     assert size(log) < 1.5 * LONGEST_LOG_PAGES * PAGE
     assert size(blobs) > 1.5 * LONGEST_LOG_PAGES * PAGE
+
+
+def test_a_log_that_cannot_be_copied_is_told_when_it_begins_and_ends(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is lost, but it grows; for want of room nothing is said here."""
+    caplog.set_level("INFO")
+    copies, connection, faults = (
+        Checkpoints(path),
+        open_writer(path),
+        [apsw.FullError(), apsw.IOError(), apsw.IOError()],
+    )
+
+    def fails(_: Connection) -> None:
+        if faults:
+            raise faults.pop(0)
+
+    monkeypatch.setattr(file_care, "checkpoint", fails)
+    for _ in range(5):
+        copies._copy(connection)
+    connection.close()
+    assert caplog.messages == [
+        "the database's log cannot be copied into the database, and grows",
+        "the database's log is copied into the database again",
+    ]
