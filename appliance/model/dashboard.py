@@ -156,6 +156,16 @@ class Dimension(StrEnum):
     PROVIDER = "provider"
 
 
+class CountsByValue(NamedTuple):
+    """Recipients by one dimension's values, the largest first, and by what became of them; empty: all others, last.
+
+    `until`: what was written after that time is not counted yet; None: everything is.
+    """
+
+    by_value: Mapping[str, Mapping[str, int]]
+    until: int | None
+
+
 class FeedbackKind(NamedTuple):
     """What became of recipients on one day (days since 1970, UTC)."""
 

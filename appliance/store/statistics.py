@@ -14,7 +14,7 @@ from typing import NamedTuple
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
 from appliance.outside import identifier_from
-from appliance.store.engine import StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.times import DAY, HOUR
 
@@ -130,9 +130,10 @@ class Counting(NamedTuple):
     adds: tuple[str, ...] = ()
     tail: str = ""
 
-    def end_of_slice(self, tx: Tx, until: int, count: int) -> str | None:
-        """The id before which so many stand that were written before a time and are not counted."""
-        wanted = {"after": counted_until(tx, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
+    def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
+        """The id before which so many stand that were written before a time and after an id, else are not counted."""
+        limit = NEWEST if until is None else identifier_from(self.prefix, until)
+        wanted = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
         return one(tx, str, _SLICE.format(id=self.id, table=self.table), wanted)
 
 

@@ -393,6 +393,7 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     "StatsAnswer": {
         "previous": "The period before, of the same length.",
         "breakdown": "The whole period by what `by` names, the largest first; null without `by`.",
+        "breakdown_until": "What came after this time is not in `breakdown` yet; null: nothing is missing.",
     },
     "BreakdownObject": {
         "value": "The domain, tag, template or provider; null, always last: all others together.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from appliance.model.dashboard import AccountStatistics, Dimension
+from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
@@ -18,7 +18,6 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
-VALUES_TOLD = 50  # of what the numbers are broken down by
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
 KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
@@ -103,6 +102,7 @@ class StatsAnswer(msgspec.Struct):
     queue: list[WaitingObject]
     sandbox: int
     breakdown: list[BreakdownObject] | None
+    breakdown_until: Time | None
     request_id: str
 
 
@@ -155,9 +155,8 @@ class StatsRoutes(Routes):
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
         numbers = await self.store.statistics.of(user.account_id, first * HOUR, (first - days * DAY_HOURS) * HOUR)
-        by, parts = choice("by", Dimension), None
-        if by is not None:
-            parts = broken_down(await self.store.breakdown.of(user.account_id, by, first * HOUR))
+        by = choice("by", Dimension)
+        parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
     @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
@@ -179,15 +178,9 @@ def _rate(counts: list[int]) -> float | None:
     return round(bounced / tried, 4) if tried else None
 
 
-def broken_down(by_value: Mapping[str, Mapping[str, int]]) -> list[BreakdownObject]:
-    """The values with most recipients, by their number; the others last, together. Pure."""
-    values = sorted(by_value.keys() - {""}, key=lambda each: (-max(by_value[each].values()), each))
-    told = [(value, by_value[value]) for value in values[:VALUES_TOLD]]
-    rest = [by_value[value] for value in values[VALUES_TOLD:]] + [by_value.get("", {})]
-    others = {kind: sum(each.get(kind, 0) for each in rest) for kind in KINDS}
-    lines: list[tuple[str | None, Mapping[str, int]]] = [*told, *([(None, others)] if any(others.values()) else [])]
-    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in lines]
-    return [BreakdownObject(value, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
+def _broken_down(parts: CountsByValue) -> list[BreakdownObject]:
+    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in parts.by_value.items()]
+    return [BreakdownObject(value or None, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
 
 
 def stats(
@@ -196,7 +189,7 @@ def stats(
     now: int,
     days: int,
     request_id: str,
-    parts: list[BreakdownObject] | None = None,
+    parts: CountsByValue | None = None,
 ) -> StatsAnswer:
     """The answer for the hours from `first` to `now`, also those without mail. Pure."""
 
@@ -218,7 +211,8 @@ def stats(
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,
-        parts,
+        None if parts is None else _broken_down(parts),
+        rfc3339(parts.until) if parts is not None and parts.until is not None else None,
         request_id,
     )
 
