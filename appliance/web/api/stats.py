@@ -97,7 +97,7 @@ class StatsAnswer(msgspec.Struct):
     days: list[CountsObject]
     hours: list[CountsObject]
     totals: TotalsObject
-    previous: PreviousObject
+    previous: PreviousObject | None
     bounce_classes: list[ClassCountsObject]
     queue: list[WaitingObject]
     sandbox: int
@@ -154,7 +154,8 @@ class StatsRoutes(Routes):
         """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
-        numbers = await self.store.statistics.of(user.account_id, first * HOUR, (first - days * DAY_HOURS) * HOUR)
+        times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
+        numbers = await self.store.statistics.of(user.account_id, *times)
         by = choice("by", Dimension)
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
@@ -178,6 +179,16 @@ def _rate(counts: list[int]) -> float | None:
     return round(bounced / tried, 4) if tried else None
 
 
+def hourly_from(first: int, now: int) -> int:
+    """The first hour that is told by itself."""
+    return max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
+
+
+def _previous(by_kind: Mapping[str, int], start: int) -> PreviousObject:
+    counts = [by_kind.get(kind, 0) for kind in KINDS]
+    return PreviousObject(rfc3339(start * HOUR), **_named(counts), bounce_rate=_rate(counts))
+
+
 def _broken_down(parts: CountsByValue) -> list[BreakdownObject]:
     counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in parts.by_value.items()]
     return [BreakdownObject(value or None, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
@@ -192,22 +203,22 @@ def stats(
     parts: CountsByValue | None = None,
 ) -> StatsAnswer:
     """The answer for the hours from `first` to `now`, also those without mail. Pure."""
-
-    def sums(start: int, hours: int) -> list[int]:
-        return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(start, start + hours)) for kind in KINDS]
-
-    def counts(start: int, hours: int) -> CountsObject:
-        return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
-
-    hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
-    totals, earlier = sums(first, now + 1 - first), first - days * DAY_HOURS
-    previous = sums(earlier, now + 1 - first)
+    hourly = hourly_from(first, now)
+    by_day = [[0] * len(KINDS) for _ in range(days)]
+    by_hour = [[0] * len(KINDS) for _ in range(hourly, now + 1)]
+    for (hour, kind), count in numbers.by_hour.items():
+        at = KINDS.index(kind)
+        if first <= hour <= now:
+            by_day[(hour - first) // DAY_HOURS][at] += count
+        if hourly <= hour <= now:
+            by_hour[hour - hourly][at] += count
+    totals = [sum(counts) for counts in zip(*by_day, strict=True)]
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
-        [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
-        [counts(hour, 1) for hour in range(hourly, now + 1)],
+        [CountsObject(rfc3339((first + day * DAY_HOURS) * HOUR), *each) for day, each in enumerate(by_day)],
+        [CountsObject(rfc3339(hour * HOUR), *each) for hour, each in enumerate(by_hour, hourly)],
         TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
-        PreviousObject(rfc3339(earlier * HOUR), **_named(previous), bounce_rate=_rate(previous)),
+        None if numbers.previous is None else _previous(numbers.previous, first - days * DAY_HOURS),
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,

@@ -18,6 +18,7 @@ def test_days_are_the_sum_of_their_hours() -> None:
         (MIDNIGHT, "sent"): 4,
         (MIDNIGHT + 1, "bounced"): 1,
         (MIDNIGHT + 2, "delivered"): 3,
+        (MIDNIGHT + 3, "delivered"): 9,  # an hour that began since
     }
     told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT - 24, MIDNIGHT + 2, 2, "req_1")
     assert [day.sent for day in told.days] == [3, 4]
@@ -56,14 +57,15 @@ def test_a_share_is_done_within_a_time(by_bucket: dict[int, int], share: float, 
     assert quantile(by_bucket, share) == expected
 
 
-def test_the_period_before_has_the_same_length() -> None:
-    """To the same hour of its last day: what comes later of that day is in neither period."""
-    by_hour = {(MIDNIGHT - 24, "sent"): 1, (MIDNIGHT - 22, "sent"): 2, (MIDNIGHT - 21, "sent"): 4}
-    by_hour |= {(MIDNIGHT + 2, "sent"): 8, (MIDNIGHT - 25, "sent"): 16, (MIDNIGHT - 24, "bounced"): 1}
-    told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
+def test_the_period_before_is_told_if_it_is_known() -> None:
+    """With its start and rate; what is not kept is null."""
+    numbers = AccountStatistics({(MIDNIGHT + 2, "sent"): 8}, {}, (), previous={"sent": 3, "bounced": 1})
+    told = stats(numbers, MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
+    assert told.previous is not None
     assert (told.totals.sent, told.previous.sent) == (8, 3)
     assert (told.totals.bounce_rate, told.previous.bounce_rate) == (None, 1.0)
     assert told.previous.start == rfc3339((MIDNIGHT - 24) * HOUR)
+    assert stats(AccountStatistics({}, {}, ()), MIDNIGHT, MIDNIGHT, 1, "req_1").previous is None
 
 
 def test_numbers_are_told_by_value() -> None:
