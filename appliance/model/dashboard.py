@@ -138,13 +138,17 @@ class WaitingInPool:
 
 @dataclass(frozen=True, slots=True)
 class AccountStatistics:
-    """Recipients by hour (since 1970) and result, deliveries by how long they took, bounces by class, what waits."""
+    """Recipients by hour (since 1970) and result, deliveries by how long they took, bounces by class, what waits.
+
+    An hour may stand for its day. `previous` are the results of the period before; None: not all of it is kept.
+    """
 
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]
     waiting: tuple[WaitingInPool, ...]
     simulated: int = 0  # recipients that wait in the sandbox, in no pool
     by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # how many bounced, and failed
+    previous: Mapping[str, int] | None = None
 
 
 class Dimension(StrEnum):
@@ -154,6 +158,16 @@ class Dimension(StrEnum):
     TAG = "tag"
     TEMPLATE = "template"
     PROVIDER = "provider"
+
+
+class CountsByValue(NamedTuple):
+    """Recipients by one dimension's values, the largest first, and by what became of them; empty: all others, last.
+
+    `until`: what was written after that time is not counted yet; None: everything is.
+    """
+
+    by_value: Mapping[str, Mapping[str, int]]
+    until: int | None
 
 
 class FeedbackKind(NamedTuple):

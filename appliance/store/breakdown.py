@@ -3,20 +3,22 @@
 Added up behind the mail, as `statistics.py` does, up to positions of its own. What is new is read and summed by the
 background reader, so that the writer has only some sums to add, and adds them only if the position is still the one
 that was read from. Of an account and a day each dimension has a bounded number of values: when there are more, those
-with the fewest recipients are added to the others, whose value is empty.
+with the fewest recipients are added to the others, whose value is empty. That is done with what is read before it
+leaves the reader's thread, too: neither the writer nor the event loop is ever given more.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from typing import NamedTuple
 
 import msgspec
 
-from appliance.model.dashboard import Dimension
-from appliance.outside import identifier_from
-from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
+from appliance.model.dashboard import CountsByValue, Dimension
+from appliance.outside import identifier_from, identifier_time
+from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.store.statistics import (
     EVENT_LAG,
@@ -24,30 +26,50 @@ from appliance.store.statistics import (
     MESSAGE_LAG,
     PROVIDER,
     SET_COUNTED,
-    TAIL_ROWS,
     Counting,
     counted_until,
 )
 from appliance.times import DAY
 
 ROWS_SUMMED = 250  # in one transaction, each with up to 20 tags
+TAIL_SLICES = 20  # so many rows each that a read adds up, when they are not counted yet
 VALUES_KEPT = 100  # of an account, a day and a dimension
 VALUES_MOST = 2 * VALUES_KEPT  # more than that are reduced to those kept
+VALUES_READ = 1_000  # the largest of all days together
+VALUES_TOLD = 50
 OTHERS = ""
 
-_COLUMNS = "account_id, day, kind, sender, tags, template, provider, recipients"
+ByValue = dict[str, dict[str, int]]  # how many recipients by what became of them
+
+# What a message has of each dimension, NULL: nothing, and its values.
+_TEXTS = {
+    Dimension.DOMAIN: "m.envelope_from",
+    Dimension.TAG: "m.tags",
+    Dimension.TEMPLATE: "m.template_alias",
+    Dimension.PROVIDER: PROVIDER,
+}
+_tags = msgspec.json.Decoder(set[str])
+_VALUES_OF: dict[Dimension, Callable[[str], Iterable[str]]] = {
+    Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
+    Dimension.TAG: _tags.decode,
+    Dimension.TEMPLATE: lambda text: (text,),
+    Dimension.PROVIDER: lambda text: (text,),
+}
+_COLUMNS = ", ".join(("account_id", "day", "kind", "recipients", *_TEXTS))
 # Here and below only our own words and numbers are put into SQL (S608).
-_SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sent' AS kind, m.envelope_from AS sender,
-        m.tags AS tags, coalesce(m.template_alias, '') AS template, {PROVIDER} AS provider, count(*) AS recipients
-    FROM {{source}} LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{wanted}} AND m.source <> 'test' AND m.envelope_from <> '' GROUP BY 1, 2, 4, 5, 6, 7"""  # noqa: S608
-_FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind,
-        m.envelope_from AS sender, m.tags AS tags, coalesce(m.template_alias, '') AS template, {PROVIDER} AS provider,
-        count(*) AS recipients
-    FROM {{source}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
+_SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sent' AS kind, count(*) AS recipients,
+        {{texts}}
+    FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
+    LEFT JOIN destinations d ON d.domain = r.domain
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> '' {{wanted}}
+    GROUP BY 1, 2, 5, 6, 7, 8"""  # noqa: S608
+_FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind, count(*) AS recipients,
+        {{texts}}
+    FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{wanted}} AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4, 5, 6, 7"""  # noqa: S608
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{wanted}}
+    GROUP BY 1, 2, 3, 5, 6, 7, 8"""  # noqa: S608
 _ADD = Many("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
     VALUES {(?, ?, ?i, ?, ?, ?i)} ON CONFLICT (account_id, dimension, day, value, kind)
     DO UPDATE SET recipients = daily_breakdown.recipients + excluded.recipients""")
@@ -59,53 +81,44 @@ _VALUES = """SELECT value FROM daily_breakdown
     GROUP BY value ORDER BY sum(recipients) DESC, value"""
 _REMOVE = Many("""DELETE FROM daily_breakdown WHERE (account_id, dimension, day, value) IN (VALUES {(?, ?, ?i, ?)})
     RETURNING kind, recipients""")
-_READ = """SELECT value, kind, sum(recipients) FROM daily_breakdown
-    WHERE account_id = :account_id AND dimension = :dimension AND day >= :since GROUP BY value, kind"""
+_READ = """WITH sums AS (SELECT value, kind, sum(recipients) AS recipients FROM daily_breakdown
+        WHERE account_id = :account_id AND dimension = :dimension AND day >= :since GROUP BY value, kind),
+    largest AS (SELECT value FROM sums WHERE value <> '' GROUP BY value
+        ORDER BY max(recipients) DESC, value LIMIT :most)
+    SELECT coalesce(l.value, '') AS value, s.kind AS kind, sum(s.recipients) AS recipients
+    FROM sums s LEFT JOIN largest l ON l.value = s.value GROUP BY 1, 2"""
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
 
-
-class _Key(NamedTuple):
-    """The first columns of a row."""
+class _Place(NamedTuple):
+    """What has a bounded number of values."""
 
     account_id: str
     dimension: str
     day: int
-    value: str
-    kind: str
 
 
 class _BrokenDown(NamedTuple):
-    """How one kind of row is counted; `tail` are those of one account that are not counted yet."""
+    """How one kind of row is counted: those after one position until another, of all accounts or of one."""
 
     counting: Counting
-    slice: str
-    tail: str
+    rows: str
+    of_account: str  # added to it
+
+    def read(self, tx: Tx, after: str, until: str, account_id: str = "", dimension: Dimension | None = None) -> "Sums":
+        """The rows by place and value, for one dimension alone if it is named."""
+        texts = ", ".join(f"{text if dimension in (None, each) else 'NULL'} AS {each}" for each, text in _TEXTS.items())
+        sql = self.rows.format(texts=texts, wanted=self.of_account if account_id else "")
+        return _sums(tx.gather(sql, _COLUMNS, {"after": after, "until": until, "account_id": account_id}))
 
 
+Sums = dict[_Place, ByValue]
 _BROKEN_DOWN = (
     _BrokenDown(
         Counting("sent by value", "msg", MESSAGE_LAG, "recipients", "message_id"),
-        _SENT.format(
-            source="recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id",
-            wanted="r.message_id > :after AND r.message_id <= :until",
-        ),
-        _SENT.format(
-            source="""(SELECT account_id, id, created_at, source, envelope_from, tags, template_alias FROM messages
-                WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most) m
-            CROSS JOIN recipients r ON r.message_id = m.id""",
-            wanted="TRUE",
-        ),
+        _SENT,
+        "AND r.account_id = :account_id",
     ),
-    _BrokenDown(
-        Counting("final by value", "evt", EVENT_LAG, "events", "id"),
-        _FINAL.format(source="events", wanted="e.id > :after AND e.id <= :until"),
-        _FINAL.format(
-            source="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
-                WHERE id > :after ORDER BY id LIMIT :most)""",
-            wanted="e.account_id = :account_id",
-        ),
-    ),
+    _BrokenDown(Counting("final by value", "evt", EVENT_LAG, "events", "id"), _FINAL, "AND e.account_id = :account_id"),
 )
 
 
@@ -115,7 +128,7 @@ class _Slice(NamedTuple):
     kind: str
     after: str
     until: str
-    sums: Counter[_Key]
+    sums: Sums
     more: bool
 
 
@@ -133,12 +146,13 @@ class Breakdown(StorePart):
                 more = more or found.more
         return more
 
-    async def of(self, account_id: str, dimension: Dimension, since: int) -> dict[str, Counter[str]]:
-        """By value, how many recipients were sent to and what became of them, from the day of that time on.
+    async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
+        """How many recipients were sent to and what became of them, from the day of that time on.
 
-        The value of all that are not told apart is empty.
+        The largest values; that of all others together is empty.
         """
-        return await self.engine.scan(partial(_read, account_id, dimension, since // DAY), account_id)
+        work = partial(_read, account_id, dimension, since // DAY, self.rows_summed)
+        return await self.engine.scan(work, account_id)
 
 
 def broken_down_before(tx: Tx, until: int) -> bool:
@@ -154,28 +168,49 @@ def _read_slice(each: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice | None
         return None
     end = counting.end_of_slice(tx, now - counting.lag, most)
     until = end or limit
-    sums = _sums(tx.gather(each.slice, _COLUMNS, {"after": after, "until": until}))
-    return _Slice(counting.kind, after, until, sums, end is not None)
+    return _Slice(counting.kind, after, until, each.read(tx, after, until), end is not None)
 
 
-def _sums(found: Iterable[Row]) -> Counter[_Key]:
-    """Rows of _COLUMNS by each of their values."""
-    sums: Counter[_Key] = Counter()
-    for account_id, day, kind, sender, tags, template, provider, recipients in found:
-        values = [(Dimension.DOMAIN, sender.rpartition("@")[2].lower()), (Dimension.PROVIDER, provider)]
-        values += [(Dimension.TEMPLATE, template)] if template else []
-        values += [(Dimension.TAG, tag) for tag in set(_tags.decode(tags))]
-        for dimension, value in values:
-            sums[_Key(account_id, dimension.value, day, value, kind)] += recipients
-    return sums
+def _sums(found: Iterable[Row]) -> Sums:
+    """Rows of _COLUMNS by place and value, of each place the largest."""
+    sums: Sums = {}
+    for account_id, day, kind, recipients, *texts in found:
+        for dimension, text in zip(_TEXTS, texts, strict=True):
+            if text is not None:
+                by_value = sums.setdefault(_Place(account_id, dimension.value, day), {})
+                for value in _VALUES_OF[dimension](text):
+                    _count(by_value, value, kind, recipients)
+    return {place: largest(by_value, VALUES_KEPT) for place, by_value in sums.items()}
+
+
+def _count(by_value: ByValue, value: str, kind: str, recipients: int) -> None:
+    counts = by_value.setdefault(value, {})
+    counts[kind] = counts.get(kind, 0) + recipients
+
+
+def largest(by_value: ByValue, most: int) -> ByValue:
+    """The values with most recipients, the first first; all others together are the last. Pure."""
+    sizes = [(-max(counts.values()), value) for value, counts in by_value.items() if value != OTHERS]
+    found = {value: by_value[value] for _, value in nsmallest(most, sizes)}
+    others: ByValue = {}
+    for value in by_value.keys() - found.keys():
+        for kind, recipients in by_value[value].items():
+            _count(others, OTHERS, kind, recipients)
+    return found | others
 
 
 def _add(found: _Slice, tx: Tx) -> None:
     if counted_until(tx, found.kind) != found.after:
         return  # another node has added it
     if found.sums:
-        _ADD.run(tx, [(*key, count) for key, count in sorted(found.sums.items())])
-        for place in _CROWDED.run(tx, sorted({(key.account_id, key.dimension, key.day) for key in found.sums})):
+        added = [
+            (*place, value, kind, count)
+            for place, by_value in found.sums.items()
+            for value, counts in by_value.items()
+            for kind, count in counts.items()
+        ]
+        _ADD.run(tx, sorted(added))
+        for place in _CROWDED.run(tx, sorted(found.sums)):
             _reduce(tx, place)
     run(tx, SET_COUNTED, {"kind": found.kind, "id": found.until})
 
@@ -189,14 +224,25 @@ def _reduce(tx: Tx, place: Row) -> None:
     _ADD.run(tx, [(*place, OTHERS, kind, count) for kind, count in sorted(others.items())])
 
 
-def _read(account_id: str, dimension: Dimension, since: int, tx: Tx) -> dict[str, Counter[str]]:
-    bindings = {"account_id": account_id, "dimension": dimension.value, "since": since, "most": TAIL_ROWS}
-    found: dict[str, Counter[str]] = {}
-    for value, kind, count in rows(tx, _READ, bindings):
-        found.setdefault(value, Counter())[kind] += count
+def _read(account_id: str, dimension: Dimension, since: int, most: int, tx: Tx) -> CountsByValue:
+    """What is counted, and of what is not yet the oldest, slice by slice as the counting does it."""
+    wanted = {"account_id": account_id, "dimension": dimension.value, "since": since, "most": VALUES_READ}
+    found: ByValue = {}
+    for counted in tx.gather(_READ, "value, kind, recipients", wanted):
+        _count(found, *counted)
+    until: list[int] = []
     for each in _BROKEN_DOWN:
-        tail = tx.gather(each.tail, _COLUMNS, bindings | {"after": counted_until(tx, each.counting.kind)})
-        for key, count in _sums(tail).items():
-            if key.dimension == dimension and key.day >= since:
-                found.setdefault(key.value, Counter())[key.kind] += count
-    return found
+        after = counted_until(tx, each.counting.kind)
+        for _ in range(TAIL_SLICES):
+            end = each.counting.end_of_slice(tx, None, most, after)
+            for place, by_value in each.read(tx, after, end or NEWEST, account_id, dimension).items():
+                if place.day >= since:
+                    for value, counts in by_value.items():
+                        for kind, count in counts.items():
+                            _count(found, value, kind, count)
+            if end is None:
+                break
+            after = end
+        else:
+            until.append(identifier_time(after))
+    return CountsByValue(largest(found, VALUES_TOLD), min(until, default=None))

@@ -9,12 +9,13 @@ is not counted, and has no events.
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
-from appliance.outside import identifier_from
-from appliance.store.engine import StorePart, Tx, one, rows, run
+from appliance.outside import identifier_from, identifier_time
+from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.times import DAY, HOUR
 
@@ -23,6 +24,7 @@ from appliance.times import DAY, HOUR
 MESSAGE_LAG = 60_000_000
 EVENT_LAG = 10_000_000
 ROWS_COUNTED = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
+KEPT_BEFORE = 90 * DAY  # counts by the hour were kept at least so long by versions before the one that notes since when
 TAIL_ROWS = 100_000  # that a read adds up; more wait only while a long history is counted the first time
 POOLS_SHOWN = 50  # shown of an account's queue
 
@@ -87,9 +89,15 @@ _SLICE = "SELECT {id} FROM {table} WHERE {id} > :after AND {id} < :limit ORDER B
 _COUNTED = "SELECT id FROM counted_until WHERE kind = :kind"
 SET_COUNTED = """INSERT INTO counted_until (kind, id) VALUES (:kind, :id)
     ON CONFLICT (kind) DO UPDATE SET id = excluded.id"""
-_COUNTS = f"""SELECT hour, kind, CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET}
-        THEN {UNTRIED_BUCKET} ELSE 0 END, sum(recipients)
-    FROM hourly_counts WHERE account_id = :account_id AND hour >= :since GROUP BY 1, 2, 3"""  # noqa: S608
+# Since when all counts by the hour are kept, as an id.
+_KEPT_SINCE = "hours kept"
+_SET_KEPT_SINCE = "INSERT INTO counted_until (kind, id) VALUES (:kind, :id) ON CONFLICT (kind) DO NOTHING"
+_COUNTS = f"""SELECT CASE WHEN hour < :since THEN :compared WHEN hour < :hourly THEN hour - hour % 24 ELSE hour END,
+        kind,
+        CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET} THEN {UNTRIED_BUCKET} ELSE 0 END,
+        sum(recipients)
+    FROM hourly_counts WHERE account_id = :account_id AND hour >= :compared AND (hour <= :ended OR hour >= :since)
+    GROUP BY 1, 2, 3"""  # noqa: S608
 _BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
     WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
@@ -130,9 +138,10 @@ class Counting(NamedTuple):
     adds: tuple[str, ...] = ()
     tail: str = ""
 
-    def end_of_slice(self, tx: Tx, until: int, count: int) -> str | None:
-        """The id before which so many stand that were written before a time and are not counted."""
-        wanted = {"after": counted_until(tx, self.kind), "limit": identifier_from(self.prefix, until), "slice": count}
+    def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
+        """The id before which so many stand that were written before a time and after an id, else are not counted."""
+        limit = NEWEST if until is None else identifier_from(self.prefix, until)
+        wanted = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
         return one(tx, str, _SLICE.format(id=self.id, table=self.table), wanted)
 
 
@@ -151,6 +160,7 @@ class Statistics(StorePart):
         now = self.outside.now()
 
         def work(tx: Tx) -> bool:
+            run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
             more = [_count(tx, each, now, self.rows_counted) for each in _COUNTINGS]
             return any(more)
 
@@ -160,13 +170,17 @@ class Statistics(StorePart):
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(work, large=True)
 
-    async def of(self, account_id: str, since: int, compared: int | None = None) -> AccountStatistics:
+    async def of(
+        self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None
+    ) -> AccountStatistics:
         """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool.
 
-        By hour also what lies before, from `compared` on.
+        Before the time `hourly` not by hour but by day (UTC). With `compared` also the period from then on that is as
+        long, if all of it is kept.
         """
-        earlier = since if compared is None else compared
-        return await self.engine.scan(lambda tx: _read(tx, account_id, since, earlier, self.outside.now()), account_id)
+        by_hour, earlier = since if hourly is None else hourly, since if compared is None else compared
+        hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.outside.now() // HOUR)
+        return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.outside.now()), account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
         """What became of an account's recipients since the day of that time, up to this moment."""
@@ -193,26 +207,46 @@ def counted_until(tx: Tx, kind: str) -> str:
     return one(tx, str, _COUNTED, {"kind": kind}) or ""
 
 
-def _read(tx: Tx, account_id: str, since: int, earlier: int, now: int) -> AccountStatistics:
-    bindings = {"account_id": account_id, "since": since // HOUR, "now": now, "most": TAIL_ROWS}
-    counted = rows(tx, _COUNTS, bindings | {"since": earlier // HOUR})
-    by_hour = Counter({(hour, _outcome(kind, bucket)): count for hour, kind, bucket, count in counted})
+class _Hours(NamedTuple):
+    """Which hours are read, since 1970."""
+
+    since: int
+    hourly: int
+    compared: int
+    now: int
+
+    @property
+    def ended(self) -> int:
+        """The last hour of the period before."""
+        return self.compared + self.now - self.since
+
+
+def _read(tx: Tx, account_id: str, hours: _Hours, now: int) -> AccountStatistics:
+    bindings = {"account_id": account_id, "since": hours.since, "now": now, "most": TAIL_ROWS}
+    by_hour, previous = Counter[tuple[int, str]](), Counter[str]()
     by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
-    for counting in _COUNTINGS:
-        for hour, kind, bucket, count in rows(
-            tx, counting.tail, bindings | {"after": counted_until(tx, counting.kind)}
-        ):
-            if hour >= earlier // HOUR:
-                by_hour[hour, _outcome(kind, bucket)] += count
-            if hour >= since // HOUR:
-                by_bucket[kind, bucket] += count
+    tail = [
+        row for each in _COUNTINGS for row in rows(tx, each.tail, bindings | {"after": counted_until(tx, each.kind)})
+    ]
+    for hour, kind, bucket, count in tail:
+        by_bucket[kind, bucket] += count if hour >= hours.since else 0
+    for hour, kind, bucket, count in chain(
+        rows(tx, _COUNTS, bindings | hours._asdict() | {"ended": hours.ended}), tail
+    ):
+        if hour >= hours.since:
+            by_hour[hour if hour >= hours.hourly else hour - hour % 24, _outcome(kind, bucket)] += count
+        elif hours.compared <= hour <= hours.ended:
+            previous[_outcome(kind, bucket)] += count
     waiting = rows(tx, _WAITING, bindings | {"most": POOLS_SHOWN})
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
     times = {bucket: count for (kind, bucket), count in by_bucket.items() if kind == "delivered"}
     by_class = {
         each: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for each, bucket in CLASS_BUCKETS.items()
     }
-    return AccountStatistics(by_hour, times, by_pool, one(tx, int, _SIMULATED, bindings) or 0, by_class)
+    kept_since = counted_until(tx, _KEPT_SINCE)
+    known = hours.compared * HOUR >= (identifier_time(kept_since) if kept_since else now - KEPT_BEFORE)
+    simulated = one(tx, int, _SIMULATED, bindings) or 0
+    return AccountStatistics(by_hour, times, by_pool, simulated, by_class, previous if known else None)
 
 
 def _outcome(kind: str, bucket: int) -> str:

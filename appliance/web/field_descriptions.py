@@ -391,8 +391,9 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "cancelled": "Recipients that were given up in that time, because the message was cancelled.",
     },
     "StatsAnswer": {
-        "previous": "The period before, of the same length.",
+        "previous": "The period before, of the same length; null if not all of its numbers are kept.",
         "breakdown": "The whole period by what `by` names, the largest first; null without `by`.",
+        "breakdown_until": "What came after this time is not in `breakdown` yet; null: nothing is missing.",
     },
     "BreakdownObject": {
         "value": "The domain, tag, template or provider; null, always last: all others together.",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -9,7 +10,8 @@ from msgspec import structs
 from appliance.model.dashboard import Dimension
 from appliance.model.mail import Account, NewMessage, Outcome, RecipientStatus
 from appliance.store import Store
-from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST
+from appliance.store import breakdown as module
+from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST, VALUES_TOLD, largest
 from appliance.times import DAY, HOUR
 from tests.store.samples import SECOND, Clock, Messages, expire, outcome, record
 
@@ -21,7 +23,7 @@ Told = dict[str, dict[str, int]]
 async def told(store: Store, account: Account, dimension: Dimension, since: int = 0) -> Told:
     """The numbers by one dimension."""
     found = await store.breakdown.of(account.id, dimension, since)
-    return {value: dict(counts) for value, counts in found.items()}
+    return {value: dict(counts) for value, counts in found.by_value.items()}
 
 
 async def accept(store: Store, message: NewMessage, **changes: object) -> None:
@@ -71,8 +73,8 @@ async def test_recipients_are_counted_by_each_of_their_values(
     for _ in range(2):
         for dimension, wanted in expected.items():
             assert await told(store, account, dimension) == wanted
-            assert await store.breakdown.of("acc_other", dimension, 0) == {}
-            assert await store.breakdown.of(account.id, dimension, clock.now + DAY) == {}
+            assert await store.breakdown.of("acc_other", dimension, 0) == ({}, None)
+            assert await store.breakdown.of(account.id, dimension, clock.now + DAY) == ({}, None)
         await count_all(store, clock)
     assert await rows(store) > 0
 
@@ -156,9 +158,87 @@ async def test_values_are_bounded_and_the_largest_stay(
     await count_all(store, clock)
     found = await told(store, account, Dimension.TAG)
     assert (found["order"], found["reset"]) == ({"sent": 3}, {"sent": 3})
-    assert VALUES_KEPT <= len(found) <= VALUES_MOST + 1
+    ((kept,),) = await store.engine.rows("SELECT count(*) FROM daily_breakdown WHERE dimension = 'tag'", {})
+    assert VALUES_KEPT <= kept <= VALUES_MOST + 1
+    assert len(found) == VALUES_TOLD + 1
     assert sum(counts["sent"] for counts in found.values()) == 2 * VALUES_MOST + 6
     assert found[""]["sent"] >= VALUES_MOST - 2
+
+
+def test_the_largest_are_told_and_the_others_together() -> None:
+    """By their number, then by name; all that are over the limit are one with those that were not kept apart."""
+    by_value = {f"v{number}": {"sent": number, "delivered": number} for number in range(1, 6)} | {"a": {"sent": 3}}
+    found = largest({"": {"sent": 10, "bounced": 5}, **by_value}, 4)
+    assert list(found) == ["v5", "v4", "a", "v3", ""]
+    assert found[""] == {"sent": 13, "delivered": 3, "bounced": 5}
+    assert largest({}, 4) == {}
+
+
+async def test_no_more_is_read_than_can_be_told(
+    store: Store, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many values over many days the database gives the largest alone, and all others together."""
+    monkeypatch.setattr(module, "VALUES_READ", 60)
+    add = """INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
+        VALUES (:account_id, 'tag', :day, :value, :kind, :recipients)"""
+    for number in range(70):
+        for kind, recipients in (("sent", 2), ("delivered", 1)):
+            row = {"account_id": account.id, "day": number % 3, "value": f"v{number:02}", "kind": kind}
+            await store.engine.change(add, row | {"recipients": recipients + number // 69})
+    given = []
+
+    def keep(by_value: module.ByValue, most: int) -> module.ByValue:
+        given.append(len(by_value))
+        return largest(by_value, most)
+
+    monkeypatch.setattr(module, "largest", keep)
+    found = await told(store, account, Dimension.TAG)
+    assert given == [61]
+    assert list(found)[:2] == ["v69", "v00"]
+    assert len(found) == VALUES_TOLD + 1
+    assert (found["v69"], found[""]) == ({"sent": 3, "delivered": 2}, {"sent": 40, "delivered": 20})
+
+
+async def test_the_writer_is_given_few_values(
+    store: Store, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many tags a slice of mail has: the smaller ones are the others before they are written. None is lost."""
+    await tagged(store, messages, *many("new"), ["order"], ["order"])
+    clock.now += 61 * SECOND
+    given: list[module.ByValue] = []
+    monkeypatch.setattr(module, "_add", lambda found, _: given.extend(found.sums.values()))
+    await store.breakdown.count()
+    tags = max(given, key=len)
+    assert len(tags) == VALUES_KEPT + 1
+    assert (tags["order"], tags[""]) == ({"sent": 2}, {"sent": VALUES_MOST - VALUES_KEPT + 1})
+
+
+async def test_of_what_is_not_counted_a_bounded_part_is_read(
+    store: Store, messages: Messages, account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest, of one dimension alone; how far it came is told. Once all is counted nothing is missing."""
+    monkeypatch.setattr(module, "TAIL_SLICES", 2)
+    read = replace(store.breakdown, rows_summed=2)
+    other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
+    await store.messages.accept(Messages(messages.outside, other.id).new("a@example.net"))
+    for number in range(9):
+        await accept(store, messages.new("a@example.net"), tags=(f"tag {number}",))
+    newest = clock.now
+    summed = []
+
+    def note(found: Iterable[tuple[Any, ...]]) -> module.Sums:
+        summed.append(list(found))
+        return sums(summed[-1])
+
+    sums = module._sums
+    monkeypatch.setattr(module, "_sums", note)
+    by_value, until = await read.of(account.id, Dimension.DOMAIN, 0)
+    assert by_value == {"example.com": {"sent": 5}}
+    assert [len(each) for each in summed] == [1, 1, 0]
+    assert until is not None
+    assert until < newest
+    await count_all(store, clock)
+    assert await read.of(account.id, Dimension.DOMAIN, 0) == ({"example.com": {"sent": 9}}, None)
 
 
 async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages, clock: Clock) -> None:

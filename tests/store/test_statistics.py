@@ -144,6 +144,67 @@ async def test_hours_are_told_apart(store: Store, messages: Messages, account: A
         await store.statistics.count()
 
 
+COUNTED = """INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
+    VALUES (:account_id, :hour, 'sent', 0, :recipients)"""
+
+
+async def sent_at(store: Store, account: Account, counts: dict[int, int]) -> None:
+    """So many recipients were sent to in these hours."""
+    for hour, recipients in counts.items():
+        await store.engine.change(COUNTED, {"account_id": account.id, "hour": hour, "recipients": recipients})
+
+
+async def test_earlier_hours_are_added_up_by_day(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """So that little is read however long the time is; what is not counted yet, too."""
+    midnight = clock.now // DAY * 24
+    await store.messages.accept(messages.new("a@example.net"))
+    await sent_at(
+        store, account, {midnight - 26: 1, midnight - 25: 2, midnight - 23: 4, midnight + 1: 8, midnight + 2: 16}
+    )
+    by_day = {(midnight - 48, "sent"): 3, (midnight - 24, "sent"): 4}
+    since, hourly = (midnight - 48) * HOUR, midnight * HOUR
+    found = (await store.statistics.of(account.id, since, hourly)).by_hour
+    assert found == by_day | {(midnight + 1, "sent"): 8, (midnight + 2, "sent"): 16, (midnight + 9, "sent"): 1}
+    found = (await store.statistics.of(account.id, since, hourly + DAY)).by_hour
+    assert found == by_day | {(midnight, "sent"): 25}
+
+
+async def test_the_period_before_has_the_same_length(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """To the same hour of its last day: what comes later of that day is in neither period. Counted yet or not."""
+    midnight = clock.now // DAY * 24
+    await store.messages.accept(messages.new("a@example.net"))
+    clock.now += DAY
+    counts = {midnight - 1: 16, midnight: 1, midnight + 9: 2, midnight + 10: 4, midnight + 33: 8}
+    await sent_at(store, account, counts)
+    for _ in range(2):
+        found = await store.statistics.of(account.id, (midnight + 24) * HOUR, compared=midnight * HOUR)
+        assert found.by_hour == {(midnight + 33, "sent"): 8}
+        assert found.previous == {"sent": 4}
+        await store.statistics.count()
+
+
+async def test_a_period_of_which_not_all_is_kept_is_not_compared(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Until the counts reach back so far: an earlier version may have deleted them."""
+    began = clock.now
+
+    async def known(days: int) -> bool:
+        found = await store.statistics.of(account.id, clock.now, compared=clock.now - days * DAY)
+        return found.previous is not None
+
+    assert (await known(89), await known(91)) == (True, False)
+    await send(store, messages, clock, DELIVERED)
+    clock.now += DAY
+    await store.statistics.count()
+    clock.now = began + 60 * DAY
+    assert (await known(148), await known(151)) == (True, False)
+
+
 async def test_a_delivery_is_timed_to_a_tenth(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """The bucket of a delivery stands for a time close to the real one, before and after it was added up."""
     await store.messages.accept(messages.new("a@example.net"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from appliance.model.dashboard import AccountStatistics, Dimension
+from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
@@ -18,7 +18,6 @@ DEFAULT_DAYS = 7
 MAX_DAYS = 90
 HOURLY_DAYS = 7  # the last of them are also given by hour
 DAY_HOURS = 24
-VALUES_TOLD = 50  # of what the numbers are broken down by
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
 KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
@@ -98,11 +97,12 @@ class StatsAnswer(msgspec.Struct):
     days: list[CountsObject]
     hours: list[CountsObject]
     totals: TotalsObject
-    previous: PreviousObject
+    previous: PreviousObject | None
     bounce_classes: list[ClassCountsObject]
     queue: list[WaitingObject]
     sandbox: int
     breakdown: list[BreakdownObject] | None
+    breakdown_until: Time | None
     request_id: str
 
 
@@ -154,10 +154,10 @@ class StatsRoutes(Routes):
         """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
-        numbers = await self.store.statistics.of(user.account_id, first * HOUR, (first - days * DAY_HOURS) * HOUR)
-        by, parts = choice("by", Dimension), None
-        if by is not None:
-            parts = broken_down(await self.store.breakdown.of(user.account_id, by, first * HOUR))
+        times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
+        numbers = await self.store.statistics.of(user.account_id, *times)
+        by = choice("by", Dimension)
+        parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
     @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
@@ -179,15 +179,19 @@ def _rate(counts: list[int]) -> float | None:
     return round(bounced / tried, 4) if tried else None
 
 
-def broken_down(by_value: Mapping[str, Mapping[str, int]]) -> list[BreakdownObject]:
-    """The values with most recipients, by their number; the others last, together. Pure."""
-    values = sorted(by_value.keys() - {""}, key=lambda each: (-max(by_value[each].values()), each))
-    told = [(value, by_value[value]) for value in values[:VALUES_TOLD]]
-    rest = [by_value[value] for value in values[VALUES_TOLD:]] + [by_value.get("", {})]
-    others = {kind: sum(each.get(kind, 0) for each in rest) for kind in KINDS}
-    lines: list[tuple[str | None, Mapping[str, int]]] = [*told, *([(None, others)] if any(others.values()) else [])]
-    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in lines]
-    return [BreakdownObject(value, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
+def hourly_from(first: int, now: int) -> int:
+    """The first hour that is told by itself."""
+    return max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
+
+
+def _previous(by_kind: Mapping[str, int], start: int) -> PreviousObject:
+    counts = [by_kind.get(kind, 0) for kind in KINDS]
+    return PreviousObject(rfc3339(start * HOUR), **_named(counts), bounce_rate=_rate(counts))
+
+
+def _broken_down(parts: CountsByValue) -> list[BreakdownObject]:
+    counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in parts.by_value.items()]
+    return [BreakdownObject(value or None, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
 
 
 def stats(
@@ -196,29 +200,30 @@ def stats(
     now: int,
     days: int,
     request_id: str,
-    parts: list[BreakdownObject] | None = None,
+    parts: CountsByValue | None = None,
 ) -> StatsAnswer:
     """The answer for the hours from `first` to `now`, also those without mail. Pure."""
-
-    def sums(start: int, hours: int) -> list[int]:
-        return [sum(numbers.by_hour.get((hour, kind), 0) for hour in range(start, start + hours)) for kind in KINDS]
-
-    def counts(start: int, hours: int) -> CountsObject:
-        return CountsObject(rfc3339(start * HOUR), *sums(start, hours))
-
-    hourly = max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
-    totals, earlier = sums(first, now + 1 - first), first - days * DAY_HOURS
-    previous = sums(earlier, now + 1 - first)
+    hourly = hourly_from(first, now)
+    by_day = [[0] * len(KINDS) for _ in range(days)]
+    by_hour = [[0] * len(KINDS) for _ in range(hourly, now + 1)]
+    for (hour, kind), count in numbers.by_hour.items():
+        at = KINDS.index(kind)
+        if first <= hour <= now:
+            by_day[(hour - first) // DAY_HOURS][at] += count
+        if hourly <= hour <= now:
+            by_hour[hour - hourly][at] += count
+    totals = [sum(counts) for counts in zip(*by_day, strict=True)]
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
-        [counts(first + day * DAY_HOURS, DAY_HOURS) for day in range(days)],
-        [counts(hour, 1) for hour in range(hourly, now + 1)],
+        [CountsObject(rfc3339((first + day * DAY_HOURS) * HOUR), *each) for day, each in enumerate(by_day)],
+        [CountsObject(rfc3339(hour * HOUR), *each) for hour, each in enumerate(by_hour, hourly)],
         TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
-        PreviousObject(rfc3339(earlier * HOUR), **_named(previous), bounce_rate=_rate(previous)),
+        None if numbers.previous is None else _previous(numbers.previous, first - days * DAY_HOURS),
         [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
         [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
         numbers.simulated,
-        parts,
+        None if parts is None else _broken_down(parts),
+        rfc3339(parts.until) if parts is not None and parts.until is not None else None,
         request_id,
     )
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from appliance.model.dashboard import AccountStatistics
+from appliance.model.dashboard import AccountStatistics, CountsByValue
 from appliance.model.mail import BounceClass
 from appliance.times import HOUR, rfc3339
-from appliance.web.api.stats import VALUES_TOLD, broken_down, quantile, stats
+from appliance.web.api.stats import quantile, stats
 
 MIDNIGHT = 24 * 20_000  # in hours
 
@@ -18,6 +18,7 @@ def test_days_are_the_sum_of_their_hours() -> None:
         (MIDNIGHT, "sent"): 4,
         (MIDNIGHT + 1, "bounced"): 1,
         (MIDNIGHT + 2, "delivered"): 3,
+        (MIDNIGHT + 3, "delivered"): 9,  # an hour that began since
     }
     told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT - 24, MIDNIGHT + 2, 2, "req_1")
     assert [day.sent for day in told.days] == [3, 4]
@@ -56,23 +57,25 @@ def test_a_share_is_done_within_a_time(by_bucket: dict[int, int], share: float, 
     assert quantile(by_bucket, share) == expected
 
 
-def test_the_period_before_has_the_same_length() -> None:
-    """To the same hour of its last day: what comes later of that day is in neither period."""
-    by_hour = {(MIDNIGHT - 24, "sent"): 1, (MIDNIGHT - 22, "sent"): 2, (MIDNIGHT - 21, "sent"): 4}
-    by_hour |= {(MIDNIGHT + 2, "sent"): 8, (MIDNIGHT - 25, "sent"): 16, (MIDNIGHT - 24, "bounced"): 1}
-    told = stats(AccountStatistics(by_hour, {}, ()), MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
+def test_the_period_before_is_told_if_it_is_known() -> None:
+    """With its start and rate; what is not kept is null."""
+    numbers = AccountStatistics({(MIDNIGHT + 2, "sent"): 8}, {}, (), previous={"sent": 3, "bounced": 1})
+    told = stats(numbers, MIDNIGHT, MIDNIGHT + 2, 1, "req_1")
+    assert told.previous is not None
     assert (told.totals.sent, told.previous.sent) == (8, 3)
     assert (told.totals.bounce_rate, told.previous.bounce_rate) == (None, 1.0)
     assert told.previous.start == rfc3339((MIDNIGHT - 24) * HOUR)
+    assert stats(AccountStatistics({}, {}, ()), MIDNIGHT, MIDNIGHT, 1, "req_1").previous is None
 
 
-def test_a_breakdown_tells_the_largest_and_the_others_together() -> None:
-    """By their number, then by name; all that are over the limit are one line with those that were not kept apart."""
-    by_value = {f"v{number:03}": {"sent": number, "delivered": number} for number in range(1, VALUES_TOLD + 3)}
-    told = broken_down({**by_value, "": {"sent": 10, "bounced": 5}})
-    assert [each.value for each in told[:2]] == [f"v{VALUES_TOLD + 2:03}", f"v{VALUES_TOLD + 1:03}"]
-    assert len(told) == VALUES_TOLD + 1
-    others = told[-1]
-    assert (others.value, others.sent, others.delivered, others.bounced) == (None, 13, 3, 5)
-    assert others.bounce_rate == 0.625
-    assert broken_down({}) == []
+def test_numbers_are_told_by_value() -> None:
+    """In the order they have, the others with null; and up to when."""
+    parts = CountsByValue({"order": {"sent": 7}, "": {"sent": 10, "delivered": 3, "bounced": 5}}, MIDNIGHT * HOUR)
+    told = stats(AccountStatistics({}, {}, ()), MIDNIGHT, MIDNIGHT, 1, "req_1", parts)
+    assert told.breakdown is not None
+    assert [(each.value, each.sent, each.bounce_rate) for each in told.breakdown] == [
+        ("order", 7, None),
+        (None, 10, 0.625),
+    ]
+    assert told.breakdown_until == rfc3339(MIDNIGHT * HOUR)
+    assert stats(AccountStatistics({}, {}, ()), MIDNIGHT, MIDNIGHT, 1, "req_1").breakdown is None

@@ -45,7 +45,7 @@ function tiles({ totals, previous, days }, kinds, account, warning) {
 				h("a", { href: list(kind, days[0].start) }, name),
 				number(totals[kind]),
 				more[kind] ?? "",
-				change(totals[kind], previous[kind]),
+				previous && change(totals[kind], previous[kind]),
 			),
 		),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),

@@ -3,7 +3,7 @@ import { get } from "../api.js";
 import { rate } from "../bounce-rate.js";
 import { fragment, h, query } from "../dom.js";
 import { empty, head, table } from "../pieces.js";
-import { number } from "../time.js";
+import { number, when } from "../time.js";
 
 const RANGES = [7, 30, 90];
 // Of each: its title, and the filter of the messages that it is about.
@@ -57,7 +57,10 @@ export default async function statistics(page) {
 		const shown = lines.length
 			? table(`Recipients by ${by}`, columns, lines)
 			: empty(`No mail by ${by}`, `In the last ${days} days nothing was sent that has one.`);
-		(await import("../update.js")).update(content, shown);
+		const until = stats.breakdown_until;
+		const note =
+			until && h("p", { class: "quiet" }, "Still being added up: what came after ", when(until), " is missing.");
+		(await import("../update.js")).update(content, [note, shown]);
 	}
 	await draw();
 	page.every(30, draw);
