@@ -160,7 +160,7 @@ def _turns(
 def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
     """HTTP to MX with both signatures, against Postfix with OpenDKIM; memory meanwhile, and the cost of each stage."""
     needs("postfix", "smtp-sink", "smtp-source", "opendkim")
-    rsa = _rsa_seconds()
+    rsa = rsa_seconds()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
         running, there = stack.enter_context(_delivering(Path(directory)))
         their_sink = stack.enter_context(deliver.sink())
@@ -203,7 +203,7 @@ def _stages(effort: Effort) -> dict[str, float]:
         return stages.costs(running, there, send, effort.messages, lambda: events.wait_until(posted))
 
 
-def _rsa_seconds() -> float:
+def rsa_seconds() -> float:
     """What one signature with RSA-2048 takes this machine."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
