@@ -37,6 +37,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     document.write_text(f"# Performance\n\n{report.BEGIN}\n\n{report.END}\n")
     monkeypatch.setattr(report, "ROOT", tmp_path)
     monkeypatch.setattr(report, "DOCUMENT", document)
+    monkeypatch.setattr(report, "IMAGES", tmp_path / "images")
 
     def main(*arguments: str, **scenarios: Scenario) -> int:
         monkeypatch.setattr(bench, "SCENARIOS", scenarios)
@@ -89,6 +90,21 @@ def test_a_run_is_compared_with_the_last_one_on_this_machine(
     assert "MISSED" in capsys.readouterr().out
 
 
+def test_the_cost_of_stages_is_printed_and_drawn(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On a terminal as a line, in the document as a plot."""
+
+    def scenario(effort: Effort, run: Run, told: Progress) -> None:
+        run.stages = {"accept": 200.4, "post": 99.6}
+
+    (tmp_path / "images").mkdir()
+    assert run(stages=scenario) == 0
+    assert "interpreter lock for a message: accept 200, post 100\n" in capsys.readouterr().out
+    assert "images/cost-by-stage.svg" in (tmp_path / "performance.md").read_text()
+    assert "accept" in (tmp_path / "images" / "cost-by-stage.svg").read_text()
+
+
 def test_py_spy_is_given_each_option_once() -> None:
     """It refuses a command that repeats one, and would sample nothing."""
     options = [word for word in sampling(1, Path("samples")) if word.startswith("--")]
@@ -111,5 +127,5 @@ def test_a_quick_run_does_little_of_everything() -> None:
     assert not quick.takeover
     assert quick.easy_seconds < whole.easy_seconds
     assert set(SCENARIOS) == {
-        "accept", "signed", "plain", "submit", "webhooks", "queued", "stored", "nodes", "attacks",
+        "accept", "signed", "stages", "plain", "submit", "webhooks", "queued", "stored", "nodes", "attacks",
     }  # fmt: skip

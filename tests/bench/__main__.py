@@ -39,6 +39,9 @@ def main() -> int:
     here = report.machine()
     file = report.record_file(here, quick=options.quick)
     print(report.table(run.figures, report.recorded(file)))
+    if run.stages:
+        stages = ", ".join(f"{name} {value:.0f}" for name, value in run.stages.items())
+        print(f"microseconds of the interpreter lock for a message: {stages}")
     for name, why in (run.skipped | run.failed).items():
         print(f"not measured: {name}: {why}")
     report.record(file, run, here)

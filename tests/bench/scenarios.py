@@ -158,7 +158,7 @@ def _turns(
 
 
 def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
-    """HTTP to MX with both signatures, against Postfix with OpenDKIM; memory meanwhile, and the cost of each stage."""
+    """HTTP to MX with both signatures, against Postfix with OpenDKIM, and memory meanwhile."""
     needs("postfix", "smtp-sink", "smtp-source", "opendkim")
     rsa = rsa_seconds()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
@@ -180,15 +180,11 @@ def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
     note = f"an RSA signature takes {1_000 * rsa:.2f} ms here"
     run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix with OpenDKIM", wanted, note=note))
     run.curves["Memory while mail goes through"] = [Curve("resident", memory)]
-    told("cost of each stage")
-    try:
-        run.stages = _stages(effort)
-    except stages.NotSampled as error:
-        run.skipped["cost of each stage"] = str(error)
 
 
-def _stages(effort: Effort) -> dict[str, float]:
-    """What each stage costs of the same mail, whose events are posted to a receiver."""
+def by_stage(effort: Effort, run: Run, told: Progress) -> None:
+    """What each stage of the same mail costs, with a receiver of its events."""
+    needs("smtp-sink")
     with ExitStack() as stack, tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         events = stack.enter_context(webhooks.receiver(directory))
@@ -200,7 +196,11 @@ def _stages(effort: Effort) -> dict[str, float]:
         send = partial(deliver.send_over_http, running)
         deliver.measure(there, send, SESSIONS * 5)
         posted = events.wait_until(SESSIONS * 5)[0] + effort.messages
-        return stages.costs(running, there, send, effort.messages, lambda: events.wait_until(posted))
+        told("sampling")
+        try:
+            run.stages = stages.costs(running, there, send, effort.messages, lambda: events.wait_until(posted))
+        except stages.NotSampled as error:
+            raise Missing(str(error)) from error
 
 
 def rsa_seconds() -> float:
@@ -369,6 +369,7 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
 SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "accept": accepting,
     "signed": delivered_signed,
+    "stages": by_stage,
     "plain": delivered_plain,
     "submit": submitted,
     "webhooks": posts,
