@@ -28,9 +28,8 @@ import psycopg
 from appliance.store.engine import JOBS_PER_COMMIT
 from tests.bench import stages
 from tests.bench.databases import EASE, EASED_SECONDS, NODES, Side, side
-from tests.bench.deliver import SESSIONS, began_at, names, send_over_http, start_sending
+from tests.bench.deliver import SESSIONS, began_at, names, rsa_seconds, send_over_http, start_sending
 from tests.bench.report import progress
-from tests.bench.scenarios import rsa_seconds
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import find
 

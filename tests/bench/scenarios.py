@@ -29,7 +29,6 @@ from tests.running_appliance import Running, add_account, appliance
 
 CREDITS = deliver.CREDITS
 SESSIONS = deliver.SESSIONS
-RSA_SLOW = 0.001  # seconds for one signature of 2,048 bits, from which on less is wanted of signed mail
 
 
 class Missing(Exception):
@@ -160,7 +159,7 @@ def _turns(
 def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
     """HTTP to MX with both signatures, against Postfix with OpenDKIM, and memory meanwhile."""
     needs("postfix", "smtp-sink", "smtp-source", "opendkim")
-    rsa = rsa_seconds()
+    rsa = deliver.rsa_seconds()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
         running, there = stack.enter_context(_delivering(Path(directory)))
         their_sink = stack.enter_context(deliver.sink())
@@ -175,7 +174,7 @@ def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
                 lambda: deliver.measure(there, send, effort.messages),
                 lambda: deliver.measure(their_sink, partial(deliver.send_over_smtp, peer), effort.messages),
             )
-    wanted = 4.0 if rsa < RSA_SLOW else 2.0
+    wanted = deliver.wanted_of_signed(rsa)
     name = "HTTP to MX, RSA-2048 and Ed25519"
     note = f"an RSA signature takes {1_000 * rsa:.2f} ms here"
     run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix with OpenDKIM", wanted, note=note))
@@ -201,20 +200,6 @@ def by_stage(effort: Effort, run: Run, told: Progress) -> None:
             run.stages = stages.costs(running, there, send, effort.messages, lambda: events.wait_until(posted))
         except stages.NotSampled as error:
             raise Missing(str(error)) from error
-
-
-def rsa_seconds() -> float:
-    """What one signature with RSA-2048 takes this machine."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import padding, rsa
-
-    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-    seen = []
-    for _ in range(50):
-        began = time.perf_counter()
-        key.sign(b"message", padding.PKCS1v15(), hashes.SHA256())
-        seen.append(time.perf_counter() - began)
-    return statistics.median(seen)
 
 
 @contextmanager
