@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.bench import __main__ as bench
-from tests.bench import report
+from tests.bench import report, submit
 from tests.bench.deliver import wanted_of_signed
 from tests.bench.figures import Figure, Run, compared
 from tests.bench.scenarios import SCENARIOS, Effort, Missing, Progress
@@ -124,6 +125,24 @@ def test_a_sample_counts_for_the_innermost_stage() -> None:
 def test_less_is_wanted_of_signed_mail_where_signing_is_slow() -> None:
     """Four times Postfix with OpenDKIM where a signature takes under a millisecond, else twice."""
     assert [wanted_of_signed(seconds) for seconds in (0.0007, 0.001, 0.0034)] == [4.0, 2.0, 2.0]
+
+
+def test_a_machine_that_is_never_quiet_is_waited_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty seconds once, not before each round; one that is quiet is not waited for."""
+    now, idle = [0.0], [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(submit, "_patience", 30.0)
+    monkeypatch.setattr(submit, "_idle", lambda: (idle[0] * int(100 * now[0]), int(100 * now[0])))
+    monkeypatch.setattr(submit, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
+    for _ in range(20):
+        submit.settle()
+    assert 60 <= now[0] <= 75
+    idle[0], before = 1, now[0]
+    submit.settle()
+    assert now[0] - before == submit.LOOK
 
 
 def test_a_quick_run_does_little_of_everything() -> None:
