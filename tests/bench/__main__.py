@@ -8,6 +8,7 @@ sh packaging/bench --only accept,queued
 import argparse
 import sys
 import time
+import traceback
 
 from tests.bench import report
 from tests.bench.figures import Run
@@ -15,7 +16,7 @@ from tests.bench.scenarios import SCENARIOS, Effort, Missing
 
 
 def main() -> int:
-    """Measure, and tell: 0 if all that was wanted was reached."""
+    """Measure, and tell: 0 if nothing failed, and all that was wanted was reached."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="packaging/bench", description=__doc__, formatter_class=raw)
     parser.add_argument("--quick", action="store_true", help="little of everything: figures to look at, not to keep")
@@ -32,17 +33,23 @@ def main() -> int:
                 SCENARIOS[name](effort, run, told)
             except Missing as missing:
                 run.skipped[name] = str(missing)
+            except Exception as error:  # what the others have found must not be lost
+                traceback.print_exc()
+                run.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
     here = report.machine()
     file = report.record_file(here, quick=options.quick)
     print(report.table(run.figures, report.recorded(file)))
-    for name, why in run.skipped.items():
+    if run.stages:
+        stages = ", ".join(f"{name} {value:.0f}" for name, value in run.stages.items())
+        print(f"microseconds of the interpreter lock for a message: {stages}")
+    for name, why in (run.skipped | run.failed).items():
         print(f"not measured: {name}: {why}")
     report.record(file, run, here)
-    if not options.quick and chosen == list(SCENARIOS):
+    if not options.quick and not run.failed and chosen == list(SCENARIOS):
         report.write_document(run, here)
         print(f"written: {report.DOCUMENT.relative_to(report.ROOT)}")
     print(f"{time.monotonic() - began:.0f} seconds; kept for comparison with the next run on this machine")
-    return 0 if all(figure.reached() for figure in run.figures) else 1
+    return 0 if not run.failed and all(figure.reached() for figure in run.figures) else 1
 
 
 if __name__ == "__main__":

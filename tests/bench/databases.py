@@ -111,8 +111,15 @@ async def _account(data_dir: Path, url: str) -> Provisioned:
         return await provision(store, "demo", credit=CREDITS)
 
 
-def figures(rounds: int, messages: int, told: Callable[[str], None], ease: float = EASE) -> list[Figure]:
-    """Measure the sides in turns, then a takeover."""
+def figures(
+    rounds: int,
+    messages: int,
+    told: Callable[[str], None],
+    seconds: float = EASED_SECONDS,
+    *,
+    with_takeover: bool = True,
+) -> list[Figure]:
+    """Measure the sides in turns, then for so many seconds at the easy load, then a takeover."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         dns_port = stack.enter_context(names())
@@ -132,10 +139,11 @@ def figures(rounds: int, messages: int, told: Callable[[str], None], ease: float
         eased: dict[str, list[float]] = {each.name: [] for each in shared}
         for number in range(rounds):
             for each in shared:
-                told(f"round {number + 1} of {rounds} at {ease:.0f} a second to each node: {each.name}")
-                eased[each.name].append(each.measure(int(ease) * EASED_SECONDS * len(each.nodes), ease).cpu)
-        told("takeover")
-        takeover = shared[-1].takeover(messages)
+                told(f"round {number + 1} of {rounds} at {EASE:.0f} a second to each node: {each.name}")
+                eased[each.name].append(each.measure(int(EASE * seconds) * len(each.nodes), EASE).cpu)
+        if with_takeover:
+            told("takeover")
+            takeover = shared[-1].takeover(messages)
     rate = {name: [each.rate for each in seen] for name, seen in full.items()}
     cpu = {name: [each.cpu for each in seen] for name, seen in full.items()}
     one = SHARED[0]
@@ -144,9 +152,11 @@ def figures(rounds: int, messages: int, told: Callable[[str], None], ease: float
         compared("PostgreSQL, one node", "us/message", cpu[one], cpu["embedded"], "embedded", 1.15, at_least=False),
     ]
     for name in SHARED[1:]:
-        what = f"PostgreSQL, {name}, {ease:.0f} messages/s to each"
+        what = f"PostgreSQL, {name}, {EASE:.0f} messages/s to each"
         found.append(compared(what, "us/message", eased[name], eased[one], one, 1.15, at_least=False))
-    return [*found, Figure("a node's death to its last delivery", "s", takeover, 20.0)]
+    if with_takeover:
+        found.append(Figure("a node's death to its last delivery", "s", takeover, 20.0))
+    return found
 
 
 def main() -> int:

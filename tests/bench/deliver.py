@@ -36,6 +36,8 @@ from urllib.parse import urlsplit
 
 import apsw
 import trio
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from appliance.store import FILE_NAME
 from tests.bench.load import drive, send_requests
@@ -50,6 +52,7 @@ BYTES = 2_048  # of one of smtp-source's messages; ours have a little more
 DOMAIN = "example.net"
 WITHIN = 300.0  # seconds a round may take
 CREDITS = 10**9
+RSA_SLOW = 0.001  # seconds for one signature of 2,048 bits, from which on less is wanted of signed mail
 
 CONFIG = """
 [server]
@@ -258,6 +261,22 @@ def measure(there: Sink, send: Callable[[int], float], messages: int) -> float:
 # ---- the comparisons
 
 
+def rsa_seconds() -> float:
+    """What one signature with RSA-2048 takes this machine."""
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    seen = []
+    for _ in range(50):
+        began = time.perf_counter()
+        key.sign(b"message", padding.PKCS1v15(), hashes.SHA256())
+        seen.append(time.perf_counter() - began)
+    return statistics.median(seen)
+
+
+def wanted_of_signed(took: float) -> float:
+    """The ratio to Postfix with OpenDKIM: where signing is most of the work, both do the same work."""
+    return 4.0 if took < RSA_SLOW else 2.0
+
+
 def compare(name: str, *, signed: bool, rounds: int, messages: int, wanted: float) -> None:
     """Alternate the two sides and tell the medians."""
     ours_name = "appliance, RSA-2048 and Ed25519" if signed else "appliance, Ed25519 only"
@@ -307,7 +326,7 @@ def start_with_a_backlog(queued: int, domains: int) -> None:
         rate = there.arrived / (time.perf_counter() - began)
     print(f"with {queued:,} queued for {domains:,} domains: ready after {up:.1f} s,")
     print(f"first delivery after {first:.1f} s (wanted: < 10),")
-    print(f"most memory in half a minute {most / 2**20:.0f} MB (wanted: < 300), {rate:,.0f} messages/s meanwhile\n")
+    print(f"most memory in half a minute {most / 2**20:.0f} MB (wanted: < 250), {rate:,.0f} messages/s meanwhile\n")
 
 
 def throughput_by_backlog(messages: int, rounds: int) -> None:
@@ -322,7 +341,7 @@ def throughput_by_backlog(messages: int, rounds: int) -> None:
     few, many = (statistics.median(seen) for seen in rates.values())
     for queued, seen in rates.items():
         print(f"out of {queued:>8,} queued: {statistics.median(seen):,.0f} messages/s")
-    print(f"ratio: {many / few:.2f} (wanted: 0.9)\n")
+    print(f"ratio: {many / few:.2f} (wanted: 0.95)\n")
 
 
 def with_and_without_return_paths(rounds: int, messages: int) -> None:
@@ -413,7 +432,7 @@ def main() -> None:
     if options.backlog or options.sinking:
         return
     if options.only != "plain":
-        compare("signed", signed=True, wanted=1.8, **shared)
+        compare("signed", signed=True, wanted=wanted_of_signed(rsa_seconds()), **shared)
     if options.only != "signed":
         compare("plain", signed=False, wanted=2.0, **shared)
 

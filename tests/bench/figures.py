@@ -45,6 +45,7 @@ class Run:
     curves: dict[str, list[Curve]] = field(default_factory=dict)  # by the title of their plot
     stages: dict[str, float] = field(default_factory=dict)  # microseconds of the interpreter lock for a message
     skipped: dict[str, str] = field(default_factory=dict)  # scenarios that need what is not here, and what that is
+    failed: dict[str, str] = field(default_factory=dict)  # scenarios that broke off, and how
 
 
 def compared(

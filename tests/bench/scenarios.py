@@ -20,6 +20,7 @@ from tests.bench import accept, beside, databases, deliver, stages, submit, webh
 from tests.bench.attacker import ATTACKS
 from tests.bench.figures import Curve, Figure, Run, compared
 from tests.bench.postfix import postfix
+from tests.bench.posts import fill_posts
 from tests.bench.queued import fill_queue
 from tests.bench.stored import fill
 from tests.e2e.submission.client import endpoint
@@ -28,7 +29,6 @@ from tests.running_appliance import Running, add_account, appliance
 
 CREDITS = deliver.CREDITS
 SESSIONS = deliver.SESSIONS
-RSA_SLOW = 0.001  # seconds for one signature of 2,048 bits, from which on less is wanted of signed mail
 
 
 class Missing(Exception):
@@ -44,6 +44,8 @@ class Effort:
     messages: int  # of a round that sends a number, a multiple of 60
     million: int  # messages in a large database
     attacks: int  # of those there are
+    easy_seconds: float = databases.EASED_SECONDS  # of a round at an easy load
+    takeover: bool = True  # which alone takes 20 seconds
 
     @classmethod
     def whole(cls) -> "Effort":
@@ -53,7 +55,7 @@ class Effort:
     @classmethod
     def quick(cls) -> "Effort":
         """A first look, in under two minutes."""
-        return cls(1, 1.0, 600, 20_000, 2)
+        return cls(1, 1.0, 600, 20_000, 2, 2.0, takeover=False)
 
 
 Progress = Callable[[str], None]
@@ -155,9 +157,9 @@ def _turns(
 
 
 def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
-    """HTTP to MX with both signatures, against Postfix with OpenDKIM; memory and the cost of each stage meanwhile."""
+    """HTTP to MX with both signatures, against Postfix with OpenDKIM, and memory meanwhile."""
     needs("postfix", "smtp-sink", "smtp-source", "opendkim")
-    rsa = _rsa_seconds()
+    rsa = deliver.rsa_seconds()
     with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
         running, there = stack.enter_context(_delivering(Path(directory)))
         their_sink = stack.enter_context(deliver.sink())
@@ -172,27 +174,32 @@ def delivered_signed(effort: Effort, run: Run, told: Progress) -> None:
                 lambda: deliver.measure(there, send, effort.messages),
                 lambda: deliver.measure(their_sink, partial(deliver.send_over_smtp, peer), effort.messages),
             )
-        told("cost of each stage")
-        run.stages = stages.costs(running, there, send, effort.messages)
-    wanted = 4.0 if rsa < RSA_SLOW else 2.0
+    wanted = deliver.wanted_of_signed(rsa)
     name = "HTTP to MX, RSA-2048 and Ed25519"
     note = f"an RSA signature takes {1_000 * rsa:.2f} ms here"
     run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix with OpenDKIM", wanted, note=note))
     run.curves["Memory while mail goes through"] = [Curve("resident", memory)]
 
 
-def _rsa_seconds() -> float:
-    """What one signature with RSA-2048 takes this machine."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import padding, rsa
-
-    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-    seen = []
-    for _ in range(50):
-        began = time.perf_counter()
-        key.sign(b"message", padding.PKCS1v15(), hashes.SHA256())
-        seen.append(time.perf_counter() - began)
-    return statistics.median(seen)
+def by_stage(effort: Effort, run: Run, told: Progress) -> None:
+    """What each stage of the same mail costs, with a receiver of its events."""
+    needs("smtp-sink")
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        events = stack.enter_context(webhooks.receiver(directory))
+        there, dns_port = stack.enter_context(deliver.sink()), stack.enter_context(deliver.names(1))
+        account = add_account(directory / "data", "demo", credit=CREDITS)
+        fill_posts(directory / "data", account.account_id, events.url, 1)
+        settings = events.settings()
+        running = stack.enter_context(deliver.started(directory, account, dns_port, there.port, webhooks=settings))
+        send = partial(deliver.send_over_http, running)
+        deliver.measure(there, send, SESSIONS * 5)
+        posted = events.wait_until(SESSIONS * 5)[0] + effort.messages
+        told("sampling")
+        try:
+            run.stages = stages.costs(running, there, send, effort.messages, lambda: events.wait_until(posted))
+        except stages.NotSampled as error:
+            raise Missing(str(error)) from error
 
 
 @contextmanager
@@ -320,7 +327,8 @@ def posts(effort: Effort, run: Run, told: Progress) -> None:
 def shared_databases(effort: Effort, run: Run, told: Progress) -> None:
     """One, two and three nodes on PostgreSQL against the embedded database."""
     needs("postgresql", "smtp-sink")
-    run.figures += databases.figures(effort.rounds, effort.messages, told)
+    found = databases.figures(effort.rounds, effort.messages, told, effort.easy_seconds, with_takeover=effort.takeover)
+    run.figures += found
 
 
 def attacked(effort: Effort, run: Run, told: Progress) -> None:
@@ -346,6 +354,7 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
 SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "accept": accepting,
     "signed": delivered_signed,
+    "stages": by_stage,
     "plain": delivered_plain,
     "submit": submitted,
     "webhooks": posts,

@@ -19,6 +19,7 @@ from tests.running_appliance import Running
 
 SAMPLES = 500  # a second
 SETTLING = 1.0  # seconds until py-spy has read the program's symbols
+ENDING = 30.0  # seconds that it may take to write what it saw
 
 STAGES = (
     ("log", re.compile(r"appliance/telemetry/")),
@@ -41,35 +42,44 @@ def stage_of(stack: str) -> str:
     return OTHER
 
 
-def costs(running: Running, there: Sink, send: Callable[[int], float], messages: int) -> dict[str, float]:
-    """Microseconds of the interpreter lock for each message, by stage."""
+def sampling(pid: int, written: Path) -> list[str]:
+    """The command that writes who holds the lock, until it is interrupted."""
+    spy = str(Path(sys.executable).with_name("py-spy"))
+    options = ["--gil", "--rate", f"{SAMPLES}", "--format", "raw", "--duration", "unlimited"]
+    return [spy, "record", *options, "--output", str(written), "--pid", f"{pid}"]
+
+
+class NotSampled(Exception):
+    """py-spy may not look into the program here, or is missing; the text is what it says."""
+
+
+def costs(
+    running: Running,
+    there: Sink,
+    send: Callable[[int], float],
+    messages: int,
+    after: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
+    """Microseconds of the interpreter lock for each message, by stage; `after` waits for what follows the arrivals.
+
+    Raises NotSampled.
+    """
     assert running.process is not None
     with tempfile.TemporaryDirectory() as directory:
         written = Path(directory) / "samples"
-        command = [
-            str(Path(sys.executable).with_name("py-spy")),
-            "record",
-            "--gil",
-            "--rate",
-            str(SAMPLES),
-            "--format",
-            "raw",
-        ]
-        command += [
-            "--format",
-            "raw",
-            "--duration",
-            "unlimited",
-            "--output",
-            str(written),
-            "--pid",
-            str(running.process.pid),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as spy:
+        command = sampling(running.process.pid, written)
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise NotSampled(f"py-spy: {error.strerror}") from error
+        with process:
             time.sleep(SETTLING)
             measure(there, send, messages)
-            spy.send_signal(signal.SIGINT)
-            spy.wait(30)
+            after()
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=ENDING)
+        if not written.exists():
+            raise NotSampled(f"py-spy: {' '.join(told.split())[:200]}")
         seen: Counter[str] = Counter()
         for line in written.read_text().splitlines():
             stack, _, count = line.rpartition(" ")

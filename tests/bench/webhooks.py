@@ -49,6 +49,11 @@ class Receiver:
     seen: tuple[int, float] = (0, 0.0)  # how many, and when the last of them came
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
+    def settings(self) -> str:
+        """What lets the program post there."""
+        port = self.url.rpartition(":")[2].rstrip("/")
+        return f'allow_networks = ["127.0.0.0/8"]\nports = [{port}]\nca_file = "{self.authority}"'
+
     def watch(self) -> None:
         """Read its counter, for as long as it runs."""
         assert self.process.stdout is not None
@@ -92,9 +97,7 @@ def our_posts(there: Receiver, directory: Path, count: int) -> float:
     account = add_account(directory / "data", "demo")
     fill_posts(directory / "data", account.account_id, there.url, count)
     before = there.seen[0]
-    port = there.url.rpartition(":")[2].rstrip("/")
-    settings = f'allow_networks = ["127.0.0.0/8"]\nports = [{port}]\nca_file = "{there.authority}"'
-    with sandbox(directory, webhooks=settings, account=account, fresh=True) as running:
+    with sandbox(directory, webhooks=there.settings(), account=account, fresh=True) as running:
         warm, began = there.wait_until(before + count // 10)
         end, ended = there.wait_until(before + count)
         assert running.complaints() == [], running.complaints()[:3]
