@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 import trio
 
 from appliance.keys.keyfile import KEY_FILE
@@ -36,6 +37,7 @@ def waiting(url: str) -> int:
 
 
 @needs("postgresql")
+@pytest.mark.sqlite_only
 async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> None:
     """Delivered, deferred and waiting mail: each arrives once, and the ledger and all figures stay equal."""
     with postgresql() as database:

@@ -90,6 +90,7 @@ async def test_each_result_is_told(tmp_path: Path) -> None:
         assert made.rows("SELECT count(*) FROM messages WHERE envelope_from = ''") == [(2,)]
 
 
+@pytest.mark.sqlite_only  # its clock goes ahead by hours, and a database server has one of its own
 async def test_a_delay_and_the_end_are_told(tmp_path: Path) -> None:
     """A server says "later" for hours: one report of that, and one when the attempts are used up."""
     clock = tmp_path / "clock"
