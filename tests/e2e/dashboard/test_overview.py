@@ -287,3 +287,19 @@ def test_numbers_are_broken_down(stage: Stage, browser: Browser) -> None:
     browser.see("Statistics", "h1")
     browser.click("90 days")
     browser.until(lambda: browser.path() == "/dashboard/statistics?by=tag&days=90", "another time")
+
+
+def test_what_is_not_added_up_yet_is_told(stage: Stage, browser: Browser) -> None:
+    """Beside the numbers by value, while the API says that some are missing."""
+    browser.log_in(stage.account().email)
+    browser.open("/dashboard/statistics")
+    browser.see("No mail by domain")
+    assert "Still being added up" not in browser.text()
+    browser.script("""const real = window.fetch;
+        window.fetch = async (path, ...more) => {
+            const answer = await real(path, ...more);
+            if (!path.startsWith("/v1/stats")) return answer;
+            return Response.json({ ...(await answer.json()), breakdown_until: "2026-01-02T03:04:05.000Z" });
+        }""")
+    browser.click("By tag")
+    assert re.search("what came after .+ is missing", browser.see("Still being added up", "p").text)
