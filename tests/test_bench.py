@@ -4,14 +4,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.bench import __main__ as bench
 from tests.bench import report, submit
-from tests.bench.deliver import wanted_of_signed
+from tests.bench.deliver import Sink, wanted_of_signed
 from tests.bench.figures import Figure, Run, compared
-from tests.bench.scenarios import SCENARIOS, Effort, Missing, Progress
+from tests.bench.scenarios import SCENARIOS, Effort, Missing, Progress, submitted_rate
 from tests.bench.stages import sampling, stage_of
 
 Scenario = Callable[[Effort, Run, Progress], None]
@@ -143,6 +144,18 @@ def test_a_machine_that_is_never_quiet_is_waited_for_less_and_less(monkeypatch: 
     idle[0], before = 1, now[0]
     submit.settle()
     assert now[0] - before == submit.LOOK
+
+
+def test_waiting_for_a_quiet_machine_is_no_part_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submission is measured from the first message, by the clock of the process that sends."""
+
+    def measured(port: int, kind: str, seconds: float, *login: str) -> dict[str, float]:
+        return {"answered": 50.0, "began": 100.0}
+
+    there = SimpleNamespace(arrived=7, wait_until=lambda count: 110.0 if count == 57 else 0.0)
+    monkeypatch.setattr(submit, "settle", lambda: None)
+    monkeypatch.setattr(submit, "measure", measured)
+    assert submitted_rate(cast(Sink, there), 25, 1.0) == 5.0
 
 
 def test_a_quick_run_does_little_of_everything() -> None:

@@ -1,6 +1,7 @@
 """Fills a database with messages that wait for delivery, for benchmarks of a long queue."""
 
 import re
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -72,10 +73,8 @@ def fill_queue(
                 else:
                     connection.execute(text, bindings)
             connection.execute("COMMIT")
-            if told:
-                print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="", flush=True)
-        if told:
-            print("\r", end="")
+            if told and sys.stderr.isatty():
+                print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="\r", file=sys.stderr, flush=True)
         if isinstance(connection, apsw.Connection):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 

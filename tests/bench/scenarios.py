@@ -264,16 +264,22 @@ def submitted(effort: Effort, run: Run, told: Progress) -> None:
         deliver.retire_rsa(running)
         login = (running.account.username, running.account.password)
 
-        def through(there: deliver.Sink, port: int, *login: str) -> float:
-            before, began = there.arrived, time.perf_counter()
-            answered = int(submit.measure(port, "kept", effort.seconds, *login)["answered"])
-            return answered / (there.wait_until(before + answered) - began)
-
         mine, theirs = _turns(
-            effort, told, lambda: through(there, endpoint(running)[1], *login), lambda: through(their_sink, peer)
+            effort,
+            told,
+            lambda: submitted_rate(there, endpoint(running)[1], effort.seconds, *login),
+            lambda: submitted_rate(their_sink, peer, effort.seconds),
         )
         name = "submission to MX, kept connections, Ed25519 only"
         run.figures.append(compared(name, "messages/s", mine, theirs, "Postfix, unsigned", 1.5))
+
+
+def submitted_rate(there: deliver.Sink, port: int, seconds: float, *login: str) -> float:
+    """Messages a second from the beginning of the load, once the machine is quiet, to the last arrival."""
+    submit.settle()
+    before = there.arrived
+    seen = submit.measure(port, "kept", seconds, *login)
+    return seen["answered"] / (there.wait_until(before + int(seen["answered"])) - seen["began"])
 
 
 # ---- long queues

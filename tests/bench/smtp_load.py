@@ -115,9 +115,11 @@ def main() -> None:
     """One JSON line with what was seen."""
     host, port, sessions, seconds, kind, *login = sys.argv[1:]
     credential = base64.b64encode("\0".join(["", *login]).encode()) if login else b""
+    began = time.perf_counter()
     load = drive((host, int(port)), int(sessions), float(seconds), credential, kept=kind == "kept")
     ordered = sorted(load.latencies) or [0.0]
     summary = {
+        "began": began,  # by the clock of all processes
         "rate": load.answered / float(seconds),
         "answered": load.answered,
         "refused": dict(load.refused),

@@ -1,5 +1,6 @@
 """Fills a database with messages that were delivered long ago, for benchmarks of a full database."""
 
+import sys
 import time
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def fill(data_dir: Path, account_id: str, count: int, *, age: float = 60) -> Non
             head, _, values = statement.partition("SELECT")
             connection.execute(f"{head}{_NUMBERS}SELECT{values}", shared | bounds)
         connection.execute("COMMIT")
-        print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="", flush=True)
-    print()
+        if sys.stderr.isatty():
+            print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="\r", file=sys.stderr, flush=True)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
