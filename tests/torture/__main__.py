@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.bench.report import progress
+from tests.torture import faults as machine_faults
 from tests.torture import hostile_peers, power_loss
 from tests.torture import streams as changed_inputs
 
@@ -50,7 +51,16 @@ def streams(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(f"{read:,} inputs, {sent:,} on sockets, {slow}", wrong + more + most)
 
 
-TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {"power": power, "streams": streams}
+def faults(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """Disk, descriptors, memory, clock, stops and DNS, taken away under load."""
+    return Verdict(*machine_faults.run(1 if quick else 6, next(seeds), told))
+
+
+TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
+    "power": power,
+    "streams": streams,
+    "faults": faults,
+}
 
 
 def main() -> int:
