@@ -54,6 +54,7 @@ from appliance.feedback.mime import open_mail
 from appliance.inbound.listener import FeedbackListener, checked_mail
 from appliance.message.characters import has_lone_line_end
 from appliance.message.compose import draft
+from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http_server import REQUEST_HEAD_BYTES
@@ -652,7 +653,7 @@ async def check_answer(data: bytes, chance: Random) -> None:
 
 # ---- bounces, complaints and reports
 
-KIND = re.compile(r"[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+(?: *;.*)?", re.DOTALL)
+KIND = re.compile(r"[A-Za-z0-9.+-]{1,50}/[A-Za-z0-9.+-]{1,50}(?: *;.*)?", re.DOTALL)
 
 
 async def check_report(data: bytes, chance: Random) -> None:
@@ -665,7 +666,7 @@ async def check_report(data: bytes, chance: Random) -> None:
     if has_lone_line_end(data) or not data.isascii() or b"message/" in data.lower():
         return
     theirs = list(message_from_bytes(data).walk())
-    if not theirs[0].is_multipart() or any(part.defects for part in theirs):
+    if not 1 < len(theirs) <= PARTS or any(part.defects for part in theirs):
         return
     if not all(KIND.fullmatch(part.get("Content-Type", "text/plain")) for part in theirs):
         return
