@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,8 +131,8 @@ def output(*command: str) -> str:
 def engine() -> tuple[str, ...]:
     """The engine that has the base of the image, and can start it."""
     for command in ENGINES:
-        if shutil.which(command[0]) is not None:
-            probe = [*command, "run", "--rm", "--pull=never", *LIMITS, BASE, "true"]
+        probe = [*command, "run", "--rm", "--pull=never", *LIMITS, BASE, "true"]
+        with suppress(FileNotFoundError):
             if subprocess.run(probe, capture_output=True, timeout=120, check=False).returncode == 0:
                 return command
     pytest.skip(f"no container engine with the image {BASE} is here")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tests import programs
 from tests.bench.report import progress
 from tests.torture import database_loss, hostile_peers, kills, points, power_loss
+from tests.torture import faults as machine_faults
 from tests.torture import streams as changed_inputs
 
 
@@ -74,12 +75,18 @@ def streams(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
     return Verdict(f"{read:,} inputs, {sent:,} on sockets, {slow}", wrong + more + most)
 
 
+def faults(quick: bool, seeds: Iterator[int], told: Told) -> Verdict:
+    """Disk, descriptors, memory, clock, stops and DNS, taken away under load."""
+    return Verdict(*machine_faults.run(1 if quick else 6, next(seeds), told))
+
+
 TRIALS: dict[str, Callable[[bool, Iterator[int], Told], Verdict]] = {
     "power": power,
     "kills": killing,
     "points": dying,
     "postgresql": postgresql,
     "streams": streams,
+    "faults": faults,
 }
 
 

@@ -52,7 +52,9 @@ from appliance.deliver.smtp.sending import MailTransaction, Sending, prepare
 from appliance.errors import Refused
 from appliance.feedback.mime import open_mail
 from appliance.inbound.listener import FeedbackListener, checked_mail
+from appliance.message.characters import has_lone_line_end
 from appliance.message.compose import draft
+from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
 from appliance.net.http_server import REQUEST_HEAD_BYTES
@@ -651,19 +653,24 @@ async def check_answer(data: bytes, chance: Random) -> None:
 
 # ---- bounces, complaints and reports
 
-KIND = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
+KIND = re.compile(r"[A-Za-z0-9.+-]{1,50}/[A-Za-z0-9.+-]{1,50}(?: *;.*)?", re.DOTALL)
 
 
 async def check_report(data: bytes, chance: Random) -> None:
-    """Every reader of feedback; and the parts of a mail that is sound to the standard library are the same."""
+    """Every reader of feedback; and the parts of a mail that is sound to the standard library are the same.
+
+    Sound is one that the listener takes, without a lone CR or LF, with media types that are some, and without a message
+    inside, of which the standard library reads the parts, too.
+    """
     read_all(data)
-    theirs = message_from_bytes(data)
-    leaves = [part for part in theirs.walk() if not part.is_multipart()]
-    if not theirs.is_multipart() or any(part.defects for part in theirs.walk()) or b"message/" in data.lower():
+    if has_lone_line_end(data) or not data.isascii() or b"message/" in data.lower():
         return
-    kinds = [part.get_content_type() for part in leaves]
-    if not all(map(KIND.fullmatch, kinds)):
+    theirs = list(message_from_bytes(data).walk())
+    if not 1 < len(theirs) <= PARTS or any(part.defects for part in theirs):
         return
+    if not all(KIND.fullmatch(part.get("Content-Type", "text/plain")) for part in theirs):
+        return
+    kinds = [part.get_content_type() for part in theirs if not part.is_multipart()]
     if (ours := [part.kind for part in open_mail(data).parts]) != kinds:
         raise Wrong(f"the parts are {ours}, by email {kinds}")
 
