@@ -134,11 +134,11 @@ def ran(directory: Path, *words: str) -> tuple[int, str]:
         return code, stderr.read().decode()
 
 
-def check_refused(directory: Path, url: str, expected: str) -> None:
+def check_refused(directory: Path, url: str, expected: str, commands: tuple[tuple[str, ...], ...] = COMMANDS) -> None:
     """Server and commands end with 1 and this one line; no password is in it, and no key file is made."""
     (directory / "config.toml").write_text(SETTINGS.format(url=url))
     before = sorted((directory / "data").glob("*"))
-    for words in COMMANDS:
+    for words in commands:
         code, errors = ran(directory, *words)
         assert (code, errors.count("\n")) == (1, 1), (words, errors)
         if words == ("serve",):  # its stderr is a log
@@ -264,7 +264,9 @@ def test_a_database_where_no_table_may_be_made(server: Server, tmp_path: Path) -
     """As PostgreSQL 15 has it for every user but the owner."""
     sql(server, USER, "CREATE DATABASE closed")
     sql(server, "closed", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-    check_refused(tmp_path, server.tcp("closed"), "permission denied .* let the user of the URL own the database")
+    told = "permission denied .* let the user of the URL own the database"
+    check_refused(tmp_path, server.tcp("closed"), told, (("serve",), ("pause",)))
+    assert ran(tmp_path, "account", "list") == (0, "")  # makes none, so it needs none
 
 
 def test_a_newer_schema(server: Server, tmp_path: Path) -> None:

@@ -433,7 +433,7 @@ async def check_feedback(data: bytes, chance: Random) -> None:
 class _Reference(AiosmtpdServer):
     """The parsing of aiosmtpd, without its connection."""
 
-    _loop = asyncio.new_event_loop()
+    _loop = asyncio.SelectorEventLoop()  # never runs; one of trio-asyncio would, until the process ends
 
     def __init__(self, data: bytes = b"") -> None:
         self.local_part_limit = 0

@@ -231,9 +231,9 @@ def test_a_bar_is_told_in_a_tooltip(stage: Stage, browser: Browser, busy: Provis
     assert all(re.fullmatch(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{1,2}", each) for each in marks)
     chart = browser.one("//*[name()='svg' and @role='img']")
     hours = stage.ask(busy, "GET", "/v1/stats")["hours"]
-    for place, wanted in ((0.002, hours[0]), (0.5, hours[len(hours) // 2])):
-        width = chart.rect["width"]
-        away = round((place - 0.5) * width)
+    for bar in (0, len(hours) // 2):
+        wanted = hours[bar]
+        away = round(((bar + 0.5) / len(hours) - 0.5) * chart.rect["width"])
         ActionChains(browser.driver).move_to_element_with_offset(chart, away, 20).perform()
         told = browser.one("//*[@class='tip']").text
         assert f"Sent\n{wanted['sent']:,}" in told
