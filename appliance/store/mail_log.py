@@ -8,9 +8,10 @@ on. What is found by words is read, and checked, before it is shown.
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from heapq import merge
+from itertools import dropwhile, groupby, islice, pairwise, takewhile
 from math import inf
 from operator import attrgetter
 from typing import Any
@@ -41,7 +42,7 @@ SEARCH_TIME = 0.05  # seconds of searching for one page
 SHOWN_RECIPIENTS = 3  # of each message in a list
 CHECKED_TOGETHER = 128  # messages that are read and checked at once, at most
 CHANGED_TOGETHER = 2_000  # messages of which something has changed lately, at once
-FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 512  # of the index in which words are looked up at once; more each time
+FIRST_BLOCKS, BLOCKS_TOGETHER = 2, 32  # of the index in which words are looked up at once; more each time
 PROBLEMS_SINCE = 30 * DAY
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
@@ -294,7 +295,7 @@ class _Search:
         """Search until there is a page full, nothing left, or no time."""
         waits = self._wanted.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
         if (waits or self._wanted.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
-            if self._check(tx, waiting, until, clock):
+            if self._check(tx, iter(waiting), until, clock):
                 self._before = self._from
             return self._page(tx)
         blocks_read = FIRST_BLOCKS
@@ -351,8 +352,9 @@ class _Search:
         all_changed = len(changed) < CHANGED_TOGETHER
         if not all_changed:
             from_id = changed[-1]
-        ids = {each for each in look_up(tx, blocks, self._index_words) if from_id <= each < self._before}
-        if not self._check(tx, sorted(ids.union(changed), reverse=True), until, clock):
+        found = dropwhile(self._before.__le__, look_up(tx, blocks, self._index_words))
+        ids = merge(takewhile(from_id.__le__, found), changed, reverse=True)
+        if not self._check(tx, (each for each, _ in groupby(ids)), until, clock):
             return False
         self._before = from_id
         if all_changed:
@@ -369,14 +371,12 @@ class _Search:
             ids.update(message_id for (message_id,) in found)
         return sorted((each for each in ids if self._from <= each < self._before), reverse=True)
 
-    def _check(self, tx: Tx, ids: list[str], until: float, clock: Callable[[], float]) -> bool:
+    def _check(self, tx: Tx, ids: Iterator[str], until: float, clock: Callable[[], float]) -> bool:
         """Read these messages, newest first, and keep those that match; whether it came to their end."""
-        done = 0
-        while done < len(ids):
-            some = ids[done : done + min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16))]
+        while some := list(islice(ids, min(CHECKED_TOGETHER, max(self._most + 1 - len(self._found), 16)))):
             self._found += self._matching(tx, some)
-            done, self._before = done + len(some), some[-1]
-            if len(self._found) > self._most or (clock() >= until and done < len(ids)):
+            self._before = some[-1]
+            if len(self._found) > self._most or clock() >= until:
                 return False
         return True
 

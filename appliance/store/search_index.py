@@ -15,7 +15,7 @@ newest. Nothing of another account is read for that.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import merge
@@ -174,8 +174,7 @@ _POSTINGS = """SELECT CAST(wanted.value AS BIGINT) AS block, group_concat(t.post
     GROUP BY CAST(wanted.value AS BIGINT)"""
 _WEIGHT = """SELECT coalesce(sum(octet_length(t.postings)), 0) FROM json_each(:blocks) wanted
     CROSS JOIN search_terms t ON t.block = CAST(wanted.value AS BIGINT) AND t.term >= :word AND t.term < :end"""
-_IDS = """SELECT b.number, b.ids FROM json_each(:blocks) wanted
-    CROSS JOIN search_blocks b ON b.number = CAST(wanted.value AS BIGINT)"""
+_IDS = "SELECT ids FROM search_blocks WHERE number = :number"
 _CHANGED = """SELECT message_id FROM search_changes
     WHERE account_id = :account_id AND message_id >= :from AND message_id < :before
     ORDER BY message_id DESC LIMIT :most"""
@@ -195,12 +194,16 @@ def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int)
     return [Block(*row) for row in rows(tx, _BLOCKS, wanted)]
 
 
-def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> list[str]:
-    """The ids of the messages in these blocks that have all words, and maybe of others."""
-    everywhere = _among([block.number for block in blocks])
-    weights = {word: one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0 for word in words} if words[1:] else {}
-    if weights and not all(weights.values()):
-        return []
+def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[str]:
+    """The ids of the messages in these blocks, newest first, that have all words, and maybe of others.
+
+    Which they are is read as they are taken: a page is often full after one block.
+    """
+    everywhere, weights = _among([block.number for block in blocks]), dict[str, int]()
+    for word in words if words[1:] else ():
+        weights[word] = one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0
+        if not weights[word]:
+            return
     left: dict[int, set[int]] = {}
     for number, word in enumerate(sorted(words, key=lambda each: weights.get(each, 0))):  # the rarest first
         wanted = (_among(list(left)) if number else everywhere) | _range(word)
@@ -208,9 +211,13 @@ def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> list[str]:
         left = {block: left[block] & hits for block, hits in found.items()} if number else found
         left = {block: hits for block, hits in left.items() if hits}
         if not left:
-            return []
-    kept = rows(tx, _IDS, _among(list(left)))
-    return [f"msg_{ids[at * ID : at * ID + ID]}" for number, ids in kept for at in left[number] if at * ID < len(ids)]
+            return
+    for block in blocks:
+        if hits := left.get(block.number):
+            ids = one(tx, str, _IDS, {"number": block.number}) or ""
+            for at in sorted(hits, reverse=True):
+                if at * ID < len(ids):
+                    yield f"msg_{ids[at * ID : at * ID + ID]}"
 
 
 def _among(blocks: list[int]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Searching by words: the index and a plain reading of all messages find the same, whatever has happened since."""
 
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Account, MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
 from appliance.outside import Outside, identifier_time
 from appliance.store import Store
-from appliance.store.engine import START
+from appliance.store.engine import NEWEST, START, Tx
 from appliance.store.search_index import (
     CHANGES_NOTED_AFTER,
     INDEXED_AFTER,
@@ -22,6 +23,8 @@ from appliance.store.search_index import (
     MessageTexts,
     _in_order,
     _RecipientTexts,
+    blocks_before,
+    look_up,
     read_texts,
 )
 from tests.store.samples import HASH, Clock, Database, Messages, outcome, record
@@ -84,6 +87,17 @@ async def plainly(store: Store, account_id: str, query: str) -> list[str]:
     return sorted((each.id for each in texts if each.has(words)), reverse=True)
 
 
+class Reading:
+    """A transaction that counts what is read in it."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx, self.count = tx, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.count += 1
+        return getattr(self._tx, name)
+
+
 async def count_of(store: Store, table: str) -> int:
     """How many rows a table has."""
     ((rows_there,),) = await store.engine.rows(f"SELECT count(*) FROM {table}", {})
@@ -114,6 +128,28 @@ async def test_the_index_finds_what_a_reading_finds(
     hits = {query: len(await found(store, account.id, MailFilter(words=query_words(query)))) for query in QUERIES}
     assert min(hits[each] for each in ("invoice", "lovelace@mail", "お知らせ", "gruss", "unknown", "one", "req_")) > 0
     assert hits["voice"] == hits["ample"] == 0
+
+
+async def test_what_is_not_taken_is_not_read(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
+    """A word that is in every block fills a page from the newest of them: ids of the others are left alone."""
+    store = small(store)
+    for number in range(40):
+        await store.messages.accept(made(messages, number))
+    clock.now += INDEXED_AFTER
+    await index_all(store)
+
+    def newest(tx: Tx) -> tuple[list[str], list[int]]:
+        reading, seen = Reading(tx), list[int]()
+        found = look_up(cast("Tx", reading), blocks_before(tx, account.id, NEWEST, START, 100), ["example"])
+        ids = []
+        for each in islice(found, 5):
+            ids.append(each)
+            seen.append(reading.count)
+        return ids, seen
+
+    ids, seen = await store.engine.scan(newest)
+    assert ids == (await plainly(store, account.id, "example"))[:5]
+    assert seen == [2, 2, 2, 2, 3]  # the word in all blocks, the newest block, and the one before it
 
 
 async def test_a_reply_that_comes_after_the_indexing_is_found(
