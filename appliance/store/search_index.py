@@ -424,8 +424,9 @@ def _read(tx: Tx, wanted: dict[str, object], number: int) -> tuple[list[str], di
         if len(found) >= TERMS_TOGETHER:
             return ids[:at], found
         if message_id in texts:
+            place = f"{number + at:0{POSTING}x}"
             for term in texts[message_id].terms():
-                found[term] = found.get(term, "") + f"{number + at:0{POSTING}x}"
+                found[term] = found.get(term, "") + place
     return ids, found
 
 
