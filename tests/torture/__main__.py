@@ -9,6 +9,7 @@ import argparse
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -101,16 +102,22 @@ def main() -> int:
     chosen = options.only.split(",") if options.only else list(TRIALS)
     if unknown := set(chosen) - set(TRIALS):
         parser.error(f"--only: no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
-    found = 0
+    print(f"seed {options.seed}")
+    found, started = 0, time.monotonic()
     for number, name in enumerate(chosen):
         began = time.monotonic()
         with progress(name, number / len(chosen)) as told:
-            verdict = TRIALS[name](options.quick, iter(range(options.seed, options.seed + 10**6)), told)
+            try:
+                verdict = TRIALS[name](options.quick, iter(range(options.seed, options.seed + 10**6)), told)
+            except Exception as error:  # the other trials have something to tell, too
+                traceback.print_exc()
+                verdict = Verdict("ended", [f"seed {options.seed}: {type(error).__name__}: {error}".splitlines()[0]])
         took = f"{time.monotonic() - began:.0f} s"
         print(f"{name:<12} {verdict.done:<24} {took:>8}  {'held' if not verdict.wrong else 'BROKEN'}")
         for wrong in verdict.wrong[:10]:
             print(f"    {wrong}")
         found += len(verdict.wrong)
+    print(f"{'nothing was lost' if not found else f'{found} found'}, {time.monotonic() - started:.0f} s")
     return 1 if found else 0
 
 
