@@ -5,10 +5,9 @@ An account has one URL for its events, with the secret that signs them; pings an
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from appliance.concurrency.wake import Wake
 from appliance.errors import Code, Refused
@@ -118,8 +117,14 @@ _WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enable
 INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
         cause, status, request_body, created_at, next_attempt_at)
     VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i)}""")
+# Its last post, be it before a restart, was a success.
+_PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
+_LANES_OF = Many(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
+    JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
+    WHERE w.account_id IN ({{?}}) AND EXISTS (SELECT 1 FROM webhook_deliveries d
+        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */)""")  # noqa: S608
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
-_LANES = """
+_LANES = f"""
 WITH RECURSIVE waiting (webhook_id) AS (
     SELECT min(d.webhook_id) FROM webhook_deliveries d
     WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL /* own d */
@@ -128,12 +133,13 @@ WITH RECURSIVE waiting (webhook_id) AS (
         WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id /* own d */)
     FROM waiting WHERE waiting.webhook_id IS NOT NULL
 )
-SELECT webhook_id, (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
+SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhook_id),
+    (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
     WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */),
     (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
     WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */)
 FROM waiting WHERE webhook_id IS NOT NULL
-"""
+"""  # noqa: S608
 _IN_LANE = "FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id /* own d */"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
@@ -179,6 +185,15 @@ def post_events(tx: Tx, outside: Outside, events: Sequence[Row]) -> set[str]:
     return accounts
 
 
+class WaitingLane(NamedTuple):
+    """A lane in which something waits."""
+
+    lane: Lane
+    proven: bool  # its receiver
+    first_due: int
+    last_due: int
+
+
 @dataclass(frozen=True, slots=True)
 class WebhookPosts(StorePart):
     posts_changed: int = POSTS_CHANGED  # in one transaction
@@ -191,6 +206,10 @@ class WebhookPosts(StorePart):
         """Posts of these accounts have been committed."""
         self._new.update(accounts)
         self._wake.set()
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self._new)
 
     def take_new(self) -> set[str]:
         """The accounts with posts committed since the last call."""
@@ -205,33 +224,37 @@ class WebhookPosts(StorePart):
     def wake(self) -> None:
         self._wake.set()
 
-    async def lanes(self) -> tuple[list[tuple[Lane, int, int]], float]:
-        """Every lane in which something waits, and when the first and the last of it is due; and the scan's seconds.
+    async def lanes(self) -> tuple[list[WaitingLane], float]:
+        """Every lane in which something waits; and the scan's seconds.
 
         These are without the wait for a connection, which tells nothing of how much there was to scan.
         """
 
-        def scan(tx: Tx) -> tuple[list[tuple[Lane, int, int]], float]:
+        def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
             found = [
-                (Lane(webhook_id, trigger), first_due, last_due)
+                WaitingLane(Lane(webhook_id, trigger), bool(proven), first_due, last_due)
                 for trigger in Trigger
-                for webhook_id, first_due, last_due in rows(tx, _LANES, {"cause": trigger.value})
+                for webhook_id, proven, first_due, last_due in rows(tx, _LANES, {"cause": trigger.value})
             ]
             return found, perf_counter() - began
 
         return await self.engine.read(scan)
 
-    async def due(self, lane: Lane, most: int) -> list[DuePost]:
-        """Posts of a lane whose time has come, the longest waiting first."""
-        wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
-        return await self.engine.all(partial(DuePost, lane), _DUE, wanted)
+    async def lanes_of(self, accounts: Iterable[str]) -> list[tuple[Lane, bool]]:
+        """The lanes of these accounts in which something waits, and whether their receivers are proven."""
+        found = await self.engine.read(lambda tx: _LANES_OF.run(tx, [(each,) for each in accounts]))
+        return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in found]
 
-    async def next_due(self, lane: Lane, after: int | None = None) -> int | None:
-        """When the first post of a lane is due after `after` (the time of the last read of due posts), or after now."""
-        wanted = _bindings(lane) | {"now": self.outside.now() if after is None else after}
-        due_at: int | None = (await self.engine.rows(_NEXT_DUE, wanted))[0][0]
-        return due_at
+    async def due(self, lane: Lane, most: int) -> tuple[list[DuePost], int | None]:
+        """Posts of a lane whose time has come, the longest waiting first; and when that of the next one comes."""
+        wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
+
+        def read(tx: Tx) -> tuple[list[DuePost], int | None]:
+            ((next_due,),) = rows(tx, _NEXT_DUE, wanted)
+            return [DuePost(lane, *row) for row in rows(tx, _DUE, wanted)], next_due
+
+        return await self.engine.read(read)
 
     async def record(self, results: Sequence[PostResult]) -> None:
         """Write down attempts; what was recorded or deleted meanwhile stays as it is."""

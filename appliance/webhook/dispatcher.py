@@ -23,7 +23,7 @@ import trio
 from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.errors import Refused
-from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus, Trigger
+from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.outside import Outside
 from appliance.store import Store
@@ -303,14 +303,17 @@ class Dispatcher:
         lanes, seconds = await self._posts.lanes()
         interval = max(self._poll_every, POLL_SHARE * seconds)
         now, self._poll_at = self._outside.now(), began + interval
-        self._later = [(first, lane) for lane, first, _ in lanes if first <= now + interval * 1_000_000]
+        soon = [each for each in lanes if each.first_due <= now + interval * 1_000_000]
+        self._later = [(each.first_due, each.lane) for each in soon]
         heapify(self._later)
-        waiting = {lane for lane, _, _ in lanes}
+        waiting = {each.lane for each in lanes}
         self.queues = {lane: queue for lane, queue in self.queues.items() if lane in waiting or not queue.idle}
+        for each in soon:
+            self._know(each.lane, proven=each.proven)
         dead = sum(queue.dead for queue in self.queues.values())
         self._dead_interval = DEAD_INTERVAL * max(1.0, dead / DEAD_AT_FULL_PACE)
         latest = now + round(max(self._attempts.retry_delays) * 1_000_000) + RETRY_CLOCK_SLACK
-        await self._bring_forward([lane for lane, _, last in lanes if last > latest], latest)
+        await self._bring_forward([each.lane for each in lanes if each.last_due > latest], latest)
 
     async def _bring_forward(self, lanes: list[Lane], latest: int) -> None:
         """Make due what was put off while the clock was ahead: no retry delay is that long."""
@@ -323,25 +326,25 @@ class Dispatcher:
                 log.warning("posts put off by a wrong clock wait for the storage", reason=refused.text)
                 return
             log.warning("posts were put off by a clock that was ahead, and are due now", posts=count)
-            await self._queue(lane)
+            self._queue(lane)
 
     async def _queue_due(self) -> None:
         """Queue the lanes with new posts, and those whose next post has become due."""
-        for account_id in self._posts.take_new():
-            if (webhook := await self._store.webhooks.of(account_id)) is not None:
-                for trigger in Trigger:
-                    await self._queue(Lane(webhook.id, trigger))
+        if accounts := self._posts.take_new():
+            for lane, proven in await self._posts.lanes_of(accounts):
+                self._know(lane, proven=proven)
+                self._queue(lane)
         now = self._outside.now()
         while self._later and self._later[0][0] <= now:
-            await self._queue(heappop(self._later)[1])
+            self._queue(heappop(self._later)[1])
 
-    async def _queue(self, lane: Lane) -> None:
-        queue = self.queues.get(lane)
-        if queue is None:
-            webhook = await self._store.webhooks.by_id(lane.webhook_id)
-            succeeded_at, failed_at = (webhook.last_success_at, webhook.last_failure_at) if webhook else (None, None)
-            # Proven: the last post to the receiver, be it before a restart, was a success.
-            queue = self.queues[lane] = ReceiverQueue(lane, proven=(succeeded_at or 0) > (failed_at or 0))
+    def _know(self, lane: Lane, *, proven: bool = False) -> None:
+        if lane not in self.queues:
+            self.queues[lane] = ReceiverQueue(lane, proven=proven)
+
+    def _queue(self, lane: Lane) -> None:
+        self._know(lane)
+        queue = self.queues[lane]
         queue.more_due = True
         self._slots.add(queue)
 
@@ -369,6 +372,8 @@ class Dispatcher:
             if (started := await self._start(queue)) is not None:
                 posts.start_soon(self._run_posts, queue, *started)
                 self._slots.add(queue)
+            if self._posts.has_new:  # of a receiver that others in their turn must not keep waiting
+                await self._queue_due()
 
     async def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
         """The queue's next post and a slot for it; None when nothing waits or it may not start now."""
@@ -395,14 +400,14 @@ class Dispatcher:
         recorded: set[str] = set()
         queue.recorded = recorded
         try:
-            count, read_at = room + len(queue.loaded), self._outside.now()
+            count = room + len(queue.loaded)
             queue.more_due = False
-            due = await self._posts.due(queue.lane, count)
+            due, next_due = await self._posts.due(queue.lane, count)
             new = [post for post in due if post.id not in queue.loaded and post.id not in recorded]
             queue.load(new[:room])
             queue.more_due = queue.more_due or len(due) >= count
             if not queue.more_due:
-                self._note_later(queue.lane, await self._posts.next_due(queue.lane, after=read_at))
+                self._note_later(queue.lane, next_due)
         except Refused:  # the storage is away
             queue.more_due, queue.not_before = True, trio.current_time() + STORAGE_PAUSE
         finally:

@@ -65,5 +65,5 @@ async def test_retention_deletes_the_log_of_a_deleted_one(
     await store.webhooks.delete(account.id)
     assert await expire(store) == 4  # three posts and the webhook
     assert await expire(store) == 0
-    assert [lane for lane, _, _ in (await store.webhook_posts.lanes())[0]] == [events(kept)]
+    assert [each.lane for each in (await store.webhook_posts.lanes())[0]] == [events(kept)]
     assert await store.webhooks.of(other.id) == kept

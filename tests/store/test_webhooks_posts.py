@@ -21,7 +21,7 @@ async def test_each_final_result_is_a_post(store: Store, account: Account, messa
     """One for each recipient, due at once, with the bytes of the event; a deferral is none."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *FINAL, RecipientStatus.DEFERRED)
-    due = await store.webhook_posts.due(events(webhook), 10)
+    due = (await store.webhook_posts.due(events(webhook), 10))[0]
     bodies = [bytes(body) for (body,) in await stored(store, "SELECT body FROM events ORDER BY id")]
     assert sorted(post.body for post in due) == sorted(bodies)
     assert [post.attempt for post in due] == [0, 0, 0]
@@ -77,33 +77,50 @@ async def test_lanes_are_found_by_what_waits_in_them(
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
     await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.FAILED)
     ping = await store.webhook_history.ping(other.id)
-    found = {lane: (first, last) for lane, first, last in (await store.webhook_posts.lanes())[0]}
+    found = {each.lane: (each.first_due, each.last_due) for each in (await store.webhook_posts.lanes())[0]}
     assert set(found) == {events(mine), events(theirs), Lane(theirs.id, Trigger.PING)}
     assert found[Lane(theirs.id, Trigger.PING)] == (ping.next_attempt_at, ping.next_attempt_at)
     due = [each.next_attempt_at or 0 for each in await store.webhook_history.page(account.id, None, None, 9)]
     assert found[events(mine)] == (min(due), max(due))
+    assert await store.webhook_posts.lanes_of([account.id]) == [(events(mine), False)]
+    assert sorted(await store.webhook_posts.lanes_of([other.id, account.id, "acc_unknown"])) == [
+        (lane, False) for lane in sorted(found)
+    ]
+
+
+async def test_a_receiver_is_proven_by_its_last_post(
+    store: Store, account: Account, messages: Messages, clock: Clock
+) -> None:
+    """A success proves it, a failure after that unproves it; both readings of lanes say the same."""
+    webhook = await save(store, account.id)
+    await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
+    for ok in (True, False, True):
+        clock.now += SECOND
+        post, *_ = (await store.webhook_posts.due(events(webhook), 10))[0]
+        await store.webhook_posts.record([attempt(post, clock, None if ok else clock.now + DAY, ok=ok)])
+        assert await store.webhook_posts.lanes_of([account.id]) == [(events(webhook), ok)]
+        assert [each.proven for each in (await store.webhook_posts.lanes())[0]] == [ok]
 
 
 async def test_an_attempt_changes_the_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
     """After a failure it waits for its next time; after a success it is final; the webhook knows of both."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
-    (post,) = await store.webhook_posts.due(events(webhook), 10)
+    (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
     again = clock.now + 5 * SECOND
     await store.webhook_posts.record([attempt(post, clock, again)])
-    assert await store.webhook_posts.due(events(webhook), 10) == []
-    assert await store.webhook_posts.next_due(events(webhook)) == again
+    assert await store.webhook_posts.due(events(webhook), 10) == ([], again)
     (waiting,) = await store.webhook_history.page(account.id, None, None, 10)
     assert (waiting.status, waiting.attempt, waiting.next_attempt_at) == (PostStatus.PENDING, 1, again)
     clock.now = again
-    (post,) = await store.webhook_posts.due(events(webhook), 10)
+    (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
     assert post.attempt == 1
     await store.webhook_posts.record([attempt(post, clock, ok=True)])
     (done,) = await store.webhook_history.page(account.id, None, None, 10)
     assert (done.status, done.attempt, done.next_attempt_at, done.url) == (PostStatus.SUCCESS, 2, None, f"{URL}200")
     assert (done.response_status, done.response_body, done.duration_ms) == (200, "answer", 7)
     assert (await store.webhook_posts.lanes())[0] == []
-    assert await store.webhook_posts.next_due(events(webhook)) is None
+    assert await store.webhook_posts.due(events(webhook), 10) == ([], None)
     found = await store.webhooks.existing(account.id)
     assert found.last_success_at == done.attempted_at
     assert found.last_failure_at == waiting.attempted_at
@@ -113,7 +130,7 @@ async def test_an_attempt_counts_once(store: Store, account: Account, messages: 
     """A result that comes twice, or for a post that has gone on meanwhile, changes nothing."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
-    (post,) = await store.webhook_posts.due(events(webhook), 10)
+    (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record([attempt(post, clock, clock.now + SECOND)])
     before = await store.webhook_history.page(account.id, None, None, 10)
     await store.webhook_posts.record([attempt(post, clock, ok=True)])
@@ -127,7 +144,7 @@ async def test_what_is_due_can_be_given_up_in_slices(
     posts = replace(store.webhook_posts, posts_changed=2)
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
-    later, *_ = await store.webhook_posts.due(events(webhook), 10)
+    later, *_ = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record([attempt(later, clock, clock.now + DAY)])
     assert [await posts.give_up(events(webhook), "why") for _ in range(3)] == [2, 1, 0]
     found = await store.webhook_history.page(account.id, None, None, 10)
@@ -143,12 +160,12 @@ async def test_what_a_wrong_clock_put_off_is_brought_forward(
     """Only what waits for a time beyond the given one is due now."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
-    near, far = await store.webhook_posts.due(events(webhook), 10)
+    near, far = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record(
         [attempt(near, clock, clock.now + SECOND), attempt(far, clock, clock.now + 9 * DAY)]
     )
     assert await store.webhook_posts.bring_forward(events(webhook), clock.now + DAY) == 1
-    assert [post.id for post in await store.webhook_posts.due(events(webhook), 10)] == [far.id]
+    assert [post.id for post in (await store.webhook_posts.due(events(webhook), 10))[0]] == [far.id]
 
 
 async def test_a_refused_transaction_leaves_no_post(
@@ -234,7 +251,7 @@ async def test_a_replay_has_the_same_event(store: Store, account: Account, messa
     """A new post with the event id, the bytes and the recipient of the old, to where the webhook is now."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.BOUNCED)
-    (post,) = await store.webhook_posts.due(events(webhook), 10)
+    (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record([attempt(post, clock)])
     (first,) = await store.webhook_history.page(account.id, None, None, 10)
     await save(store, account.id, url="https://other.example/")
@@ -270,7 +287,7 @@ async def test_the_log_is_kept_for_a_week(store: Store, account: Account, messag
     """What is final goes after seven days, what still waits never does."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
-    done, waiting = await store.webhook_posts.due(events(webhook), 10)
+    done, waiting = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record([attempt(done, clock, ok=True)])
     clock.now += WEBHOOK_LOG - SECOND
     assert await expire(store) == 0

@@ -696,9 +696,9 @@ async def test_a_queue_that_was_forgotten_during_a_look_starts_nothing(
 
         async def forget() -> None:
             dispatcher.queues.clear()
-            await dispatcher._queue(lane)
+            dispatcher._queue(lane)
 
-        await dispatcher._queue(lane)
+        dispatcher._queue(lane)
         forgotten = dispatcher.queues[lane]
         late(monkeypatch, WebhookPosts, "due", forget)
         assert await dispatcher._start(forgotten) is None
@@ -715,7 +715,7 @@ async def test_a_slot_that_was_taken_during_a_look_is_not_taken_twice(
         for name in ("one", "two"):
             await sim.account(name)
             await sim.result(name)
-            await dispatcher._queue(Lane((await sim.store.webhooks.existing(sim.accounts[name])).id, Trigger.EVENT))
+            dispatcher._queue(Lane((await sim.store.webhooks.existing(sim.accounts[name])).id, Trigger.EVENT))
             queues.append(dispatcher._slots.next())
         first, second = queues
         assert first is not None
