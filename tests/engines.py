@@ -6,6 +6,7 @@ running program does so through here.
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, closing, contextmanager
 from enum import Enum
@@ -22,6 +23,7 @@ from appliance.store.postgresql.migrate import migrate
 from tests.postgresql_server import PostgresServer, postgresql
 
 BUSY_TIMEOUT = 5_000  # milliseconds
+SESSIONS_END_WITHIN = 30.0  # seconds after a kill of their program
 
 
 class Kind(Enum):
@@ -120,14 +122,27 @@ def check(data_dir: Path) -> None:
         assert rows(data_dir, "PRAGMA integrity_check") == [("ok",)]
 
 
+def await_end_of_sessions(data_dir: Path) -> None:
+    """After a kill: wait until a PostgreSQL has done what the killed program had asked for."""
+    if not url_of(data_dir):
+        return
+    sessions = """SELECT pid FROM pg_stat_activity WHERE datname = current_database()
+        AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
+    deadline = time.monotonic() + SESSIONS_END_WITHIN
+    while rows(data_dir, sessions):
+        assert time.monotonic() < deadline, "the killed program's sessions are still there"
+        time.sleep(0.02)
+
+
 @contextmanager
 def no_writes(data_dir: Path) -> Iterator[None]:
     """Another process in the middle of a write: whatever is to be stored meanwhile waits, and what is there is read."""
     url = url_of(data_dir)
     if url:
         with closing(connect(url, "test")) as connection, connection.transaction():
-            tables = run(connection, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
-            names = ", ".join(name for (name,) in tables)
+            tables = """SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition
+                AND relnamespace = current_schema()::regnamespace"""
+            names = ", ".join(name for (name,) in run(connection, tables))
             run(connection, "SET LOCAL idle_in_transaction_session_timeout = 0")
             run(connection, f"LOCK TABLE {names} IN EXCLUSIVE MODE")
             yield

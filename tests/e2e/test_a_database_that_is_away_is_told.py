@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
 from appliance.outside import Outside
@@ -40,6 +41,7 @@ def await_(true: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.sqlite_only  # it has a PostgreSQL of its own
 @needs("postgresql")
 def test_a_database_that_is_away_is_told(tmp_path: Path) -> None:
     """`readyz` is 503 with the reason, `healthz` stays 200, the metric is 0; afterwards all is as before."""

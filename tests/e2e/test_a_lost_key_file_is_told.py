@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.running_appliance import appliance, command
 
 
+@pytest.mark.sqlite_only  # nodes of one PostgreSQL have the same key file, and do not start without it
 def test_a_start_without_its_key_file_says_what_is_lost(tmp_path: Path) -> None:
     """Nothing is said where no secret was stored yet, or the key is there; else there is one error, with what to do."""
     with appliance(tmp_path) as running:

@@ -66,7 +66,8 @@ def test_kill_9_between_parts(tmp_path: Path) -> None:
             sent = {f"key {number}": send(client, f"key {number}") for number in range(ROUNDS)}
         assert sent | acknowledged == sent
         deadline = time.monotonic() + CLEARED_WITHIN
-        while look(running, "SELECT 1 FROM loose_parts"):
+        # Of those in a PostgreSQL another node may be writing more: they wait for an hour (tests/store).
+        while engines.in_use() is engines.Kind.SQLITE and look(running, "SELECT 1 FROM loose_parts"):
             assert time.monotonic() < deadline, "the loose parts are still there"
             time.sleep(0.1)
         assert running.terminate() == 0

@@ -132,6 +132,7 @@ THE_SAME = {
 
 def check_what_is_there(running: Running, clients: Clients) -> None:
     """Whatever is in the file is there whole, and whatever was acknowledged is there."""
+    engines.await_end_of_sessions(running.data_dir)
     engines.check(running.data_dir)
     for name, (told, found) in THE_SAME.items():
         assert dict(rows(running, told)) == dict(rows(running, found)), name

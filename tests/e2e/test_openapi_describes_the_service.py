@@ -24,7 +24,7 @@ from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelo
 from appliance.store.pools import EVERY
 from appliance.web.openapi import document
 from appliance.webhook.post import USER_AGENT_HEADER, signature_header
-from tests.e2e.contract.service import Caller, change, waiting
+from tests.e2e.contract.service import Caller, change, eventually, waiting
 from tests.fakes.dns import DnsServer
 from tests.fakes.dns_thread import served
 from tests.running_appliance import PASSWORD, Running, add_account, appliance
@@ -352,9 +352,16 @@ def check(
     body: Any = None,
     headers: dict[str, str] | None = None,
 ) -> httpx.Response:
-    """Make one request, and hold its answer against the description, in which no field may be missing."""
+    """Make one request, and hold its answer against the description, in which no field may be missing.
+
+    A node of a shared database has what the test stored only after a while: until then it says 503.
+    """
     with running.client(headers=authorization) as client:
-        response = client.request(method, path, json=body, headers=headers)
+        response = eventually(
+            lambda: client.request(method, path, json=body, headers=headers),
+            lambda found: found.status_code != 503,
+            patience=60,
+        )
     template, operation = described(method, path)
     CHECKED.add((method, template))
     answer = operation["responses"][str(response.status_code)]

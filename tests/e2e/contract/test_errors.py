@@ -7,7 +7,7 @@ import pytest
 
 from appliance.errors import Code
 from tests.e2e import raw
-from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, message
+from tests.e2e.contract.service import Caller, any_error, at_once, bearer, error, eventually, message
 from tests.running_appliance import PASSWORD, Running, appliance
 
 # The interface's list, word for word.
@@ -224,7 +224,7 @@ def test_a_full_disk_refuses_mail_for_now(narrow: Running) -> None:
         response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
         error(response, 503, "temporary_failure")
         assert int(response.headers["retry-after"]) >= 1
-        assert client.get(f"/emails/{message_id}").json()["status"] == "delivered"
+        eventually(lambda: client.get(f"/emails/{message_id}").json()["status"], lambda status: status == "delivered")
     narrow.terminate()
     narrow.config_file.write_text(settings)
     narrow.start()

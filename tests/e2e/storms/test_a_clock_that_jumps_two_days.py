@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import pytest
 
 from appliance.intake.login_throttle import PER_KNOWN_NETWORK
 from tests.e2e.contract.service import eventually
@@ -14,6 +15,8 @@ from tests.e2e.storms.wrong_clock import wrong_clock
 from tests.fakes.mx import FakeMx, wait_and_say
 from tests.fakes.webhook_server import Answer, Post, hooks
 from tests.running_appliance import Running, appliance
+
+pytestmark = pytest.mark.sqlite_only  # a node whose clock differs from the database's stops (tests/e2e/nodes)
 
 SLOTS = 3  # of every pool
 DEFERRED = 9  # messages

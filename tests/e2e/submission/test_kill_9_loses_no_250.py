@@ -57,6 +57,7 @@ class Senders:
 def check(running: Running, senders: Senders) -> None:
     """What the database holds, while no server has it open."""
     engines.check(running.data_dir)
+    engines.await_end_of_sessions(running.data_dir)
     query = "SELECT m.id, m.recipient_count, b.mime FROM messages m LEFT JOIN message_bodies b ON b.message_id = m.id"
     rows = engines.rows(running.data_dir, query)
     found = {message_id: (recipients, bytes(mime)) for message_id, recipients, mime in rows}
@@ -112,4 +113,5 @@ def test_kill_9_loses_no_250(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         acknowledged = list(pool.map(kill_again_and_again, directories, SEEDS, [ROUNDS // 2] * 2))
     print(f"{ROUNDS} kills; acknowledged: {acknowledged}")
-    assert sum(acknowledged) > 10 * ROUNDS
+    least = 10 if engines.in_use() is engines.Kind.SQLITE else 3  # in a round: a transaction there takes longer
+    assert sum(acknowledged) > least * ROUNDS

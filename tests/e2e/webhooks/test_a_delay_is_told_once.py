@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.delivery.test_the_dashboard_tells_the_story import ask
 from tests.e2e.delivery.world import delays, world
 from tests.fakes import webhook_server
@@ -11,6 +13,7 @@ from tests.set_clock import CLOCK_FILE, set_clock
 LATER = b"452 4.2.2 The mailbox is full\r\n"
 
 
+@pytest.mark.sqlite_only  # its clock goes ahead by hours, and a database server has one of its own
 async def test_a_delay_is_told_once(tmp_path: Path) -> None:
     """Not within the first hour; after it once, also when the program is killed and started between the attempts."""
     clock = tmp_path / "clock"

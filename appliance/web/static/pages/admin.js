@@ -251,7 +251,8 @@ function pauseAll(draw) {
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
 
 // What each node had when the page looked, the last ten minutes of it: by name, then by field.
-const SEEN = 120;
+const LOOKED = 15; // seconds; what is told of a node changes each time
+const SEEN = 40;
 
 function remember(past, nodes) {
 	for (const { name, in_flight, waiting } of nodes) {
@@ -316,7 +317,7 @@ function nodeSection(nodes, past, draw) {
 				button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
 		],
 	});
-	return section("Nodes", table("The nodes that share the database", NODES, nodes.map(row)));
+	return section("Nodes", table("The nodes that share the database", NODES, nodes.map(row), "cards"));
 }
 
 export default async function admin(page) {
@@ -327,12 +328,7 @@ export default async function admin(page) {
 	const past = new Map();
 	const pause = button("Pause all mail", () => pauseAll(draw));
 	const draw = async () => {
-		const [{ paused, pools, warmups, sandbox }, shared] = await Promise.all([
-			get("/v1/admin/queue", page.signal),
-			get("/v1/admin/nodes", page.signal),
-		]);
-		remember(past, shared.nodes);
-		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, draw));
+		const { paused, pools, warmups, sandbox } = await get("/v1/admin/queue", page.signal);
 		const told =
 			paused &&
 			notice(
@@ -348,13 +344,19 @@ export default async function admin(page) {
 		update(
 			queue,
 			told,
-			pools.length > 0 && table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups))),
+			pools.length > 0 && table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups)), "cards"),
 			(simulated || !pools.length) && h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held."),
 		);
 		update(warm, warmups.length > 0 && warmupSection(warmups));
 	};
-	const [first] = await Promise.all([load(), draw()]);
+	const drawNodes = async () => {
+		const shared = await get("/v1/admin/nodes", page.signal);
+		remember(past, shared.nodes);
+		update(nodes, shared.nodes.length > 0 && nodeSection(shared.nodes, past, drawNodes));
+	};
+	const [first] = await Promise.all([load(), draw(), drawNodes()]);
 	page.every(5, draw);
+	page.every(LOOKED, drawNodes);
 	return fragment(
 		head("Admin", {
 			about: "All accounts, and what waits for all of them.",
