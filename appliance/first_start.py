@@ -31,7 +31,8 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
     name = await store.first_start.any_account()
     if not config.embedded:
         option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
-        return "" if name else f"There is no account yet. Create one: {program} {CREATE_ACCOUNT}{option}\n"
+        every = f"There is no account yet. Set everything up: {program} setup{option}"
+        return "" if name else f"{every}; or create one: {program} {CREATE_ACCOUNT}{option}\n"
     if name is None:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
         hashed = await trio.to_thread.run_sync(hash_password, password)

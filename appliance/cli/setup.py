@@ -103,6 +103,8 @@ def setup(
     """
     import trio
 
+    from appliance.doctor.machine import check_name
+
     asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     tls_rpt = tls_rpt and _address(tls_rpt)
     settings, written = _settings(hostname, asks)
@@ -134,10 +136,11 @@ def setup(
     if to is None and asks:
         to = click.prompt("\nSend a test message to (empty: to none)", default="", show_default=False) or None
     answer["test"] = None
-    if to is not None:
+    unfit: list[Finding] = []
+    if to is not None and not (unfit := trio.run(check_name, settings)):
         answer["test"] = database.run(partial(_tested, sender.account, domain, to, settings), settings=settings)
-    show(as_json, answer, "\n".join(_end(answer)))
-    failed = (waits and not answer["dns_ok"]) or (to is not None and answer["test"]["status"] != "delivered")
+    show(as_json, answer, "\n".join(_end(answer, unfit)))
+    failed = (waits and not answer["dns_ok"]) or (to and (unfit or answer["test"]["status"] != "delivered"))
     click.get_current_context().exit(1 if failed else 0)
 
 
@@ -371,7 +374,8 @@ def _zone(wanted: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list
         if each.type == "PTR":
             line = f"; PTR, to be ordered from the provider of this machine: {line}"
         elif each.value == UNKNOWN_ADDRESS:
-            line = f"; the public address of this machine: {line}"
+            order = f"; PTR, to be ordered from the provider of this machine: that address must lead to {each.name}."
+            line = f"; the public address of this machine: {line}\n{order}"
         text.append(line)
     for record_ in wanted:
         value = f"{record_.value}." if record_.type == "MX" and not record_.value.endswith(".") else record_.value
@@ -435,8 +439,8 @@ def _summary(
     return text
 
 
-def _end(answer: dict[str, Any]) -> list[str]:
-    """What is left to do."""
+def _end(answer: dict[str, Any], unfit: "Sequence[Finding]") -> list[str]:
+    """What is left to do; `unfit` is what keeps the running server from sending a test message."""
     wrong = [each for each in answer["records"] if each["status"] != "ok"]
     text = [""]
     if answer["dns_ok"]:
@@ -447,5 +451,7 @@ def _end(answer: dict[str, Any]) -> list[str]:
         text.append(f"{test['id']} to {printable(test['to'])}: {printable(test['explanation'])}")
         if not test["server_running"]:
             text.append("No server runs here: it is sent once one does.")
+    if unfit:
+        text += ["No test message was sent.", *lines(unfit)]
     text.append("Run `appliance setup` again when something has changed; `appliance doctor` looks at everything.")
     return text

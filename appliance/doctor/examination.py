@@ -40,7 +40,7 @@ ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
     *("blocklist", "dkim", "spf", "dmarc", "return_path", "tls_rpt", "mx", "queue", "warmup", "complaints"),
 )
-OF_MACHINE = ("hostname", "port", "relay")  # the checks that need neither a database nor a running server
+OF_MACHINE = ("server", "hostname", "port", "relay")  # the checks that need neither a database nor a running server
 
 
 Check = Callable[[], Awaitable[list[Finding]]]
@@ -113,6 +113,7 @@ class Examination:
         """The checks that take time, by name; they run concurrently."""
         checks: dict[str, Check] = {
             "certificate": self._certificates,
+            "server": partial(machine.check_name, self.config),
             "listener": partial(machine.check_listeners, self.config),
             "hostname": self._names,
         }

@@ -36,13 +36,15 @@ from appliance.tls.certificate_files import acme_directory
 
 CLOCK_TOLERANCE = 60 * SECOND  # by which a message may be newer than the clock, which may have been set meanwhile
 RENEWAL_DUE = timedelta(days=14)  # before its end a certificate should have been renewed
-LISTENER_TIMEOUT = 3.0  # seconds for a listener on this machine to accept a connection
+LISTENER_TIMEOUT = 3.0  # seconds for a listener on this machine to accept a connection, and to greet
+BANNER_BYTES = 512  # read of a greeting, which is one line
 TIMEX = 512  # bytes, more than adjtimex(2) writes
 UNSYNCHRONISED = 5  # TIME_ERROR
 WARMUP_LINES = 20  # there may be a pool for every domain that got mail
 ACME = "acme"  # the subject of its findings
 
 _SEE_LOG = "Look for lines of appliance.acme in the log."
+_WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
 _NOT_RUNNING = warning("server", "appliance", "does not run", "Start it: appliance serve")
 
 
@@ -51,10 +53,10 @@ def check_clock(now: int, newest_message_at: int | None) -> list[Finding]:
     if newest_message_at is not None and newest_message_at > now + CLOCK_TOLERANCE:
         behind = timedelta(microseconds=newest_message_at - now)
         text = f"is {behind} behind a message that was accepted already"
-        return [fault("clock", "system", text, "Set the clock, and keep it right with NTP: timedatectl set-ntp true")]
+        return [fault("clock", "system", text, f"Set the clock, and keep it right with NTP: {_WITH_NTP}")]
     kept_right = synchronised()
     if kept_right is False:
-        return [warning("clock", "system", "is not kept right by NTP", "timedatectl set-ntp true")]
+        return [warning("clock", "system", "is not kept right by NTP", _WITH_NTP)]
     return [ok("clock", "system", "is kept right" if kept_right else "looks right")]
 
 
@@ -118,7 +120,8 @@ def _no_certificate(subject: str, config: Config, section: str) -> Finding:
         return warning("certificate", subject, text, advice)
     if any(map(is_exposed, config.http.bind)):
         text = "none, and http.bind can be reached from anywhere: passwords and keys go in the clear"
-        advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1."
+        advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1 "
+        advice += "(of a container, publish the port there)."
         return warning("certificate", subject, text, advice)
     return ok("certificate", subject, "none: HTTP is for a proxy in front, or for this machine alone")
 
@@ -214,14 +217,39 @@ async def check_listeners(config: Config) -> list[Finding]:
     return found + exposed
 
 
+async def check_name(config: Config) -> list[Finding]:
+    """Nothing, unless the running server greets with another name than the settings': it was started before these."""
+    for address in config.smtp.bind if is_running(config.server.data_dir) else ():
+        match (await _banner(address)).split():
+            case ["220", name, *_] if name != config.server.hostname:
+                text = f"runs with older settings: it calls itself {name}, not {config.server.hostname}"
+                advice = "Restart it (in a container: restart that), for it takes a new name only when it starts."
+                return [fault("server", "appliance", text, advice)]
+    return []
+
+
 async def _answers(address: Endpoint) -> bool:
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
     try:
         with trio.fail_after(LISTENER_TIMEOUT):
-            await (await trio.open_tcp_stream(host, address.port)).aclose()
+            await (await _dial(address)).aclose()
     except (trio.TooSlowError, OSError):
         return False
     return True
+
+
+async def _banner(address: Endpoint) -> str:
+    """The line that a mail server begins with; "" without one."""
+    try:
+        with trio.fail_after(LISTENER_TIMEOUT):
+            async with await _dial(address) as stream:
+                return bytes(await stream.receive_some(BANNER_BYTES)).decode("ascii", "replace")
+    except (trio.TooSlowError, trio.BrokenResourceError, OSError):
+        return ""
+
+
+async def _dial(address: Endpoint) -> trio.SocketStream:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104 - dialled, not bound
+    return await trio.open_tcp_stream(host, address.port)
 
 
 def is_exposed(address: Endpoint) -> bool:

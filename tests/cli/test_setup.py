@@ -3,8 +3,10 @@
 import json
 import os
 import pty
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.cli.setup import _with_hostname
+from appliance.cli.setup import _with_hostname, _zone
 from appliance.config import load
 from appliance.deliver.mta_sts import policy_id, read_policy
+from appliance.doctor import RecordToPublish, fault
+from appliance.system.instance_lock import only_server
 from tests.cli.test_domain import dns_server
 from tests.fakes.dns import DnsServer, Trouble
 from tests.fakes.dns_thread import served
@@ -78,6 +82,40 @@ def test_the_zone_file_has_every_record(tmp_path: Path, resolvers: str) -> None:
     (rsa,) = [line for line in lines if "k=rsa" in line]
     strings = rsa.partition(' TXT "')[2].rstrip('"').split('" "')
     assert [len(each) <= 255 for each in strings] == [True, True]
+
+
+def test_an_address_that_the_machine_cannot_know_is_asked_for() -> None:
+    """Behind a NAT and in a container: both of its records are there, as comments to fill in."""
+    found = fault("hostname", HOST, "has no address in DNS", "", RecordToPublish(HOST, "A", "ADDRESS"))
+    assert "\n".join(_zone([], [found])).splitlines() == [
+        f"; the public address of this machine: {HOST}. A ADDRESS",
+        f"; PTR, to be ordered from the provider of this machine: that address must lead to {HOST}.",
+    ]
+
+
+class OlderServer(socketserver.BaseRequestHandler):
+    """Greets with the name that it was started with."""
+
+    def handle(self) -> None:
+        """As `socketserver` wants it."""
+        self.request.sendall(b"220 0a1b2c3d4e5f ESMTP\r\n")
+
+
+def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: str) -> None:
+    """It would greet with the wrong name: that is said among what was found, and where the message would be."""
+    with socketserver.TCPServer(("127.0.0.1", 0), OlderServer) as server, only_server(tmp_path / "data"):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        bind = f'[smtp]\nbind = ["127.0.0.1:{server.server_address[1]}"]\n'
+        (tmp_path / "config.toml").write_text(f'[server]\nhostname = ""\ndata_dir = "data"\n{resolvers}{bind}')
+        result = ran("--hostname", HOST, "--email", "ada@example.org", "--to", "ada@example.net", "--json")
+        (shown,) = [each for each in json.loads(result.stdout)["findings"] if each["check"] == "server"]
+        told = ran("--to", "ada@example.net")
+        server.shutdown()
+    assert (result.exit_code, json.loads(result.stdout)["test"]) == (1, None)
+    assert shown["text"] == f"runs with older settings: it calls itself 0a1b2c3d4e5f, not {HOST}"
+    assert told.exit_code == 1
+    assert "in a container: restart that" in told.stdout.partition("No test message was sent.")[2]
+    assert json.loads(CliRunner().invoke(main, ["messages", "--json"]).stdout)["messages"] == []
 
 
 @pytest.mark.parametrize(

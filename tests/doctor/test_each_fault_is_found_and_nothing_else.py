@@ -191,6 +191,10 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
         lambda w: (w.directory / "key.pem").chmod(0o644),
         [(WARNING, "certificate", name) for name in CERT],
     ),
+    "the server was started with another name": (
+        lambda w: setattr(w, "greets_as", "0a1b2c3d4e5f"),
+        [(FAULT, "server", "appliance")],
+    ),
     "the listeners do not answer": (
         lambda w: setattr(w, "listens", False),
         [(FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")],  # type: ignore[misc]

@@ -188,6 +188,13 @@ def test_the_machine_says_whether_its_clock_is_kept() -> None:
     assert machine.synchronised() in (True, False, None)
 
 
+def test_advice_about_the_clock_fits_in_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock is its host's, and is set there."""
+    monkeypatch.setattr(machine, "synchronised", lambda: False)
+    (found,) = machine.check_clock(0, None)
+    assert found.advice == "timedatectl set-ntp true (for a container: on its host)"
+
+
 def test_a_directory_to_be_is_on_some_disk(world: World, tmp_path: Path) -> None:
     """The space is that of the nearest directory there is."""
     assert ADDRESS  # the world is whole

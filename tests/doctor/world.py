@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -93,6 +93,7 @@ class World:
     mx_listens: bool = True
     runs: bool = True
     listens: bool = True
+    greets_as: str = ""  # else by the name of the settings
     outside: Outside = OUTSIDE
     blocklists: tuple[str, ...] = ("bl.test",)
     dkim: dict[str, str] = field(default_factory=dict)  # the names of the DKIM records, by algorithm
@@ -137,6 +138,8 @@ class World:
 
     async def _open_listeners(self, nursery: trio.Nursery) -> None:
         async def hang_up(stream: trio.SocketStream) -> None:
+            with suppress(trio.BrokenResourceError):  # the other side did so already
+                await stream.send_all(f"220 {self.greets_as or self.settings['hostname']} ESMTP\r\n".encode())
             await stream.aclose()
 
         for name in ("http", "smtp", "mx"):

@@ -166,7 +166,7 @@ def test_a_first_look_needs_nothing(program: tuple[str, ...], tmp_path: Path) ->
         process.wait(STOP_TIMEOUT)
     assert process.returncode == 0
     (hint,) = [line["hint"] for line in map(json.loads, told_later.splitlines()) if "hint" in line]
-    assert hint.startswith(f"There is no account yet. Create one: {binary()} account create NAME ")
+    assert hint.startswith(f"There is no account yet. Set everything up: {binary()} setup ")
 
 
 @needs("systemd")

@@ -3,6 +3,7 @@
 What is installed there is gone with it, and its network is none but its own loopback: on it are the world's DNS and
 mail servers (outside_world.py). Addresses of `WORLD` are routed to loopback, and any address may be bound there, so
 that the appliance takes none of them for its own. Where systemd cannot be booted the first process only sleeps.
+A machine may also lend no more than its network: commands then see the files of this one.
 """
 
 import json
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 BOOT_TIMEOUT = 120.0  # seconds
 COMMAND_TIMEOUT = 600  # seconds; of apt, too
 WORLD = "93.184.216.0/24"  # public, so that mail is sent there
-MX_ADDRESS, OWN_ADDRESS = "93.184.216.34", "93.184.216.35"
+MX_ADDRESS, OWN_ADDRESS, DNS_ADDRESS = "93.184.216.34", "93.184.216.35", "93.184.216.36"
+ALL_SPACES = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Runs in new namespaces, with the directory of the overlay and the first process.
@@ -61,7 +63,7 @@ rm -rf etc/systemd/system/*.wants etc/systemd/system/*.requires etc/rc?.d usr/sb
 rm -rf etc/appliance var/lib/appliance var/log/journal etc/resolv.conf
 rm -f var/lib/dpkg/updates/*  # of an installation that runs on this one just now
 touch etc/machine-id
-printf 'nameserver 127.0.0.1\\n' >etc/resolv.conf
+printf 'nameserver {dns}\\n' >etc/resolv.conf
 printf 'bare\\n' >etc/hostname
 printf '127.0.0.1 localhost\\n' >etc/hosts
 hostname bare
@@ -80,6 +82,7 @@ class OwnMachine:
     first: int  # the process id of its first process
     has_systemd: bool
     commands: int = 0
+    spaces: tuple[str, ...] = ALL_SPACES  # the namespaces that its commands run in
 
     def start(self, command: str) -> subprocess.Popen[str]:
         """A command of root, as typed into a shell in its home."""
@@ -106,8 +109,8 @@ class OwnMachine:
 
     def inside(self, *command: str) -> list[str]:
         """The words that run a command there."""
-        spaces = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
-        entered = ["nsenter", "--target", str(self.first), *spaces, "--", "env", "-i", f"PATH={PATH}", "HOME=/root"]
+        entered = ["nsenter", "--target", str(self.first), *self.spaces, "--"]
+        entered += ["env", "-i", f"PATH={PATH}", "HOME=/root"]
         return [*entered, "TERM=dumb", "LC_ALL=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *command]
 
     def file(self, path: str) -> Path:
@@ -122,9 +125,9 @@ def own_machine(*, systemd: bool) -> Iterator[OwnMachine]:
         directory = Path(name)
         console = directory / "console"
         (directory / "base").mkdir()
-        script = BOOT.format(world=WORLD, path=PATH)
+        script = BOOT.format(world=WORLD, path=PATH, dns=DNS_ADDRESS)
         init = ["/lib/systemd/systemd", "--log-target=console"] if systemd else ["/bin/sleep", "infinity"]
-        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--fork", "--kill-child"]
+        spaces = [*ALL_SPACES, "--fork", "--kill-child"]
         boot = ["/bin/sh", "-ec", script, "sh", str(directory / "base"), *init]
         with console.open("wb") as log:
             process = subprocess.Popen(
@@ -210,8 +213,15 @@ class OutsideWorld:
         unfinished.rename(self.directory / "zone.json")
 
     def messages(self) -> list[bytes]:
-        """What was accepted so far."""
-        return [path.read_bytes() for path in sorted(self.directory.glob("*.eml"))]
+        """What was accepted, once there is something."""
+        deadline = time.monotonic() + 60
+        while not (found := sorted(self.directory.glob("*.eml"))) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return [path.read_bytes() for path in found]
+
+    def commands(self) -> list[str]:
+        """What was said to its mail server, up to the last of the messages at least."""
+        return (self.directory / "commands").read_text().splitlines()
 
 
 @contextmanager
@@ -222,7 +232,7 @@ def outside_world(machine: OwnMachine) -> Iterator[OutsideWorld]:
     world = OutsideWorld(directory)
     world.publish()
     command = ["nsenter", "--target", str(machine.first), "--net", "--"]
-    command += [sys.executable, "-P", "-m", "tests.packaging.outside_world", str(directory), MX_ADDRESS]
+    command += [sys.executable, "-P", "-m", "tests.packaging.outside_world", str(directory), DNS_ADDRESS, MX_ADDRESS]
     log = directory / "log"
     with log.open("wb") as written:
         process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=written, stdout=written)

@@ -7,19 +7,16 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.built_binary import ROOT, made
+from tests.docs.documents import BLOCKS
+from tests.packaging.built_binary import ROOT
+from tests.packaging.container_image import FILE, TAG, built_image, needed_here, output
 
-FILE = ROOT / "packaging/Containerfile"
-# The base of the image that is built here. Where no registry can be reached, one that was made of a Debian tree:
-# mmdebstrap --variant=minbase --include=ca-certificates bookworm - | podman import - debian:bookworm-slim
-BASE = os.environ.get("APPLIANCE_TEST_BASE", "debian:bookworm-slim")
-TAG = "mail-appliance-test"
 OWNER = 6587
 DEADLINE = 120.0  # seconds
 SETTINGS = '[server]\nhostname = "mail.example.com"\n[delivery]\nmode = "sandbox"\n[dns]\nresolvers = ["127.0.0.1:9"]\n'
@@ -84,28 +81,28 @@ def test_what_is_copied_is_built() -> None:
 
 
 def test_its_settings_are_the_packages_on_other_addresses() -> None:
-    """Each replacement that is made in the settings finds what it replaces."""
+    """Each replacement that is made in the settings finds what it replaces; no advice is for systemd."""
     (command,) = [each for each in given("RUN") if "sed " in each]
     words = shlex.split(command)
     settings = Path(ROOT / "packaging/systemd/config.toml").read_text()
     wanted = [words[number + 1] for number, word in enumerate(words) if word == "-e"]
-    assert len(wanted) == 3
+    assert len(wanted) == 5
     for expression in wanted:
         _, old, new, _ = expression.split("/")
         assert settings.count(old) == 1
         settings = settings.replace(old, new)
     assert settings.count("0.0.0.0:") == 4  # one in a comment
+    assert "systemctl" not in settings
+
+
+def test_it_says_how_it_is_used() -> None:
+    """Its first comment has the commands of docs/install.md."""
+    shown = re.findall(r"^#   (.+\n)", FILE.read_text(), flags=re.MULTILINE)
+    (block,) = [each for each in BLOCKS if each.document == "install.md" and "podman run" in each.text]
+    assert "".join(shown) == block.text
 
 
 # ---- where an engine is here
-
-
-# crun, podman's first choice, cannot work with every mixture of cgroups.
-ENGINES = (("podman",), ("podman", "--runtime", "runc"), ("docker",))
-# Few enough for a machine that may not raise its own limits.
-LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--network", "none")
-# podman has systemd run the health check; where there is none the container would not start.
-WITHOUT_SYSTEMD = () if Path("/run/systemd/private").exists() else ("--no-healthcheck",)
 
 
 @dataclass(frozen=True)
@@ -121,42 +118,18 @@ class Container:
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
 
 
-def output(*command: str) -> str:
-    """What a command prints; it must not fail."""
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout.strip()
-
-
-def engine() -> tuple[str, ...]:
-    """The engine that has the base of the image, and can start it."""
-    for command in ENGINES:
-        probe = [*command, "run", "--rm", "--pull=never", *LIMITS, BASE, "true"]
-        with suppress(FileNotFoundError):
-            if subprocess.run(probe, capture_output=True, timeout=120, check=False).returncode == 0:
-                return command
-    pytest.skip(f"no container engine with the image {BASE} is here")
-
-
 @pytest.fixture(scope="module")
 def image() -> tuple[str, ...]:
     """The engine, once it has built the image."""
-    made(ROOT / "dist/appliance", "sh packaging/build-all")
-    found = engine()
-    formed = ["--format", "docker", "--isolation", "chroot"] if found[0] == "podman" else []
-    output(
-        *(*found, "build", *formed, "--pull=never", "--build-arg", f"BASE={BASE}", "-t", TAG),
-        *("-f", str(FILE), str(ROOT / "dist")),
-    )
-    return found
+    return built_image()
 
 
 @contextmanager
 def started(image: tuple[str, ...], volume: str) -> Iterator[Container]:
     """The image, started with a read-only root, without capabilities and without a network; healthy."""
-    here = WITHOUT_SYSTEMD if image[0] == "podman" else ()
-    limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", *LIMITS, *here)
-    name = output(*image, "run", "--detach", *limits, "--volume", f"{volume}:/var/lib/appliance", TAG)
+    limits = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none")
+    options = ("--detach", *limits, *needed_here(image))
+    name = output(*image, "run", *options, "--volume", f"{volume}:/var/lib/appliance", TAG)
     container, deadline = Container(image, name), time.monotonic() + DEADLINE
     try:
         while container.run("appliance", "health").returncode != 0:

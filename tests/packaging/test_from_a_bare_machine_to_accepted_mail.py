@@ -1,25 +1,42 @@
 """From nothing to a message that a mail server accepted, in at most five commands and by what these print alone.
 
-On a Debian with systemd where one can be booted, and without: there a person starts the server. The person reads what
-`setup` prints, publishes it, and does nothing else.
+On a Debian with systemd where one can be booted, and without: there a person starts the server; and in a container.
+The person reads what `setup` prints, publishes it, and does nothing else.
 """
 
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import pytest
 
+from tests.docs.documents import BLOCKS
+from tests.packaging import container_image
 from tests.packaging.built_binary import binary, package
-from tests.packaging.own_machine import MX_ADDRESS, OWN_ADDRESS, OutsideWorld, OwnMachine, outside_world, own_machine
+from tests.packaging.own_machine import (
+    DNS_ADDRESS,
+    MX_ADDRESS,
+    OWN_ADDRESS,
+    OutsideWorld,
+    OwnMachine,
+    outside_world,
+    own_machine,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot a machine of its own")
 
 MOST_COMMANDS = 5
+START_TIMEOUT = 120.0  # seconds for a server in a container
+CONTAINER = f"mail-{os.getpid()}"  # and its volume
 HOST, RECIPIENT = "mail.shop.example", "user@good.test"
-SETUP = f"appliance setup --hostname {HOST} --domain shop.example --email ada@shop.example"
+SENDER = "--domain shop.example --email ada@shop.example"
+SETUP = f"appliance setup --hostname {HOST} {SENDER}"
 
 
 @pytest.fixture(params=[True, False], ids=["systemd", "plain"])
@@ -33,6 +50,13 @@ def machine(request: pytest.FixtureRequest) -> Iterator[OwnMachine]:
 
 @pytest.fixture
 def world(machine: OwnMachine) -> Iterator[OutsideWorld]:
+    """What is around the machine."""
+    with mail_servers(machine) as made:
+        yield made
+
+
+@contextmanager
+def mail_servers(machine: OwnMachine) -> Iterator[OutsideWorld]:
     """A mail server for the recipient, and for the large providers that the check of port 25 asks."""
     with outside_world(machine) as made:
         domains = ("good.test", "gmail.com", "outlook.com", "yahoo.com")
@@ -40,14 +64,15 @@ def world(machine: OwnMachine) -> Iterator[OutsideWorld]:
         yield made
 
 
-def set_up(machine: OwnMachine, world: OutsideWorld, command: str) -> str:
-    """What `setup` prints until its end; what is to be published is published as soon as all of that is there."""
+def set_up(machine: OwnMachine, world: OutsideWorld, command: str, pause: Callable[[], None] = lambda: None) -> str:
+    """What `setup` prints until its end; what is to be published is, once all of that is there and after a pause."""
     shown: list[str] = []
     with machine.start(f"{command} --to {RECIPIENT} --wait --timeout 300") as process:
         assert process.stdout is not None
         for line in process.stdout:
             shown.append(line)
             if line.startswith("Looking in DNS until"):
+                pause()
                 publish(shown, world)
     log = machine.file("/root/serve.log")
     assert process.returncode == 0, "".join(shown) + (log.read_text() if log.exists() else "")
@@ -64,11 +89,12 @@ def publish(shown: list[str], world: OutsideWorld) -> None:
 
 
 def check_arrived(machine: OwnMachine, world: OutsideWorld, shown: str) -> None:
-    """The message is at its server, signed by the domain, and `setup` says so."""
+    """The message is at its server, which was greeted with the name, signed by the domain; and `setup` says so."""
     assert RECIPIENT in shown
     assert "delivered" in shown
     (message,) = world.messages()
     assert message.count(b"d=shop.example;") == 2
+    assert {line for line in world.commands() if line.startswith("EHLO")} == {f"EHLO {HOST}"}
     assert machine.commands <= MOST_COMMANDS
     assert "Traceback" not in shown
 
@@ -114,3 +140,88 @@ def test_by_the_binary(machine: OwnMachine, world: OutsideWorld) -> None:
     check_arrived(machine, world, shown)
     if machine.has_systemd:
         check_journal(machine)
+
+
+# ---- the container
+
+
+def told(begin: str) -> list[str]:
+    """The words behind `begin` of a command of docs/install.md, with names of the test's own."""
+    (block,) = [each for each in BLOCKS if each.document == "install.md" and begin in each.text]
+    (line,) = [each for each in block.text.replace("\\\n", "").splitlines() if each.startswith(begin)]
+    own = {"mail.example.com": HOST, "mail-appliance": container_image.TAG}
+    own |= {"mail": CONTAINER, "mail:/var/lib/appliance": f"{CONTAINER}:/var/lib/appliance"}
+    return [own.get(word, word) for word in shlex.split(line.removeprefix(begin))]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerHost:
+    """A machine with an engine that has the image."""
+
+    machine: OwnMachine
+    engine: tuple[str, ...]
+
+    def run(self, *left_out: str) -> None:
+        """Start the container by the documents' command; its resolver is an option, as the files are not its own."""
+        here = ("--dns", DNS_ADDRESS, *container_image.needed_here(self.engine))
+        words = [word for word in told("podman run ") if word not in left_out]
+        self.machine.run(shlex.join([*self.engine, "run", *here, *words]))
+
+    def setup(self) -> str:
+        """The documents' command, without the terminal that is not here, and with what a person would answer there."""
+        words = [word for word in told("podman exec ") if word != "-it"]
+        return f"{shlex.join([*self.engine, 'exec', *words])} {SENDER}"
+
+    def wait_until_healthy(self) -> None:
+        """What a person does not have to do, but does by being slower than the server."""
+        deadline = time.monotonic() + START_TIMEOUT
+        while self.machine.look(*self.engine, "exec", CONTAINER, "appliance", "health").returncode != 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def container_host() -> Iterator[ContainerHost]:
+    """One whose network is a machine's of its own, where the engine puts its bridge; no container is left."""
+    engine = container_image.built_image()
+    with own_machine(systemd=False) as booted:
+        machine = replace(booted, spaces=("--net",))
+        probed = machine.look(*container_image.probe(engine))
+        if engine[0] != "podman" or probed.returncode != 0:
+            reason = f"no container engine with the image {container_image.BASE} makes a network of its own here"
+            pytest.skip(f"{reason}: {probed.stderr[-300:]}")
+        try:
+            yield ContainerHost(machine, engine)
+        finally:
+            print(machine.look(*engine, "logs", CONTAINER))  # shown if the test failed
+            machine.look(*engine, "rm", "--force", "--time", "5", CONTAINER)
+            machine.look(*engine, "volume", "rm", "--force", CONTAINER)
+
+
+def test_by_the_container(container_host: ContainerHost) -> None:
+    """`build-all`, `build`, `run` and `setup`, which need not wait for the server; a published port is then open."""
+    machine = container_host.machine
+    machine.commands += 2  # those that built
+    with mail_servers(machine) as world:
+        container_host.run()
+        shown = set_up(machine, world, container_host.setup(), container_host.wait_until_healthy)
+        check_arrived(machine, world, shown)
+    assert f"that address must lead to {HOST}." in shown  # which a container cannot know
+    greeting = machine.look("timeout", "20", "bash", "-c", f"head -n 1 </dev/tcp/{OWN_ADDRESS}/587").stdout
+    assert greeting.startswith(f"220 {HOST} ")
+
+
+def test_a_container_without_a_name_is_restarted(container_host: ContainerHost) -> None:
+    """A server that has not the name that `setup` wrote would be refused: `setup` says so, and sends nothing."""
+    machine = container_host.machine
+    with mail_servers(machine) as world:
+        container_host.run("--hostname", HOST)
+        container_host.wait_until_healthy()
+        command = f"{container_host.setup()} --hostname {HOST}"
+        with machine.start(f"{command} --to {RECIPIENT} --no-wait") as process:
+            shown = process.communicate()[0]
+        assert process.returncode == 1
+        assert "No test message was sent." in shown
+        assert "in a container: restart that" in shown
+        machine.run(shlex.join([*container_host.engine, "restart", CONTAINER]))
+        check_arrived(machine, world, set_up(machine, world, command, container_host.wait_until_healthy))
