@@ -45,6 +45,7 @@ _EMPTY_LINE = b"\r\n"
 _END = b"\r\n\r\n"
 _LINE_ENDS = 2 + HEAD_LINES  # those of the request line and of the empty line, too
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112 7.1
+_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")  # RFC 9110 5.5, nothing folded
 
 
 class BadHead(Exception):
@@ -111,7 +112,7 @@ class LengthBody:
 
 
 class ChunkedBody:
-    """A body that comes in chunks (RFC 9112 7.1); extensions and trailers are read over, as far as they go."""
+    """A body that comes in chunks (RFC 9112 7.1); extensions and trailers are checked and left out."""
 
     def __init__(self) -> None:
         self.complete = False
@@ -151,7 +152,7 @@ class ChunkedBody:
         elif self._ending:
             self._trailers += 1
             self.complete = line == b"\r\n"
-            if not line.endswith(b"\r\n") or (self._trailers > TRAILER_LINES and not self.complete):
+            if not self.complete and (self._trailers > TRAILER_LINES or not _TRAILER.fullmatch(line)):
                 raise _bad_chunks("has trailers that are not taken")
         elif found := _CHUNK_SIZE.fullmatch(line):
             size = self._left = int(found[1], 16)
