@@ -26,8 +26,9 @@ def main() -> int:
     if unknown := set(chosen) - set(SCENARIOS):
         parser.error(f"--only: no scenario {', '.join(sorted(unknown))}; there are {', '.join(SCENARIOS)}")
     run, effort = Run(), Effort.quick() if options.quick else Effort.whole()
-    began = time.monotonic()
+    began, taken = time.monotonic(), dict[str, float]()
     for number, name in enumerate(chosen):
+        started = time.monotonic()
         with report.progress(name, number / len(chosen)) as told:
             try:
                 SCENARIOS[name](effort, run, told)
@@ -36,6 +37,7 @@ def main() -> int:
             except Exception as error:  # what the others have found must not be lost
                 traceback.print_exc()
                 run.failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        taken[name] = time.monotonic() - started
     here = report.machine()
     file = report.record_file(here, quick=options.quick)
     print(report.table(run.figures, report.recorded(file)))
@@ -48,7 +50,8 @@ def main() -> int:
     if not options.quick and not run.failed and chosen == list(SCENARIOS):
         report.write_document(run, here)
         print(f"written: {report.DOCUMENT.relative_to(report.ROOT)}")
-    print(f"{time.monotonic() - began:.0f} seconds; kept for comparison with the next run on this machine")
+    slowest = ", ".join(f"{name} {taken[name]:.0f}" for name in sorted(taken, key=taken.__getitem__, reverse=True))
+    print(f"{time.monotonic() - began:.0f} seconds ({slowest}); kept for comparison with the next run on this machine")
     return 0 if not run.failed and all(figure.reached() for figure in run.figures) else 1
 
 
