@@ -1,5 +1,5 @@
-"""What all tests share: generated inputs may take their time, no two tests have the same id, the engine that started
-programs have, and the end of a run names what was skipped for want of a program.
+"""What all tests share: generated inputs may take their time, no two tests have the same id, their files are in memory,
+the engine that started programs have, and the end of a run names what was skipped for want of a program.
 
 Programs store in SQLite, and with `--engine postgresql` in PostgreSQL. Without that option a test marked `both_engines`
 runs on each. What is about SQLite's own file is marked `sqlite_only`.
@@ -7,16 +7,20 @@ runs on each. What is about SQLite's own file is marked `sqlite_only`.
 With $APPLIANCE_TESTS_NEED_ALL such a skip fails the run, and so does one for a reason that is not in MAY_SKIP.
 """
 
+import importlib
 import os
 import re
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import engines
+from tests import engines, ready_database
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -36,6 +40,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The choice of the engine."""
     names = [kind.value for kind in engines.Kind]
     parser.addoption("--engine", choices=names, help="where started programs store; both for those marked both_engines")
+
+
+class _LateGrammar(ModuleType):
+    """A module that jsonschema imports, and that takes seconds to read its grammar; it is read when it is used."""
+
+    @staticmethod
+    def is_valid_syntax(*given: str) -> bool:
+        if isinstance(sys.modules["rfc3987_syntax"], _LateGrammar):
+            del sys.modules["rfc3987_syntax"]
+        return bool(importlib.import_module("rfc3987_syntax").is_valid_syntax(*given))
+
+
+# A test waits long for the syncs of a disk, which show it nothing: only a loss of power would tell them from none.
+MEMORY = Path("/dev/shm")
+ROOM = 6 << 30  # bytes
+
+
+def pytest_configure() -> None:
+    """Spare all tests what shows them nothing; temporary directories are in memory, if programs can be run there."""
+    ready_database.use_copies()
+    sys.modules.setdefault("rfc3987_syntax", _LateGrammar("rfc3987_syntax"))
+    if not os.access(MEMORY, os.W_OK | os.X_OK):
+        return
+    room = os.statvfs(MEMORY)
+    if room.f_bavail * room.f_frsize >= ROOM and not room.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remove the files of a test that has passed. Its directory stays: no other test gets the same name."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    path: Path | None = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when == "teardown" and path is not None and not item.stash.get(_FAILED, False):
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir(exist_ok=True)
+    return report
+
+
+_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -158,6 +158,7 @@ def _file(data_dir: Path) -> Iterator[apsw.Connection]:
     connection = apsw.Connection(str(data_dir / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT)
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # the files of a dead program are left as they are
         yield connection
     finally:
         connection.close()

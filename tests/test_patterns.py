@@ -37,10 +37,10 @@ NO_PATTERNS = frozenset(
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
     """Every text in a program that could be a pattern or a part of one, with its line; docstrings are left out."""
-    tree = ast.parse(source)
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if id(node) in statements or id(node) in parts:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):

@@ -339,8 +339,11 @@ async def test_an_operators_hold_is_never_probed(tmp_path: Path, autojump_clock:
         script.clear()
         await played.store.pools.hold("google", "I look into it")
         sent = await played.send("ada@gmail.test")
+        played.scheduler.intervals = replace(RARELY, poll_all=60.0, close_idle=600.0)
         await trio.sleep(2 * LONGEST_PROBE / SECOND)
         assert await played.recipient(sent) == ("queued", 0)
+        played.scheduler.intervals = RARELY
+        await trio.sleep(60)  # until it polls as often again
         assert await played.store.pools.release("google")
         await played.final(sent, within=5)
 

@@ -1,6 +1,7 @@
 """Passwords: what may be one, Argon2id with a salt each, and threads that clients share fairly."""
 
 import re
+import threading
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import trio
 import trio.testing
 
 from appliance.errors import Code, Refused
+from appliance.keys import passwords
 from appliance.keys.passwords import (
     HASH_THREADS,
     HASHES_WAITING,
@@ -81,21 +83,35 @@ def test_a_new_password_beyond_that_is_refused(password: str) -> None:
 # ---- shared threads
 
 
-async def test_a_client_with_many_logins_delays_another_by_little() -> None:
-    """Clients take turns for the threads: one more login is checked long before ten of a flood are."""
-    hashing, stored, order = PasswordHasher(), hash_password("right"), list[str]()
+async def test_a_client_with_many_logins_delays_another_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients take turns for the threads: one more login is checked next, however many of a flood wait."""
+    hashing, begun, may_end = PasswordHasher(), list[str](), threading.Semaphore(0)
+
+    def check_when_told(password: str, stored: str) -> bool:
+        begun.append(password)
+        return may_end.acquire(timeout=60)
 
     async def check(share: str) -> None:
-        assert await hashing.matches("right", stored, share)
-        order.append(share)
+        assert await hashing.matches(share, "", share)
 
+    async def are_begun(count: int) -> None:
+        with trio.fail_after(60):
+            while len(begun) < count:  # noqa: ASYNC110 - they are in threads
+                await trio.sleep(0.01)
+
+    monkeypatch.setattr(passwords, "password_matches", check_when_told)
     async with trio.open_nursery() as nursery:
         for _ in range(HASHES_WAITING_PER_CLIENT):
             nursery.start_soon(check, "flood")
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(check, "one")
-    assert order.index("one") <= 3
-    assert order.count("flood") == HASHES_WAITING_PER_CLIENT
+        await are_begun(HASH_THREADS)
+        await trio.testing.wait_all_tasks_blocked()
+        may_end.release()
+        await are_begun(HASH_THREADS + 1)
+        may_end.release(HASHES_WAITING_PER_CLIENT)
+    assert begun[: HASH_THREADS + 1] == ["flood"] * HASH_THREADS + ["one"]
+    assert begun.count("flood") == HASHES_WAITING_PER_CLIENT
 
 
 async def test_only_so_many_logins_wait() -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 
 from appliance.store.faults import NewerDatabase
@@ -35,6 +36,7 @@ class Migration:
     sql: str
 
 
+@cache
 def migrations() -> list[Migration]:
     found = []
     for entry in (resources.files("appliance.store.sqlite") / "migrations").iterdir():

@@ -17,9 +17,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory, engine: Kind) -> Iterator[St
 
 
 @pytest.fixture(scope="session")
-def _chromium(stage: Stage) -> Iterator[Browser]:
-    with chromium(stage.url) as started:
+def _started() -> Iterator[Browser]:
+    with chromium("") as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def _chromium(_started: Browser, stage: Stage) -> Browser:
+    _started.driver.get("about:blank")
+    _started.log()  # a page of the program before this one may have missed it
+    return Browser(_started.driver, stage.url)
 
 
 @pytest.fixture

@@ -8,13 +8,12 @@ from tests.fakes.mx import FakeMx
 
 async def test_recipients_of_one_message_each_get_their_own_answer(tmp_path: Path) -> None:
     """Accepted, unknown and deferred in one transaction: delivered, bounced and delivered later; message partial."""
-    async with world(tmp_path, delays("1s", "1s")) as made:
-        server = FakeMx(
-            answers={
-                "RCPT unknown@mixed.test": b"550 5.1.1 No such user\r\n",
-                "RCPT later@mixed.test": [b"452 4.2.2 Mailbox full\r\n", b"250 2.1.5 ok\r\n"],
-            }
-        )
+    async with world(tmp_path, delays(*["1s"] * 60)) as made:
+        script = {
+            "RCPT unknown@mixed.test": b"550 5.1.1 No such user\r\n",
+            "RCPT later@mixed.test": b"452 4.2.2 Mailbox full\r\n",
+        }
+        server = FakeMx(answers=script)
         await made.domain("mixed.test", server)
         message = await made.send("ada@mixed.test", "unknown@mixed.test", "bob@mixed.test", "later@mixed.test")
         await made.tried(message)
@@ -27,6 +26,7 @@ async def test_recipients_of_one_message_each_get_their_own_answer(tmp_path: Pat
         }
         assert [got.recipients for got in server.messages] == [("ada@mixed.test", "bob@mixed.test")]
         assert made.status(message) == "queued"
+        del script["RCPT later@mixed.test"]
         await made.final(message)
         assert [got.recipients for got in server.messages[1:]] == [("later@mixed.test",)]
         assert server.messages[0].data == server.messages[1].data  # signature and all

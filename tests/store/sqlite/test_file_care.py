@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
 import pytest
@@ -148,13 +149,14 @@ WITHIN = 10.0  # seconds
 
 
 @pytest.fixture
-def blobs(tmp_path: Path) -> Path:
-    """A database with one table."""
-    file = tmp_path / "data" / "blobs.db"
-    connection = open_writer(file)
-    connection.execute("CREATE TABLE blobs (content BLOB NOT NULL) STRICT")
-    connection.close()
-    return file
+def blobs() -> Iterator[Path]:
+    """A database with one table, on a disk: in memory nothing makes the writer wait for the copies."""
+    with TemporaryDirectory(dir="/var/tmp") as directory:
+        file = Path(directory, "data", "blobs.db")
+        connection = open_writer(file)
+        connection.execute("CREATE TABLE blobs (content BLOB NOT NULL) STRICT")
+        connection.close()
+        yield file
 
 
 @pytest.fixture
