@@ -83,28 +83,19 @@ class Costs:
 
 
 class Load(NamedTuple):
-    """What a load did and used, for each message: microseconds, bytes, commits."""
+    """What some nodes did and used; nan: not measured, or not while the machine was quiet."""
 
     nodes: int
+    asked: float  # messages a second to each node; 0: as fast as they are answered
     rate: float  # messages a second of all nodes
+    # For each message: microseconds, then commits, and bytes
     node: float
     database: float
-    around: float
-    wal: float
-    commits: float
-    rows: float
-    body: float
-    asked: float = 0.0  # messages a second to each node; 0: as fast as they are answered
-
-
-class Seen(NamedTuple):
-    """What some nodes did on the machine of MEASURED; nan: not measured, or not while it was quiet."""
-
-    nodes: int
-    asked: float  # messages a second to each; 0: as fast as they are answered
-    rate: float  # messages a second of all nodes
-    node: float  # microseconds for a message
-    database: float
+    around: float = nan
+    commits: float = nan
+    wal: float = nan
+    rows: float = nan
+    body: float = nan
 
 
 # Two cores of an Intel Xeon at 2.5 GHz had the nodes, the database, the load and the mail server. RSA-2048 took 714 us.
@@ -112,12 +103,12 @@ class Seen(NamedTuple):
 # commits (1.45 for a message at 80/s, 0.37 at 230/s) and the stages' shares by this module while other programs ran.
 CORES = 2
 SEEN = (
-    Seen(1, 80, nan, 8_850, 2_962),
-    Seen(2, 80, nan, 5_812, 1_350),
-    Seen(3, 80, nan, 5_758, 1_775),
-    Seen(1, 0, 344, 3_583, 722),
-    Seen(2, 0, nan, 4_833, 961),
-    Seen(3, 0, 246, 4_993, 2_250),
+    Load(1, 80, nan, 8_850, 2_962),
+    Load(2, 80, nan, 5_812, 1_350),
+    Load(3, 80, nan, 5_758, 1_775),
+    Load(1, 0, 344, 3_583, 722),
+    Load(2, 0, nan, 4_833, 961),
+    Load(3, 0, 246, 4_993, 2_250),
 )
 # Fitted to one node. The database's cost of a message is the prototype's (12 to 15 cores at 34,700/s), since the loads
 # here had small commits; that of a commit is the mean over SEEN. `taken_over` is assumed. `around` is what one node at
@@ -205,7 +196,7 @@ def load(server: PostgresServer, url: str, each: Side, messages: int, asked: flo
     started = nodes * _starting(each) / messages
     node, database, around = (1e6 * seconds for seconds in (found[0], found[1], found[2] - started))
     wal, commits, rows, body = found[3:]
-    return Load(nodes, messages / taken, node, database, around, wal, commits, rows, body, asked)
+    return Load(nodes, asked, messages / taken, node, database, around, commits, wal, rows, body)
 
 
 def _starting(each: Side) -> float:
