@@ -14,12 +14,15 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from appliance import store
+from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, ready_database
 from tests.programs import missing_program, require
 
@@ -57,6 +60,14 @@ MEMORY = Path("/dev/shm")
 ROOM = 6 << 30  # bytes
 
 
+def _memory() -> int:
+    """Bytes that the machine has left, and that its container may have."""
+    (left,) = re.findall(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    with suppress(OSError, ValueError):  # without a limit it says "max"
+        return min(1024 * int(left), int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return 1024 * int(left)
+
+
 def pytest_configure() -> None:
     """Spare all tests what shows them nothing; temporary directories are in memory, if programs can be run there."""
     ready_database.use_copies()
@@ -64,8 +75,15 @@ def pytest_configure() -> None:
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return
     room = os.statvfs(MEMORY)
-    if room.f_bavail * room.f_frsize >= ROOM and not room.f_flag & os.ST_NOEXEC:
+    enough = room.f_bavail * room.f_frsize >= ROOM and _memory() >= 2 * ROOM
+    if enough and not room.f_flag & os.ST_NOEXEC:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+@pytest.fixture
+def new_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes a database is what is tested: none begins as a copy."""
+    monkeypatch.setattr(store, "bring_up_to_date", bring_up_to_date)
 
 
 @pytest.hookimpl(wrapper=True)

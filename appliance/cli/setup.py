@@ -125,7 +125,7 @@ def setup(
     zone = "\n".join(_zone(wanted, findings) + (_mta_sts(wanted, settings) if mta_sts else []))
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
-    answer["findings"] = [record(each, "level", "check", "subject", "text") for each in findings]
+    answer["findings"] = [_told(each) for each in findings]
     if not as_json:
         left = [each for each in findings if each not in shown]
         click.echo("\n".join(_summary(settings, written, sender, domain, left, zone)))
@@ -139,6 +139,7 @@ def setup(
     unfit: list[Finding] = []
     if to is not None and not (unfit := trio.run(check_name, settings)):
         answer["test"] = database.run(partial(_tested, sender.account, domain, to, settings), settings=settings)
+    answer["findings"] += [_told(each) for each in unfit if _told(each) not in answer["findings"]]
     show(as_json, answer, "\n".join(_end(answer, unfit)))
     failed = (waits and not answer["dns_ok"]) or (to and (unfit or answer["test"]["status"] != "delivered"))
     click.get_current_context().exit(1 if failed else 0)
@@ -437,6 +438,10 @@ def _summary(
         text += ["", "This machine:", "", *lines(findings)]
     text += ["", f"To publish in DNS, for {domain}:", "", zone]
     return text
+
+
+def _told(finding: "Finding") -> dict[str, Any]:
+    return record(finding, "level", "check", "subject", "text")
 
 
 def _end(answer: dict[str, Any], unfit: "Sequence[Finding]") -> list[str]:

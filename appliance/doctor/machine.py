@@ -45,6 +45,8 @@ ACME = "acme"  # the subject of its findings
 
 _SEE_LOG = "Look for lines of appliance.acme in the log."
 _WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
+_UNVERIFIED = ssl.create_default_context()  # to read the greeting of a server on this machine
+_UNVERIFIED.check_hostname, _UNVERIFIED.verify_mode = False, ssl.CERT_NONE
 _NOT_RUNNING = warning("server", "appliance", "does not run", "Start it: appliance serve")
 
 
@@ -219,12 +221,17 @@ async def check_listeners(config: Config) -> list[Finding]:
 
 async def check_name(config: Config) -> list[Finding]:
     """Nothing, unless the running server greets with another name than the settings': it was started before these."""
-    for address in config.smtp.bind if is_running(config.server.data_dir) else ():
-        match (await _banner(address)).split():
+    if not is_running(config.server.data_dir):
+        return []
+    listeners = [(each, False) for each in config.smtp.bind] + [(each, True) for each in config.smtp.bind_tls]
+    for address, tls in listeners:
+        match (await _banner(address, tls=tls)).split():
             case ["220", name, *_] if name != config.server.hostname:
                 text = f"runs with older settings: it calls itself {name}, not {config.server.hostname}"
                 advice = "Restart it (in a container: restart that), for it takes a new name only when it starts."
                 return [fault("server", "appliance", text, advice)]
+            case ["220", *_]:
+                break
     return []
 
 
@@ -237,11 +244,12 @@ async def _answers(address: Endpoint) -> bool:
     return True
 
 
-async def _banner(address: Endpoint) -> str:
+async def _banner(address: Endpoint, *, tls: bool) -> str:
     """The line that a mail server begins with; "" without one."""
     try:
         with trio.fail_after(LISTENER_TIMEOUT):
-            async with await _dial(address) as stream:
+            async with await _dial(address) as plain:
+                stream = trio.SSLStream(plain, _UNVERIFIED) if tls else plain
                 return bytes(await stream.receive_some(BANNER_BYTES)).decode("ascii", "replace")
     except (trio.TooSlowError, trio.BrokenResourceError, OSError):
         return ""

@@ -121,8 +121,8 @@ INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id,
 _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Many(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
-    WHERE w.account_id IN ({{?}}) AND EXISTS (SELECT 1 FROM webhook_deliveries d
-        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */)""")  # noqa: S608
+    WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
+        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */) IS NOT NULL""")  # noqa: S608
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = f"""
 WITH RECURSIVE waiting (webhook_id) AS (

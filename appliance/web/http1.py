@@ -45,7 +45,10 @@ _EMPTY_LINE = b"\r\n"
 _END = b"\r\n\r\n"
 _LINE_ENDS = 2 + HEAD_LINES  # those of the request line and of the empty line, too
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112 7.1
-_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")  # RFC 9110 5.5, nothing folded
+# A header line, not folded, that says nothing of where a body ends (RFC 9110 6.5.1).
+_TRAILER = re.compile(
+    rb"(?!content-length:|transfer-encoding:)[!#$%&'*+\-.^_`|~0-9a-z]+:[\t\x20-\x7e\x80-\xff]*\r\n", re.IGNORECASE
+)
 
 
 class BadHead(Exception):

@@ -218,6 +218,7 @@ POSTS_PER_QUEUE_AT_LEAST = 2
 DEAD_AT_FULL_PACE = 2  # queues with a dead receiver; more of them share the posts that these may start
 POLL_EVERY = 5.0  # seconds between two scans of all lanes
 POLL_SHARE = 50  # a scan takes at most this fraction of the time: with many lanes there are fewer scans
+LOOK_EVERY = 0.02  # seconds between two looks at what is new while posts are being started
 PAUSE_POLL_EVERY = 1.0  # seconds between two reads of whether all mail is paused
 SHORTAGE_LOG_EVERY = 60.0  # seconds without a shortage after which the next one is logged again
 RETRY_CLOCK_SLACK = 60_000_000  # microseconds; what waits longer than any retry delay was put off by a wrong clock
@@ -308,12 +309,13 @@ class Dispatcher:
         heapify(self._later)
         waiting = {each.lane for each in lanes}
         self.queues = {lane: queue for lane, queue in self.queues.items() if lane in waiting or not queue.idle}
-        for each in soon:
-            self._know(each.lane, proven=each.proven)
         dead = sum(queue.dead for queue in self.queues.values())
         self._dead_interval = DEAD_INTERVAL * max(1.0, dead / DEAD_AT_FULL_PACE)
         latest = now + round(max(self._attempts.retry_delays) * 1_000_000) + RETRY_CLOCK_SLACK
-        await self._bring_forward([each.lane for each in lanes if each.last_due > latest], latest)
+        put_off = [each for each in lanes if each.last_due > latest]
+        for each in (*soon, *put_off):
+            self._know(each.lane, proven=each.proven)
+        await self._bring_forward([each.lane for each in put_off], latest)
 
     async def _bring_forward(self, lanes: list[Lane], latest: int) -> None:
         """Make due what was put off while the clock was ahead: no retry delay is that long."""
@@ -366,14 +368,18 @@ class Dispatcher:
     # ---- which queue is next
 
     async def _start_posts(self, posts: trio.Nursery) -> None:
-        """Let the queues start posts in turn while there are slots."""
+        """Let the queues start posts in turn while there are slots, until the next scan at most."""
+        looked_at = trio.current_time()
         while (queue := self._slots.next(trio.current_time())) is not None:
             # A queue that may not start now is added again when one of its posts ends or its time has come.
             if (started := await self._start(queue)) is not None:
                 posts.start_soon(self._run_posts, queue, *started)
                 self._slots.add(queue)
-            if self._posts.has_new:  # of a receiver that others in their turn must not keep waiting
-                await self._queue_due()
+            if trio.current_time() >= self._poll_at or await self._is_paused():
+                return
+            if self._posts.has_new and trio.current_time() >= looked_at + LOOK_EVERY:
+                await self._queue_due()  # of a receiver that others in their turn must not keep waiting
+                looked_at = trio.current_time()
 
     async def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
         """The queue's next post and a slot for it; None when nothing waits or it may not start now."""

@@ -590,6 +590,7 @@ def test_a_data_directory_that_cannot_be_is_one_line(shell: Shell) -> None:
     assert str(shell.data_dir) in shell.refused(*words, stdin="long enough")
 
 
+@pytest.mark.usefixtures("new_databases")
 def test_the_files_are_for_their_owner_only(acme: Shell) -> None:
     """What `account create` makes is closed to other users."""
     assert acme.data_dir.stat().st_mode & 0o777 == 0o700

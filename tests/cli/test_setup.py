@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import socketserver
+import ssl
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
@@ -101,11 +103,21 @@ class OlderServer(socketserver.BaseRequestHandler):
         self.request.sendall(b"220 0a1b2c3d4e5f ESMTP\r\n")
 
 
-def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: str) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["STARTTLS", "TLS only"])
+def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: str, tls: bool) -> None:
     """It would greet with the wrong name: that is said among what was found, and where the message would be."""
-    with socketserver.TCPServer(("127.0.0.1", 0), OlderServer) as server, only_server(tmp_path / "data"):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), OlderServer) as server, only_server(tmp_path / "data"):
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            trustme.CA().issue_cert("0a1b2c3d4e5f").configure_cert(context)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        bind = f'[smtp]\nbind = ["127.0.0.1:{server.server_address[1]}"]\n'
+        listeners = {
+            "bind": [],
+            "bind_tls": [],
+            "bind_tls" if tls else "bind": [f"127.0.0.1:{server.server_address[1]}"],
+        }
+        bind = "[smtp]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in listeners.items())
         (tmp_path / "config.toml").write_text(f'[server]\nhostname = ""\ndata_dir = "data"\n{resolvers}{bind}')
         result = ran("--hostname", HOST, "--email", "ada@example.org", "--to", "ada@example.net", "--json")
         (shown,) = [each for each in json.loads(result.stdout)["findings"] if each["check"] == "server"]

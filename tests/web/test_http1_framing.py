@@ -179,6 +179,8 @@ def is_refused(data: bytes, size: int) -> bool:
         b"0\r\nTrailer : a\r\n\r\n",
         b"0\r\nTrailer\r\n\r\n",
         b"0\r\nTrailer: \0\r\n\r\n",
+        b"0\r\ncontent-Length: +2\r\n\r\n",
+        b"0\r\nTransfer-Encoding: identity\r\n\r\n",
         b"1;" + b"x" * CHUNK_LINE + b"\r\na\r\n",
         b"0\r\n" + b"a:\r\n" * (TRAILER_LINES + 1) + b"\r\n",
         b"0\r\na: " + b"x" * CHUNK_LINE,

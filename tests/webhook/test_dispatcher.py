@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,8 +15,9 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, Lane, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.net.dial import Shortage
+from appliance.store.pools import EVERY
 from appliance.store.webhooks import WebhookPosts
-from appliance.webhook.dispatcher import DISABLED
+from appliance.webhook.dispatcher import DISABLED, PAUSE_POLL_EVERY
 from appliance.webhook.http import Posted
 from appliance.webhook.post import BROKEN_SEAL, OWN_FAULT
 from tests.late_reads import late
@@ -727,3 +729,92 @@ async def test_a_slot_that_was_taken_during_a_look_is_not_taken_twice(
         late(monkeypatch, WebhookPosts, "due", overtake)
         assert await dispatcher._start(first) is None
         assert first.queued
+
+
+# ---- a database on another machine
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each reading of what is due take a while, in which other tasks go on."""
+    read = WebhookPosts.due
+
+    async def reading(*given: Any) -> Any:
+        await trio.sleep(0.05)
+        return await read(*given)
+
+    monkeypatch.setattr(WebhookPosts, "due", reading)
+
+
+async def test_what_is_new_waits_for_no_long_row_of_others(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues of forty receivers are read for two seconds; an event that comes meanwhile is posted at once."""
+    slow_reads(monkeypatch)
+    async with simulation(tmp_path) as sim:
+        for number in range(40):
+            await sim.account(f"other{number}")
+            await sim.result(f"other{number}")
+        await sim.account("demo")
+        await sim.prove("demo")
+        async with sim.running():
+            await trio.sleep(0.5)
+            assert 0 < len(sim.receivers.seen) < 30
+            came_at = trio.current_time()
+            await sim.result("demo")
+            await sim.done("demo", within=5)
+            assert len(sim.receivers.seen) < 30
+    (posted_at,) = sim.receivers.at(HOOK)
+    assert posted_at - came_at < 0.3
+
+
+async def test_a_row_that_does_not_end_is_left_for_a_pause_and_a_scan(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is always another queue to read: retries come in time all the same, and a pause of all mail holds."""
+    slow_reads(monkeypatch)
+    async with simulation(tmp_path) as sim:
+        for number in range(40):
+            await sim.account(f"other{number}")
+            await sim.prove(f"other{number}")
+        await sim.account("demo")
+        sim.receivers.answers[HOOK] = BROKEN
+
+        async def load() -> None:
+            while True:
+                for number in range(40):
+                    await sim.result(f"other{number}")
+                    await trio.sleep(0.04)
+
+        async with trio.open_nursery() as nursery, sim.running(poll_every=2.0):
+            nursery.start_soon(load)
+            await sim.result("demo")
+            await trio.sleep(12)
+            assert len(sim.receivers.at(HOOK)) == 2
+            await sim.store.pools.hold(EVERY, "by hand")
+            await trio.sleep(2 * PAUSE_POLL_EVERY)
+            count = len(sim.receivers.seen)
+            await trio.sleep(10)
+            assert len(sim.receivers.seen) == count
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_is_new_while_the_storage_is_away_is_posted(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose events they were is forgotten with the reading that failed; a scan finds them."""
+    read, failures = WebhookPosts.lanes_of, [Refused(Code.TEMPORARY_FAILURE, "The storage is away.")]
+
+    async def reading(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await read(*given)
+
+    monkeypatch.setattr(WebhookPosts, "lanes_of", reading)
+    async with simulation(tmp_path) as sim:
+        await sim.account("demo")
+        async with sim.running():
+            await trio.sleep(1)
+            await sim.result("demo")
+            await sim.done("demo", within=5)
+    assert failures == []
+    assert len(sim.receivers.seen) == 1

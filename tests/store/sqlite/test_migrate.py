@@ -139,6 +139,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
+@pytest.mark.usefixtures("new_databases")
 async def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
     """Directory, database, log, index and key belong to their owner alone, whatever the umask says."""
     data_dir = tmp_path / "data"

@@ -2,17 +2,12 @@
 
 import pytest
 
-from appliance import store
-from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests.torture import power_loss
 
+# The disk sees all that is ever written.
+pytestmark = pytest.mark.usefixtures("new_databases")
+
 CUTS = 25  # of a run that are looked at
-
-
-@pytest.fixture(autouse=True)
-def _from_the_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk sees all that is ever written: no database begins as a copy (tests/ready_database.py)."""
-    monkeypatch.setattr(store, "bring_up_to_date", bring_up_to_date)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
