@@ -255,7 +255,7 @@ ALL_CHECKS = [
     "-m ruff check .",
     "-m ruff format --check .",
     "-m mypy",
-    "-m pytest -n 3 --dist loadfile --no-loadscope-reorder",
+    "-m pytest -n 4 --dist loadfile --no-loadscope-reorder",
 ]
 
 

@@ -132,7 +132,7 @@ def test_nodes_are_seen_where_there_are_some(stage: Stage, browser: Browser, eng
     assert "mail.example.com" in row
     assert "Drain" in row
     widths = browser.script("return [...document.querySelectorAll('.trace')].map(each => each.clientWidth)")
-    assert widths == [100, 100]  # what is in flight, and what waits
+    assert widths == [60, 60]  # what is in flight, and what waits
     assert browser.forbidden() == []
 
 
