@@ -218,7 +218,7 @@ POSTS_PER_QUEUE_AT_LEAST = 2
 DEAD_AT_FULL_PACE = 2  # queues with a dead receiver; more of them share the posts that these may start
 POLL_EVERY = 5.0  # seconds between two scans of all lanes
 POLL_SHARE = 50  # a scan takes at most this fraction of the time: with many lanes there are fewer scans
-LOOK_EVERY = 0.02  # seconds between two looks at what is new while posts are being started
+NEW_POSTS_EVERY = 0.02  # seconds between two looks at what is new while posts are being started
 PAUSE_POLL_EVERY = 1.0  # seconds between two reads of whether all mail is paused
 SHORTAGE_LOG_EVERY = 60.0  # seconds without a shortage after which the next one is logged again
 RETRY_CLOCK_SLACK = 60_000_000  # microseconds; what waits longer than any retry delay was put off by a wrong clock
@@ -377,7 +377,7 @@ class Dispatcher:
                 self._slots.add(queue)
             if trio.current_time() >= self._poll_at or await self._is_paused():
                 return
-            if self._posts.has_new and trio.current_time() >= looked_at + LOOK_EVERY:
+            if self._posts.has_new and trio.current_time() >= looked_at + NEW_POSTS_EVERY:
                 await self._queue_due()  # of a receiver that others in their turn must not keep waiting
                 looked_at = trio.current_time()
 
