@@ -45,7 +45,7 @@ CHANGES_TOGETHER: Final = 20
 TERMS_ADDED_TOGETHER: Final = 500  # to blocks that are there, after which a commit ends
 SORTED_TOGETHER: Final = 2_000  # a single call, which no other thread interrupts
 BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
-INDEXING_SHARE: Final = 0.04  # of one processor that the indexer takes while it has something to do
+INDEXING_SHARE: Final = 0.025  # of one processor that the indexer takes while it has something to do
 
 _SORTING = trio.CapacityLimiter(1)
 
