@@ -23,6 +23,7 @@ from tests.fakes.webhook_server import Hooks
 HOOK = "/observed"
 FINAL_WITHIN = 120.0  # seconds
 RECENT = 2.0  # seconds before a fault within which a server's answer may not have been recorded yet
+KEYS_TOGETHER = 500  # in one query, which may not take long
 TAKES = (0.01, 0.2)  # seconds that the mail servers take for a message
 
 _WAITING = """SELECT count(*) FROM recipients WHERE next_attempt_at IS NOT NULL
@@ -125,7 +126,8 @@ class Observer:
         return found + ([] if known == self._posted else [f"{len(known ^ self._posted)} events differ"])
 
     def _stored_wrong(self, keys: list[str]) -> list[str]:
-        stored = dict(self.made.rows(_STORED, keys))
+        some = (keys[at : at + KEYS_TOGETHER] for at in range(0, len(keys), KEYS_TOGETHER))
+        stored = dict(row for each in some for row in self.made.rows(_STORED, each))
         lost = [key for key in keys if stored.get(key) != self.load.acknowledged[key]]
         return [f"{len(lost)} acknowledged messages are not stored under their keys: {lost[:3]}"] if lost else []
 
