@@ -21,7 +21,7 @@ async def test_a_restored_server_posts_nothing_before_it_is_resumed(tmp_path: Pa
         async with sim.running():
             await trio.sleep(10)
             await sim.result("demo")
-            await trio.sleep(3_600)
+            await trio.sleep(86_400)
             assert sim.receivers.seen == []
             assert {each.status for each in await sim.deliveries("demo")} == {PostStatus.PENDING}
             await sim.store.pools.release(EVERY)
