@@ -1,10 +1,14 @@
-"""What `sh packaging/bench` tells of a run, with scenarios that measure nothing."""
+"""What `sh packaging/bench` tells of a run, with scenarios that measure nothing; and the load that it measures with."""
 
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import ClassVar, cast
 
 import pytest
 
@@ -12,6 +16,7 @@ from tests.bench import __main__ as bench
 from tests.bench import report, submit
 from tests.bench.deliver import Sink, wanted_of_signed
 from tests.bench.figures import Figure, Run, compared
+from tests.bench.load import LONGEST, drive, send_requests
 from tests.bench.scenarios import SCENARIOS, Effort, Missing, Progress, submitted_rate
 from tests.bench.stages import sampling, stage_of
 
@@ -167,3 +172,61 @@ def test_a_quick_run_does_little_of_everything() -> None:
     assert set(SCENARIOS) == {
         "accept", "signed", "stages", "plain", "submit", "webhooks", "queued", "stored", "nodes", "attacks",
     }  # fmt: skip
+
+
+# ---- the load over HTTP
+
+
+class _Counting(BaseHTTPRequestHandler):
+    """Answers every POST with 202, and counts the bytes of their bodies."""
+
+    protocol_version = "HTTP/1.1"
+    seen: ClassVar[list[int]]
+
+    def do_POST(self) -> None:
+        self.seen.append(len(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(202)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        """Keep silent."""
+
+
+@pytest.fixture
+def counting() -> Iterator[tuple[int, list[int]]]:
+    """The port of a server that counts, and what it has counted."""
+
+    class Handler(_Counting):
+        seen: ClassVar[list[int]] = []
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.server_address[1], Handler.seen
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_load_of_some_requests_sends_each_once(counting: tuple[int, list[int]]) -> None:
+    """Large ones too, which no socket takes at once."""
+    port, seen = counting
+    requests = send_requests("Bearer none", "test", attachment=2**20)
+    load = drive("127.0.0.1", port, 3, 60, lambda number: islice(requests(number), 4))
+    assert load.statuses == {202: 12}
+    assert len(seen) == load.answered == len(load.latencies) == 12
+    assert len(set(seen)) == 1
+    assert seen[0] > 2**20 * 4 // 3
+
+
+@pytest.mark.parametrize("rate", [0.0, 100.0])
+def test_a_load_for_some_time_ends_then(counting: tuple[int, list[int]], rate: float) -> None:
+    """With the last answer, and with as many requests as the rate and the time allow."""
+    port, seen = counting
+    began = time.perf_counter()
+    load = drive("127.0.0.1", port, 3, 0.5, send_requests("Bearer none", "test"), rate)
+    assert 0.5 <= load.seconds <= time.perf_counter() - began < LONGEST / 2
+    assert len(seen) == load.answered == load.statuses[202] > 0
+    assert not rate or load.answered <= 51

@@ -195,6 +195,7 @@ class Engine(ABC):
     is_shared = False  # by several nodes
     node = ""  # the name of this one; a command has none
     partitions: Partitions | None = None
+    ordinary_writes = 0  # begun by this node so far: all but bulk work
 
     def holds_lease(self) -> bool:
         """Whether this node may hand over mail now: no other node can have taken its rows."""

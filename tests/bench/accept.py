@@ -58,9 +58,8 @@ def _wait_for(port: int) -> None:
 
 def measure(port: int, authorization: str, seconds: float, rate: float = 0) -> dict[str, float]:
     """One round of load from a process of its own; as fast as it goes, unless a rate is given."""
-    run = f"{time.time_ns()}"
-    command = [sys.executable, str(HERE / "load.py"), "127.0.0.1", str(port), str(CONNECTIONS), str(seconds), run]
-    command += ["/emails", authorization, str(rate)]
+    words = "127.0.0.1", port, CONNECTIONS, seconds, authorization, "--rate", rate
+    command = [sys.executable, str(HERE / "load.py"), *map(str, words)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result: dict[str, float] = json.loads(output)
     return result
@@ -93,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--stored", type=int, default=0, help="messages in the full database; 0: leave that part out")
     options = parser.parse_args()
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full:
+    with tempfile.TemporaryDirectory() as empty, tempfile.TemporaryDirectory() as full, ExitStack() as stack:
         peer = stack.enter_context(empty_endpoint())
         ours = stack.enter_context(appliance(Path(empty), fresh=True))
         sides = {"accepted, nothing stored": ours}

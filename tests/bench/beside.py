@@ -31,17 +31,18 @@ HERE = Path(__file__).parent
 Round = dict[str, float]
 
 
-def honest(running: Running, account: Provisioned, seconds: float, run: str) -> Round | None:
+def honest(running: Running, account: Provisioned, seconds: float) -> Round | None:
     """One round of the honest client; None when its connections were closed."""
     parts = urlsplit(running.url)
-    command = [sys.executable, str(HERE / "load.py"), str(parts.hostname), str(parts.port), str(CONNECTIONS)]
-    words = [str(seconds), run, "/emails", f"Bearer {account.send_key}", str(RATE)]
-    ended = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    words = parts.hostname, parts.port, CONNECTIONS, seconds, f"Bearer {account.send_key}", "--rate", RATE
+    ended = subprocess.run(
+        [sys.executable, str(HERE / "load.py"), *map(str, words)], capture_output=True, text=True, check=False
+    )
     return dict(json.loads(ended.stdout)) if ended.returncode == 0 else None
 
 
-def _measured(running: Running, account: Provisioned, seconds: float, run: str) -> Round:
-    result = honest(running, account, seconds, run)
+def _measured(running: Running, account: Provisioned, seconds: float) -> Round:
+    result = honest(running, account, seconds)
     assert result is not None
     return result
 
@@ -91,16 +92,16 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
         account = add_account(running.data_dir, "honest", credit=10**9)
-        honest(running, account, 3, "warm")
+        honest(running, account, 3)
         ratios = []
-        for number, (name, attack) in enumerate(ATTACKS.items()):
+        for name, attack in ATTACKS.items():
             if options.only not in name:
                 continue
             alone, beside = [], []
-            for turn in range(options.rounds):
-                alone.append(_measured(running, account, options.seconds, f"alone{number}.{turn}"))
+            for _ in range(options.rounds):
+                alone.append(_measured(running, account, options.seconds))
                 with attacked(name, running, running.account):
-                    beside.append(honest(running, account, options.seconds, f"beside{number}.{turn}"))
+                    beside.append(honest(running, account, options.seconds))
             ratios.append(show(name, attack.rate, alone, beside))
     print(f"worst: {max(ratios):.1f} (wanted: at most {WANTED})")
 

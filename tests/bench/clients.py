@@ -10,7 +10,6 @@ and each load have a process of their own.
 """
 
 import argparse
-import asyncio
 import json
 import socket
 import statistics
@@ -189,10 +188,10 @@ async def send_in_tasks(url: str, token: str, seconds: float) -> float:
         return sent / (time.perf_counter() - began)
 
 
-async def load_on_connections(url: str, token: str, seconds: float) -> float:
+def load_on_connections(url: str, token: str, seconds: float) -> float:
     """Answers a second of tests/bench/load.py on as many connections."""
     requests = send_requests(f"Bearer {token}", f"{time.time_ns()}")
-    load = await drive("127.0.0.1", urlsplit(url).port or 80, TASKS, seconds, requests)
+    load = drive("127.0.0.1", urlsplit(url).port or 80, TASKS, seconds, requests)
     assert list(load.statuses) == [202], load.statuses
     return load.rate
 
@@ -201,7 +200,7 @@ def run_loads(name: str, url: str, token: str) -> None:
     """Answer each line of the input, which is a number of seconds, with the rate of a load of that length."""
     for line in sys.stdin:
         if name == "loader":
-            rate = asyncio.run(load_on_connections(url, token, float(line)))
+            rate = load_on_connections(url, token, float(line))
         else:
             rate = anyio.run(send_in_tasks, url, token, float(line), backend=name)
         print(rate, flush=True)

@@ -15,7 +15,6 @@ two sides alternate, so that whatever else the machine does meets both. The load
 """
 
 import argparse
-import asyncio
 import json
 import os
 import re
@@ -29,7 +28,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -40,13 +38,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from appliance.store import FILE_NAME
-from tests.bench.load import drive, send_requests
 from tests.bench.postfix import missing, postfix, wait_for
 from tests.bench.queued import fill_queue
 from tests.fakes.dns import DnsServer
 from tests.ports import free_port
 from tests.running_appliance import Provisioned, Running, add_account
 
+LOAD = str(Path(__file__).parent / "load.py")
 SESSIONS = 20
 BYTES = 2_048  # of one of smtp-source's messages; ours have a little more
 DOMAIN = "example.net"
@@ -219,25 +217,19 @@ def send_over_http(running: Running, messages: int, shape: Shape = USUAL) -> flo
 def start_sending(running: Running, messages: int, rate: float = 0, shape: Shape = USUAL) -> subprocess.Popen[bytes]:
     """The process that sends to this server, so many a second or as fast as it is answered."""
     port = urlsplit(running.url).port
-    command = [sys.executable, "-m", "tests.bench.deliver", "--load", str(port), running.account.send_key]
-    command += [str(messages), str(rate), *map(str, shape)]
-    return subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)
+    where = "127.0.0.1", port, SESSIONS, WITHIN, f"Bearer {running.account.send_key}"
+    shaped = "--recipients", shape.recipients, "--attachment", shape.attachment
+    words = [*where, "--each", messages // SESSIONS, "--rate", rate, *shaped]
+    return subprocess.Popen([sys.executable, LOAD, *map(str, words)], stdout=subprocess.PIPE)
 
 
 def began_at(sending: subprocess.Popen[bytes]) -> float:
     """When it began, once it has sent all."""
     output, _ = sending.communicate()
     assert sending.returncode == 0
-    return float(output)
-
-
-def load(port: int, key: str, messages: int, rate: float, *shape: int) -> None:
-    """What that process does. Its clock is the machine's, as that of all processes."""
-    requests = send_requests(f"Bearer {key}", f"{time.time_ns()}", "/emails", *shape)
-    share = messages // SESSIONS
-    print(time.perf_counter())
-    seen = asyncio.run(drive("127.0.0.1", port, SESSIONS, WITHIN, lambda number: islice(requests(number), share), rate))
-    assert dict(seen.statuses) == {202: share * SESSIONS}, seen.statuses
+    seen = json.loads(output)
+    assert list(seen["statuses"]) == ["202"], seen["statuses"]
+    return float(seen["began"])
 
 
 def send_over_smtp(port: int, messages: int, shape: Shape = USUAL) -> float:
@@ -407,9 +399,6 @@ def resident(running: Running) -> int:
 
 def main() -> None:
     """Measure and tell."""
-    if sys.argv[1:2] == ["--load"]:
-        load(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), *map(int, sys.argv[6:]))
-        return
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=3_000, help="in one round, a multiple of 20")

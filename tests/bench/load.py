@@ -1,17 +1,25 @@
-"""A load generator of its own process: keep-alive connections that each send the next request once answered."""
+"""A load of HTTP requests from a process of its own: kept connections that each send the next request once answered.
 
-import asyncio
+One loop over `select` and no library, so that the load takes little of the machine that the server is measured on; and
+a request that is due goes out within microseconds, where a loop over `epoll` sleeps for whole milliseconds.
+"""
+
+import argparse
 import base64
 import json
 import re
-import sys
+import select
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, repeat
+from itertools import count, islice, repeat
 
 PERCENTILES = (1, *range(5, 95, 5), 95, 98, 99, 99.5, 99.9)
+NEVER = float("inf")
+LONGEST = 60.0  # seconds without anything to do
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
@@ -35,29 +43,61 @@ class Load:
         return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def _connection(
-    host: str, port: int, requests: Iterator[bytes], load: Load, until: float, due: Iterator[float]
-) -> None:
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        for request, at in zip(requests, due, strict=False):
-            if at:
-                await asyncio.sleep(at - time.perf_counter())
-            began = at or time.perf_counter()
-            if began > until:
-                return
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(head)
-            await reader.readexactly(int(length[1]) if length else 0)
-            load.latencies.append(time.perf_counter() - began)
-            load.statuses[int(head[9:12])] += 1
-            load.answered += 1
-    finally:
-        writer.close()
+class Connection:
+    """One kept connection: `requests` one after the other, each once the one before is answered and it is due."""
+
+    def __init__(self, host: str, port: int, requests: Iterator[bytes], due: Iterator[float], load: Load) -> None:
+        self.socket = socket.create_connection((host, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.unsent = memoryview(b"")
+        self.due = 0.0  # when the next request is, if none is waiting for its answer
+        self._planned = zip(requests, due, strict=False)
+        self._load = load
+        self._unread = b""
+        self._began = 0.0
+        self._next: bytes = b""
+        self.plan()
+
+    def plan(self) -> bool:
+        """Take the next request; False when there is none."""
+        planned = next(self._planned, None)
+        if planned is None:
+            return False
+        self._next, self.due = planned
+        return True
+
+    def begin(self, now: float) -> None:
+        """Send the request that is due."""
+        self._began, self.due = self.due or now, NEVER
+        self.unsent = memoryview(self._next)
+        self.send()
+
+    def send(self) -> None:
+        """Send what the socket takes now."""
+        with suppress(BlockingIOError):
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+
+    def read(self) -> bool:
+        """Take what has come; whether that completes the answer."""
+        received = self.socket.recv(65_536)
+        if not received:
+            raise ConnectionError("the server closed the connection")
+        self._unread += received
+        end = self._unread.find(b"\r\n\r\n") + 4
+        if end < 4:
+            return False
+        length = _LENGTH.search(self._unread, 0, end)
+        if len(self._unread) < end + (int(length[1]) if length else 0):
+            return False
+        self._load.latencies.append(time.perf_counter() - self._began)
+        self._load.statuses[int(self._unread[9:12])] += 1
+        self._load.answered += 1
+        self._unread = b""
+        return True
 
 
-async def drive(
+def drive(
     host: str, port: int, connections: int, seconds: float, requests: Callable[[int], Iterator[bytes]], rate: float = 0
 ) -> Load:
     """Send on `connections` connections for `seconds`; `requests(n)` yields the requests of the n-th.
@@ -66,10 +106,37 @@ async def drive(
     """
     load = Load()
     began = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for number in range(connections):
-            due = count(began + number / rate, connections / rate) if rate else repeat(0.0)
-            group.create_task(_connection(host, port, requests(number), load, began + seconds, due))
+    opened = dict[int, Connection]()
+    for number in range(connections):
+        due = count(began + number / rate, connections / rate) if rate else repeat(0.0)
+        connection = Connection(host, port, requests(number), due, load)
+        opened[connection.socket.fileno()] = connection
+    idle, unsent = set(opened), set[int]()
+    while True:
+        now = time.perf_counter()
+        for number in [number for number in idle if opened[number].due <= now]:
+            idle.discard(number)
+            if now > began + seconds:
+                opened.pop(number).socket.close()
+                continue
+            opened[number].begin(now)
+            if opened[number].unsent:
+                unsent.add(number)
+        if not opened:
+            break
+        soonest = min((opened[number].due for number in idle), default=now + LONGEST)
+        readable, writable, _ = select.select(opened.keys() - idle, unsent, (), max(0.0, soonest - now))
+        for number in writable:
+            opened[number].send()
+            if not opened[number].unsent:
+                unsent.discard(number)
+        for number in readable:
+            if not opened[number].read():
+                continue
+            if opened[number].plan():
+                idle.add(number)
+            else:
+                opened.pop(number).socket.close()
     load.seconds = time.perf_counter() - began
     return load
 
@@ -79,7 +146,7 @@ HTML = '<p style="margin:0">Hello <b>Ada</b>, your order <a href="https://exampl
 
 
 def send_requests(
-    authorization: str, run: str, path: str = "/emails", recipients: int = 1, attachment: int = 0
+    authorization: str, run: str, recipients: int = 1, attachment: int = 0
 ) -> Callable[[int], Iterator[bytes]]:
     """Endless POSTs of one 2 KB text+html message, each with a key of its own; with an attachment of so many bytes."""
     message: dict[str, object] = {
@@ -96,7 +163,7 @@ def send_requests(
 
     def requests(connection: int) -> Iterator[bytes]:
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
+            f"POST /emails HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: {run}-{connection}-"
         ).encode()
         number = 0
@@ -108,11 +175,30 @@ def send_requests(
 
 
 def main() -> None:
-    """`load.py HOST PORT CONNECTIONS SECONDS RUN PATH AUTHORIZATION [RATE]`: one JSON line with what was seen."""
-    host, port, connections, seconds, run, path, authorization, *rate = sys.argv[1:]
-    requests = send_requests(authorization, run, path)
-    load = asyncio.run(drive(host, int(port), int(connections), float(seconds), requests, *map(float, rate)))
+    """One JSON line with what was seen."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("host")
+    parser.add_argument("port", type=int)
+    parser.add_argument("connections", type=int)
+    parser.add_argument("seconds", type=float, help="at most")
+    parser.add_argument("authorization")
+    parser.add_argument("--rate", type=float, default=0, help="requests a second; without it as fast as it is answered")
+    parser.add_argument("--each", type=int, help="requests of a connection; without it endless")
+    parser.add_argument("--recipients", type=int, default=1)
+    parser.add_argument("--attachment", type=int, default=0, help="bytes")
+    given = parser.parse_args()
+    requests = send_requests(given.authorization, f"{time.time_ns()}", given.recipients, given.attachment)
+    began = time.perf_counter()
+    load = drive(
+        given.host,
+        given.port,
+        given.connections,
+        given.seconds,
+        lambda number: islice(requests(number), given.each),
+        given.rate,
+    )
     summary = {
+        "began": began,  # by the clock of all processes
         "rate": load.rate,
         "answered": load.answered,
         "statuses": dict(load.statuses),

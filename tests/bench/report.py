@@ -31,7 +31,7 @@ PLOTS: dict[str, tuple[str, str, str, bool]] = {  # file, axes, whether the firs
 
 @contextmanager
 def progress(name: str, done: float = 0.0) -> Iterator[Callable[[str], None]]:
-    """A line on a terminal that tells what is being measured; nothing elsewhere."""
+    """A line on a terminal that tells what is being measured; elsewhere one as it begins and one as it ends."""
     shown = sys.stderr.isatty()
     began = time.monotonic()
 
@@ -42,10 +42,14 @@ def progress(name: str, done: float = 0.0) -> Iterator[Callable[[str], None]]:
             sys.stderr.write(f"\r\x1b[K{line[: os.get_terminal_size(2).columns - 1]}")
             sys.stderr.flush()
 
+    if not shown:
+        print(f"{name} ...", file=sys.stderr, flush=True)
     told("starting")
     yield told
     if shown:
         sys.stderr.write("\r\x1b[K")
+    else:
+        print(f"{name}: {time.monotonic() - began:.0f} seconds", file=sys.stderr, flush=True)
 
 
 # ---- the table

@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each round")
     parser.add_argument("--alone", action="store_true", help="without Postfix")
     options = parser.parse_args()
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         ours = stack.enter_context(
             appliance(Path(directory), smtp="allow_plaintext_auth = true", credit=10**9, fresh=True)
         )

@@ -11,7 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
 from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
-from appliance.store.body_parts import HEAD, IN_HAND, INLINE, PAGE_BYTES, PART, PartsMissing
+from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row
 from appliance.store.messages import READ_ON_LOOP, accept
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, record
@@ -155,6 +155,31 @@ async def test_others_commit_between_parts(database: Database) -> None:
                 await store.messages.accept(messages.new())
         assert len(set(seen)) > 5
         assert await store.messages.mime(new.id) == new.mime
+
+
+async def test_only_beside_other_writes_is_there_a_rest_between_parts(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large message alone is stored without pause; while others write, the disk is theirs for half of the time."""
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr("appliance.store.body_parts.trio.sleep", rest)
+    async with database.open() as store:
+        account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
+        messages = Messages(database.outside, account.id)
+        await store.messages.accept(large(messages))
+        assert rests == []
+        new = large(messages, 8 * 1024 * 1024)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.messages.accept, new)
+            while await store.messages.read(account.id, new.id) is None:
+                await store.messages.accept(messages.new())
+        assert len(rests) > 20, "of 64 parts"
+        assert all(0 < seconds <= LONGEST_PART_REST for seconds in rests)
 
 
 async def test_who_goes_away_leaves_nothing(database: Database) -> None:

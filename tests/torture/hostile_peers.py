@@ -347,14 +347,14 @@ def beside_slow_clients(rounds: int, seconds: float, told: Told) -> tuple[str, l
         appliance(Path(directory), credit=10**9, fresh=True) as running,
     ):
         account = add_account(running.data_dir, "honest", credit=10**9)
-        honest(running, account, 2, "warm")
+        honest(running, account, 2)
         for turn in range(3 * rounds):
             told(f"500 slow clients, round {turn + 1}")
-            if (quiet := honest(running, account, seconds, f"alone{turn}")) is None:
+            if (quiet := honest(running, account, seconds)) is None:
                 return "", ["the honest client was cut off alone"]
             alone.append(quiet)
             with slow_clients(running) as seen:
-                busy = honest(running, account, seconds, f"beside{turn}")
+                busy = honest(running, account, seconds)
                 most = max(most, seen["open"])
             if busy is None:
                 return "", ["the honest client was cut off beside 500 slow ones"]

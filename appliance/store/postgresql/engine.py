@@ -149,10 +149,12 @@ class PostgresEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
+        self.ordinary_writes += not bulk
         writer = self._writer(urgent, large or bulk)
         return await write_noted(partial(writer.write, item=ALONE, large=large or bulk, locks=locks), work)
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
+        self.ordinary_writes += 1
         result: T = await self._writer(urgent, large).write(work, item, large=large, locks=True)
         return result
 

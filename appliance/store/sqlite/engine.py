@@ -328,10 +328,12 @@ class SqliteEngine(Engine):
     async def write(
         self, work: Work[T], *, urgent: bool = False, large: bool = False, bulk: bool = False, locks: bool = False
     ) -> T:
+        self.ordinary_writes += not bulk
         write = partial(self._writer.write, item=ALONE, urgent=urgent, large=large, bulk=bulk)
         return await write_noted(write, work)
 
     async def write_item(self, work: JointWork[Item, T], item: Item, *, urgent: bool = False, large: bool = False) -> T:
+        self.ordinary_writes += 1
         result: T = await self._writer.write(work, item, urgent=urgent, large=large, bulk=False)
         return result
 
