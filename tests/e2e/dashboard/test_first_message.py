@@ -153,6 +153,7 @@ def in_php(directory: Path, text: str) -> list[str]:
         f"""<?php spl_autoload_register(function ($name) {{
             require '{source}/' . strtr(substr($name, strlen('MailAppliance\\\\')), '\\\\', '/') . '.php'; }});"""
     )
+    require("php-curl")
     return [require("php"), "first.php"]
 
 
