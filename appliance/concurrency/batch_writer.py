@@ -39,8 +39,8 @@ class BatchWriter(Generic[Result]):
         self._closing = True
         self._wake.set()
 
-    async def run(self, done: Callable[[Result, bool], None]) -> None:
-        """Write until closed; `done` is called with each result, and whether it was written."""
+    async def run(self, done: Callable[[list[Result], bool], None]) -> None:
+        """Write until closed; `done` is called with results, and whether they were written."""
         with trio.CancelScope(shield=True):
             while self._waiting or not self._closing:
                 if not self._waiting:
@@ -49,7 +49,7 @@ class BatchWriter(Generic[Result]):
                 batch, self._waiting = self._waiting[:RESULTS_PER_TRANSACTION], self._waiting[RESULTS_PER_TRANSACTION:]
                 await self._write(batch, done)
 
-    async def _write(self, batch: list[Result], done: Callable[[Result, bool], None]) -> None:
+    async def _write(self, batch: list[Result], done: Callable[[list[Result], bool], None]) -> None:
         while True:
             try:
                 await self._put(batch)
@@ -65,7 +65,6 @@ class BatchWriter(Generic[Result]):
                         await self._write([result], done)
                 else:  # not repeated: an endless loop would be worse
                     self._log.exception("a result cannot be recorded", error, **self._named(batch[0]))
-                    done(batch[0], False)
+                    done(batch, False)
                 return
-        for result in batch:
-            done(result, True)
+        done(batch, True)

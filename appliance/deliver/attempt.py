@@ -134,7 +134,14 @@ class ActiveAttempt:
     started_at: int
     began: float  # the same on Trio's clock
     progress: Progress
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)  # cancelled when the session must give way
+    scope: trio.CancelScope | None = None  # of its session
+    gives_way: bool = False  # its session was cancelled, for its server did nothing and other mail waited
+    envelope: Envelope | None = None  # what of it is under delivery
+
+    def give_way(self) -> None:
+        self.gives_way = True
+        if self.scope is not None:
+            self.scope.cancel()
 
 
 class _Reached(NamedTuple):
@@ -182,26 +189,28 @@ class Deliverer:
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
         if envelope is None:
             return []
-        outcomes: list[Outcome] | None = None
+        active.envelope = envelope
         try:
-            with active.scope:
-                outcomes = await self._deliver(active, envelope)
+            return await self._deliver(active, envelope)
         except Shortage:
             raise
         except (Refused, LeaseLost):  # the storage is away, and no server has been given the message
             return None
         except Exception as error:
             return self.not_attempted(envelope, error, self.outside.now())
-        if active.scope.cancelled_caught:  # because its server did nothing and other mail waited
-            self.warmup.use_only(active.permit, 0)
-            progress = active.progress
-            if progress.address is not None:
-                self.slow.add(progress.address)
-            seconds = trio.current_time() - progress.moved_at
-            text = f"no answer for {seconds:.0f} s while other mail waited for the session"
-            contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
-            return self._alike(envelope, TEMPORARY, text, contact)
-        return outcomes
+
+    def gave_way(self, active: ActiveAttempt) -> list[Outcome] | None:
+        """The outcomes of an envelope whose session was cancelled because its server did nothing."""
+        if active.envelope is None:
+            return None
+        self.warmup.use_only(active.permit, 0)
+        progress = active.progress
+        if progress.address is not None:
+            self.slow.add(progress.address)
+        seconds = trio.current_time() - progress.moved_at
+        text = f"no answer for {seconds:.0f} s while other mail waited for the session"
+        contact = Contact(active.started_at, active.slot.limiter.pool, progress.host, progress.address)
+        return self._alike(active.envelope, TEMPORARY, text, contact)
 
     def not_attempted(self, envelope: Envelope, reason: Exception, started_at: int) -> list[Outcome]:
         """The outcomes of an envelope without a route, or that met an error of ours: temporary, as all unknown ones."""
@@ -320,8 +329,7 @@ class Deliverer:
             for address, dialled in zip(host.addresses, host.dialled, strict=True):
                 if not self.limiters.move(slot, route, host.name, dialled):
                     continue
-                await self.warmup.load_source(slot.limiter.pool, self.warmup.source(address))
-                if not self.warmup.may_dial(permit, address, slot.limiter.pool):
+                if not await self.warmup.may_dial(permit, address, slot.limiter.pool):
                     continue
                 reached = await self._try(active, transaction, host, dialled)
                 found = reached, await self._tell(reached, slot)

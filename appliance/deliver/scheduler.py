@@ -229,8 +229,7 @@ class Scheduler:
 
     async def _sign(self) -> None:
         while True:
-            for prepared in await self.preparing.signed():
-                self._prepared(prepared)
+            self._prepared(await self.preparing.signed())
 
     async def _close_idle(self) -> None:
         while True:
@@ -378,16 +377,19 @@ class Scheduler:
             return
         prepared = await self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else it is to be signed
-            self._prepared(prepared)
+            self._prepared([prepared])
 
-    def _prepared(self, prepared: Ready | NotPrepared) -> None:
-        if isinstance(prepared, NotPrepared):
-            self._not_prepared(prepared, self.outside.now())
-            return
+    def _prepared(self, batch: list[Ready | NotPrepared]) -> None:
         self._in_flight.recover()
-        waited = bool(self._pending.queues)
-        self._pending.enqueue(prepared)
-        self._start_pool(prepared.routed.limiter.pool)
+        waited, pools = bool(self._pending.queues), {}
+        for prepared in batch:
+            if isinstance(prepared, NotPrepared):
+                self._not_prepared(prepared, self.outside.now())
+            else:
+                self._pending.enqueue(prepared)
+                pools[prepared.routed.limiter.pool] = True
+        for pool in pools:
+            self._start_pool(pool)
         self._wake_if_waiting(waited)
 
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
@@ -412,7 +414,7 @@ class Scheduler:
         for pool in list(self._pending.queues):
             self._start_pool(pool)
         for active in self._in_flight.giving_way(self._pending.queues.values()) if self._pending.queues else ():
-            active.scope.cancel()
+            active.give_way()
 
     def _start_pool(self, pool: str) -> None:
         if self._in_flight.pauses:
@@ -444,27 +446,43 @@ class Scheduler:
         return self._in_flight.enter(ready, permit)
 
     async def _run_session(self, first: ActiveAttempt) -> None:
-        """Attempt an envelope, and then the next of its pool for as long as there is one that may go."""
+        """Attempt an envelope, and then the next of its pool for as long as there is one that may go.
+
+        One scope serves for all attempts until one gives way.
+        """
         active: ActiveAttempt | None = first
         limiter = first.ready.routed.limiter
         while active is not None:
-            outcomes: list[Outcome] | Shortage | None
-            try:
-                outcomes = await self.deliverer.attempt(active)
-            except Shortage as shortage:
-                outcomes = shortage
-            finally:
-                if self._in_flight.leave(active):
-                    self.new_mail.wake()
-            self._attempted(active, outcomes)
-            if isinstance(outcomes, Shortage):
-                return
-            if self.limiters.has_moved(limiter, active.ready.routed.route):
-                self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
-                self._start_all()
-            if self.deliverer.connections.to_quit:  # not waited for: a result must not wait for a QUIT
-                self._attempts.start_soon(self.deliverer.connections.quit_ended)
-            active = None if self._in_flight.others_wait else self._next_of(limiter.pool)
+            with trio.CancelScope() as scope:
+                gave_way = False
+                while active is not None and not gave_way:
+                    active.scope = scope
+                    outcomes: list[Outcome] | Shortage | None
+                    try:
+                        outcomes = await self.deliverer.attempt(active)
+                    except Shortage as shortage:
+                        outcomes = shortage
+                    finally:
+                        if self._in_flight.leave(active):
+                            self.new_mail.wake()
+                    gave_way = active.gives_way  # too late for this attempt, and not meant for the next
+                    active = self._next_after(active, outcomes, limiter)
+            if scope.cancelled_caught and active is not None:
+                active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+
+    def _next_after(
+        self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None, limiter: PoolLimiter
+    ) -> ActiveAttempt | None:
+        """Deal with the outcomes of an attempt; the next one of its session."""
+        self._attempted(active, outcomes)
+        if isinstance(outcomes, Shortage):
+            return None
+        if self.limiters.has_moved(limiter, active.ready.routed.route):
+            self._pending.reassign(limiter.pool, lambda ready: self.limiters.of_route(ready.routed.route))
+            self._start_all()
+        if self.deliverer.connections.to_quit:  # not waited for: a result must not wait for a QUIT
+            self._attempts.start_soon(self.deliverer.connections.quit_ended)
+        return None if self._in_flight.others_wait else self._next_of(limiter.pool)
 
     def _attempted(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
         envelope = active.ready.routed.envelope
@@ -492,17 +510,24 @@ class Scheduler:
 
     # ---- recorded
 
-    def _recorded(self, result: AttemptResult, on_disk: bool) -> None:
+    def _recorded(self, results: list[AttemptResult], on_disk: bool) -> None:
         """What of an envelope is due again will be found again; if its outcomes could not be recorded, never."""
-        if result.limiter is not None:
-            result.limiter.unrecorded -= 1
-            self._start_pool(result.limiter.pool)
-        if not on_disk:
-            return
-        self.store.under_delivery.end(recipient.id for recipient in result.envelope.recipients)
+        pools = {}
+        for result in results:
+            if result.limiter is not None:
+                result.limiter.unrecorded -= 1
+                pools[result.limiter.pool] = True
+        for pool in pools:
+            self._start_pool(pool)
+        for result in results if on_disk else ():
+            self._settled(result)
+
+    def _settled(self, result: AttemptResult) -> None:
+        self.store.under_delivery.end([recipient.id for recipient in result.envelope.recipients])
         observe(result.outcomes)
         self.due_mail.release(result.envelope)
-        for again in (outcome.next_attempt_at for outcome in result.outcomes):
+        for outcome in result.outcomes:
+            again = outcome.next_attempt_at
             if again is not None and (self._due_at is None or again < self._due_at):
                 self._due_at = again
                 self.new_mail.wake()

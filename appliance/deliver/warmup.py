@@ -92,11 +92,12 @@ class Warmup:
             return UNLIMITED
         return self._pending_limits.get(pool, max(1, self.settings.first_hour // 2))
 
-    def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
+    async def may_dial(self, permit: Permit, address: Address, pool: str) -> bool:
         """Whether to try an address. If it is another pool's, or has another source, the permit changes to that one."""
         if permit.addresses is None:
             return True
         source = self.source(address)
+        await self.load_source(pool, source)
         same = pool == permit.pool and source == permit.source
         if address not in permit.addresses or same or source is None:
             return address in permit.addresses

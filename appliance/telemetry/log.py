@@ -147,6 +147,14 @@ _is_secret = lru_cache(maxsize=1024)(lambda name: _SECRET_NAME.match(name) is no
 # Credentials within a text: those that this program issues, and those of an Authorization header.
 _SECRET_TEXT = re.compile(r"(ma_(?:live|test)_|whsec_|(?:Bearer|Basic)\s+)\S+", re.IGNORECASE)
 _RESERVED = frozenset({"ts", "level", "logger", "event", "traceback"})
+_PLAIN_TYPES = frozenset({str, int, bool, type(None)})  # of values that JSON shows as they are
+
+
+@lru_cache(maxsize=1024)
+def _are_plain(names: tuple[str, ...]) -> bool:
+    return not any(name in _RESERVED or _is_secret(name) for name in names)
+
+
 _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
 _ascii_json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
 
@@ -223,6 +231,8 @@ def _clean(name: str, value: object) -> Any:
 def _cleaned(given: Mapping[str, object]) -> dict[str, Any]:
     texts = "\n".join([value for value in given.values() if type(value) is str])
     harmless = redacted(texts) is texts  # asked once for all: half the cost of a line
+    if harmless and _PLAIN_TYPES.issuperset(map(type, given.values())) and _are_plain(tuple(given)):
+        return dict(given)
     return {
         (f"{name}_" if name in _RESERVED else name): value
         if (type(value) is int or (harmless and type(value) is str)) and not _is_secret(name)
@@ -240,11 +250,11 @@ def _traceback(record: logging.LogRecord) -> str:
 
 def _json(value: Any) -> str:
     """JSON in ASCII. By msgspec where that writes the same, in a third of the time: a line costs most of this."""
-    with suppress(ValueError):  # half of a surrogate pair
+    try:
         line = msgspec.json.format(msgspec.json.encode(value), indent=0)
-        if line.isascii() and b"\x7f" not in line:
-            return line.decode("ascii")
-    return _ascii_json(value)
+    except ValueError:  # half of a surrogate pair
+        return _ascii_json(value)
+    return line.decode("ascii") if line.isascii() and b"\x7f" not in line else _ascii_json(value)
 
 
 def _escaped(text: str) -> str:

@@ -468,15 +468,16 @@ class Dispatcher:
             log.warning("posts to a disabled webhook wait for the storage", reason=refused.text)
         return None
 
-    def _recorded(self, result: PostResult, on_disk: bool) -> None:
-        """Unload a post whose result is on disk; one that cannot be recorded stays loaded, so is not repeated."""
+    def _recorded(self, results: list[PostResult], on_disk: bool) -> None:
+        """Unload posts whose results are on disk; one that cannot be recorded stays loaded, so is not repeated."""
         if not on_disk:
             return
-        observe(result)
-        lane = result.post.lane
-        self._note_later(lane, result.next_attempt_at)
-        queue = self.queues[lane]
-        queue.unload(result.post.id)
-        if queue.more_due:
-            self._slots.add(queue)
+        for result in results:
+            observe(result)
+            lane = result.post.lane
+            self._note_later(lane, result.next_attempt_at)
+            queue = self.queues[lane]
+            queue.unload(result.post.id)
+            if queue.more_due:
+                self._slots.add(queue)
         self._posts.wake()

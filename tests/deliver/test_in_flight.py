@@ -8,7 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
+from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
+from appliance.deliver.outcome import Outcome
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.report.explain import clock, standing
@@ -89,6 +91,27 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
         query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id = :id ORDER BY started_at DESC"
         ((recipient,),) = await played.rows("SELECT id FROM recipients WHERE message_id = :id", id=gave_way)
         assert (await played.rows(query, id=recipient))[0][0] == SHORT_TIMEOUT * 1_000_000
+
+
+async def test_a_session_told_to_give_way_as_it_ends_carries_on(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message was delivered, and that the session was to end does not concern the next one."""
+    attempt = Deliverer.attempt
+
+    async def told_too_late(self: Deliverer, active: ActiveAttempt) -> list[Outcome] | None:
+        outcomes = await attempt(self, active)
+        active.give_way()
+        return outcomes
+
+    monkeypatch.setattr(Deliverer, "attempt", told_too_late)
+    zone, addresses = domain_zone("good.test")
+    server = FakeMx(answers={".": wait_and_say(1, OK)})
+    async with stage(tmp_path, zone, {addresses["good.test"]: server}, limits=PoolLimits(concurrency=2)) as played:
+        sent = [await offer(played, f"ada{number}@good.test") for number in range(6)]
+        await played.final(*sent, within=10)
+        assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert server.sessions == 2
 
 
 async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -61,7 +61,11 @@ async def close_and_run(made: BatchWriter[AttemptResult]) -> list[str]:
     """Write all there is; the envelopes that are on disk."""
     done: list[str] = []
     made.close()
-    await made.run(lambda result, on_disk: done.append(result.envelope.message_id + ("" if on_disk else " is lost")))
+
+    def note(results: list[AttemptResult], on_disk: bool) -> None:
+        done.extend(result.envelope.message_id + ("" if on_disk else " is lost") for result in results)
+
+    await made.run(note)
     return done
 
 
@@ -97,7 +101,7 @@ async def test_a_storage_that_refuses_is_asked_again(autojump_clock: MockClock) 
     queue.refusals = 3
     done: list[AttemptResult] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.run, lambda result, _: done.append(result))
+        nursery.start_soon(made.run, lambda results, _: done.extend(results))
         add(made, "a")
         await trio.sleep(0.5)
         add(made, "b")
@@ -120,7 +124,7 @@ async def test_a_cancellation_loses_nothing(autojump_clock: MockClock) -> None:
     made, queue = recorder()
     done: list[AttemptResult] = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.run, lambda result, _: done.append(result))
+        nursery.start_soon(made.run, lambda results, _: done.extend(results))
         add(made, "a")
         await trio.sleep(0.005)
         nursery.cancel_scope.cancel()

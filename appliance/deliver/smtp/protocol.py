@@ -298,13 +298,14 @@ class Transcript:
         self._left_out = 0
 
     def add(self, speaker: str, *texts: str) -> None:
-        now, first = int((self._clock() - self._start) * 1000), self._first
-        lines = [TranscriptLine(now, speaker, text[:LINE_CHARACTERS]) for text in texts]
-        room = FIRST_TRANSCRIPT_LINES - len(first)
-        if len(lines) > room:
-            self._left_out += max(0, len(self._last) + len(lines) - room - LAST_TRANSCRIPT_LINES)
-            self._last += lines[room:]
-        first += lines[:room]
+        now = int((self._clock() - self._start) * 1000)
+        for text in texts:
+            line = TranscriptLine(now, speaker, text[:LINE_CHARACTERS])
+            if len(self._first) < FIRST_TRANSCRIPT_LINES:
+                self._first.append(line)
+            else:
+                self._left_out += len(self._last) == LAST_TRANSCRIPT_LINES
+                self._last.append(line)
 
     def lines(self) -> tuple[TranscriptLine, ...]:
         """What is kept, with a remark where lines were left out."""
