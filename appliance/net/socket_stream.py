@@ -13,6 +13,7 @@ read that returns less than was asked for has drained it, except for TCP's urgen
 
 import os
 import select
+from collections.abc import Callable
 from contextlib import suppress
 
 import outcome
@@ -29,6 +30,7 @@ class ReadWatch:
     """Watches one socket for one task at a time. Close it before the socket."""
 
     __slots__ = ("_pending", "_poller", "_task", "closed", "fd", "urgent")
+    events = _EDGES
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -36,7 +38,7 @@ class ReadWatch:
         self.urgent = False  # an urgent byte came: from then on a short read says nothing
         self._pending = False  # an event came while no task waited
         self._task: trio.lowlevel.Task | None = None
-        self._poller = _current_poller()
+        self._poller = current_poller()
         self._poller.add(self)
 
     async def wait(self) -> None:
@@ -73,18 +75,38 @@ class ReadWatch:
             trio.lowlevel.reschedule(task, outcome.Error(trio.ClosedResourceError("this socket was closed")))
 
 
-class _Poller:
+class ReadCallback:
+    """Calls a function for as long as a socket can be read. Close it before the socket.
+
+    Level-triggered: what the function leaves unread is reported again.
+    """
+
+    __slots__ = ("_call", "_poller", "fd")
+    events = select.EPOLLIN
+
+    def __init__(self, poller: "Poller", fd: int, call: Callable[[], None]) -> None:
+        self.fd, self._call, self._poller = fd, call, poller
+        poller.add(self)
+
+    def notify(self, _: int) -> None:
+        self._call()
+
+    def close(self) -> None:
+        self._poller.remove(self)
+
+
+class Poller:
     """The epoll of one Trio run, and the watch of each of its sockets."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._sockets: dict[int, ReadWatch] = {}
+        self._sockets: dict[int, ReadWatch | ReadCallback] = {}
 
-    def add(self, watch: ReadWatch) -> None:
-        self._epoll.register(watch.fd, _EDGES)
+    def add(self, watch: ReadWatch | ReadCallback) -> None:
+        self._epoll.register(watch.fd, watch.events)
         self._sockets[watch.fd] = watch
 
-    def remove(self, watch: ReadWatch) -> None:
+    def remove(self, watch: ReadWatch | ReadCallback) -> None:
         if self._sockets.get(watch.fd) is watch:
             del self._sockets[watch.fd]
             with suppress(OSError, ValueError):  # the socket, or at the end the epoll, may already be closed
@@ -100,14 +122,14 @@ class _Poller:
                         watch.notify(events)
 
 
-_poller: trio.lowlevel.RunVar[_Poller] = trio.lowlevel.RunVar("epoll poller")
+_poller: trio.lowlevel.RunVar[Poller] = trio.lowlevel.RunVar("epoll poller")
 
 
-def _current_poller() -> _Poller:
+def current_poller() -> Poller:
     try:
         return _poller.get()
     except LookupError:
-        poller = _Poller()
+        poller = Poller()
         _poller.set(poller)
         trio.lowlevel.spawn_system_task(poller.run, name="epoll poller")
         return poller

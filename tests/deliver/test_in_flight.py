@@ -10,9 +10,9 @@ from trio.testing import MockClock
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
-from appliance.deliver.outcome import Outcome
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
+from appliance.model.mail import Outcome
 from appliance.report.explain import clock, standing
 from tests.deliver.simulated_delivery import MIME, OK, START, Stage, domain_zone, message, stage
 from tests.fakes.mx import Answer, FakeMx, drip, silence, wait_and_say

@@ -1,14 +1,17 @@
 """The fence around trio-asyncio: callbacks run together, no error ends the loop, what is replaced is still in use."""
 
 import asyncio
+import errno
 import inspect
 import logging
 import socket
+from typing import Any, cast
 
 import pytest
 import trio
 import trio_asyncio
 
+from appliance.net.socket_stream import Poller
 from appliance.submission.loop import CALLBACKS_PER_TURN, attach, prepare
 
 
@@ -80,25 +83,87 @@ class Echo(asyncio.Protocol):
 
 
 async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
-    """After each read the loop awaits `synchronize`, whose replacement therefore saves that wait."""
-    awaited = 0
-
-    async def synchronize() -> None:
-        nonlocal awaited
-        awaited += 1
-
+    """A transport has its socket watched by `_add_reader`, once for all its reads, until it is closed."""
+    watched: list[int] = []
     async with trio_asyncio.open_loop() as loop:
-        assert list(inspect.signature(loop.synchronize).parameters) == []
         assert list(inspect.signature(loop._main_loop_one).parameters) == ["no_wait"]
+        for name in ("_add_reader", "_remove_reader"):
+            assert callable(getattr(loop, name))
         prepare(loop)
-        loop.synchronize = synchronize
+        add, remove = loop._add_reader, loop._remove_reader
+
+        def add_and_tell(fd: int, *callback: Any) -> asyncio.Handle:
+            watched.append(fd)
+            return cast(asyncio.Handle, add(fd, *callback))
+
+        loop._add_reader = add_and_tell
         ours, theirs = socket.socketpair()
         with ours:
-            attach(loop, Echo(), theirs)
+            echo = Echo()
+            attach(loop, echo, theirs)
             client = trio.socket.from_stdlib_socket(ours)
             for number in range(3):
                 await client.send(b"%d" % number)
                 with trio.fail_after(5):
                     assert await client.recv(10) == b"%d" % number
-                await trio.testing.wait_all_tasks_blocked()
-                assert awaited == number + 1
+            assert watched == [theirs.fileno()]
+            echo.transport.abort()
+            assert not remove(watched[0])
+
+
+async def test_what_a_read_leaves_is_read_next() -> None:
+    """A protocol that is given less than there is gets the rest without anything new from the client."""
+    async with trio_asyncio.open_loop() as loop:
+        prepare(loop)
+        ours, theirs = socket.socketpair()
+        with ours:
+            echo = Echo()
+            attach(loop, echo, theirs)
+            await trio.testing.wait_all_tasks_blocked()
+            echo.transport.max_size = 3  # type: ignore[attr-defined]
+            client = trio.socket.from_stdlib_socket(ours)
+            await client.send(b"0123456789")
+            received = b""
+            with trio.fail_after(5):
+                while len(received) < 10:
+                    received += await client.recv(10)
+            assert received == b"0123456789"
+            echo.transport.abort()
+
+
+async def test_a_transport_that_is_paused_reads_nothing() -> None:
+    """Until it is resumed; what came meanwhile is not lost."""
+    async with trio_asyncio.open_loop() as loop:
+        prepare(loop)
+        ours, theirs = socket.socketpair()
+        with ours:
+            echo = Echo()
+            attach(loop, echo, theirs)
+            await trio.testing.wait_all_tasks_blocked()
+            echo.transport.pause_reading()
+            client = trio.socket.from_stdlib_socket(ours)
+            await client.send(b"hello")
+            with trio.move_on_after(0.1) as waited:
+                await client.recv(10)
+            assert waited.cancelled_caught
+            echo.transport.resume_reading()
+            with trio.fail_after(5):
+                assert await client.recv(10) == b"hello"
+            echo.transport.abort()
+
+
+async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client would otherwise wait for an answer in vain."""
+
+    def no_room(self: Poller, watch: object) -> None:
+        raise OSError(errno.ENOSPC, "too many watches")
+
+    monkeypatch.setattr(Poller, "add", no_room)
+    async with trio_asyncio.open_loop() as loop:
+        prepare(loop)
+        ours, theirs = socket.socketpair()
+        with ours:
+            attach(loop, Echo(), theirs)
+            client = trio.socket.from_stdlib_socket(ours)
+            with trio.fail_after(5):
+                assert await client.recv(10) == b""
