@@ -198,6 +198,12 @@ class Deliverer:
             return None
         except Exception as error:
             return self.not_attempted(envelope, error, self.outside.now())
+        except BaseExceptionGroup as group:  # an error of ours beside a cancellation, which goes on to its scope
+            cancelled, errors = group.split(trio.Cancelled)
+            if cancelled is None or not isinstance(errors, Exception):
+                raise
+            log.exception("delivery failed", errors, message_id=envelope.message_id, domain=envelope.domain)
+            raise cancelled from None
 
     def gave_way(self, active: ActiveAttempt) -> list[Outcome] | None:
         """The outcomes of an envelope whose session was cancelled because its server did nothing."""

@@ -9,7 +9,8 @@ public way; `tests/submission/test_loop.py` fails when one of them moves:
 - `_add_reader` has a task for each socket, which registers it with epoll before every wait, and after each read waits
   until every queued callback has run. Ours registers a socket once, and one task reads from all: a sixth of the time
   that a message costs. Nothing here depends on that order: a session answers within the read, and what it schedules
-  (only its end) finds the reader removed already.
+  (only its end) finds the reader removed already. Nor does anything ask asyncio for the running loop, which there is
+  none of in a read.
 - `_make_socket_transport` is what `connect_accepted_socket` calls without TLS, less a task and two futures: 0.8 ms of
   each connection.
 """
@@ -62,7 +63,8 @@ def _read_by_callbacks(loop: Any) -> None:
         handle = asyncio.Handle(callback, args, loop)
         try:
             readers[fd] = handle, ReadCallback(poller, fd, handle._run)
-        except OSError:  # no memory, or too many are watched: the client would never be heard
+        except OSError as error:  # no memory, or too many are watched: the client would never be heard
+            log.warning("a connection was closed: this machine is short", of=str(error))
             loop.call_soon(loop._transports[fd].abort)
         return handle
 

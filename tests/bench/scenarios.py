@@ -55,7 +55,7 @@ class Effort:
     @classmethod
     def quick(cls) -> "Effort":
         """A first look, in under two minutes."""
-        return cls(1, 1.0, 600, 20_000, 2, 2.0, takeover=False)
+        return cls(1, 1.0, 600, 20_000, 1, 1.0, takeover=False)
 
 
 Progress = Callable[[str], None]

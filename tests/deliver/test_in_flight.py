@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
+from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
@@ -112,6 +113,33 @@ async def test_a_session_told_to_give_way_as_it_ends_carries_on(
         await played.final(*sent, within=10)
         assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
         assert server.sessions == 2
+
+
+async def test_a_bug_beside_a_cancellation_ends_no_other_session(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The session that gives way has a deferral all the same, the error is logged, and delivery goes on."""
+
+    async def fail_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("a bug")
+
+    async def stuck(self: Deliverer, active: ActiveAttempt, envelope: Envelope) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail_when_cancelled)
+            await trio.sleep_forever()
+
+    monkeypatch.setattr(Deliverer, "_deliver", stuck)
+    async with stage(tmp_path, *tarpits({}), running=False) as played:
+        await begin(played, 4)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
+        await trio.sleep(STALLED_LONG + 3)
+        assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] + [("queued", 0)] * 4
+        monkeypatch.undo()
+        await played.final(await offer(played, f"ada@{SLOW[6]}", "other"), within=5)
+        assert "delivery failed" in [record.getMessage() for record in caplog.records]
 
 
 async def test_nothing_gives_way_while_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
