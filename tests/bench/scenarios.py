@@ -55,7 +55,7 @@ class Effort:
     @classmethod
     def quick(cls) -> "Effort":
         """A first look, in under two minutes."""
-        return cls(1, 1.0, 600, 20_000, 1, 1.0, takeover=False)
+        return cls(1, 1.0, 300, 6_000, 1, 1.0, takeover=False)
 
 
 Progress = Callable[[str], None]
@@ -135,7 +135,7 @@ def stored(effort: Effort, run: Run, told: Progress) -> None:
         many = stack.enter_context(appliance(Path(full), account=account, fresh=True))
         sides: dict[bool, list[float]] = {True: [], False: []}
         for running in (few, many):
-            accept.measure_appliance(running, 2)
+            accept.measure_appliance(running, min(2, effort.seconds))
         for number in range(effort.rounds):
             told(f"round {number + 1} of {effort.rounds}")
             for is_full in (False, True) if number % 2 else (True, False):
@@ -318,7 +318,7 @@ def queued(effort: Effort, run: Run, told: Progress) -> None:
         there = stack.enter_context(deliver.sink())
         running = stack.enter_context(deliver.appliance(there.port, Path(directory), account, 100))
         most = 0
-        for _ in range(max(10, int(6 * effort.seconds))):
+        for _ in range(int(6 * effort.seconds)):
             time.sleep(0.5)
             most = max(most, deliver.resident(running))
     run.figures.append(Figure(f"memory, {effort.million:,} queued", "MB", most / 2**20, 250))
