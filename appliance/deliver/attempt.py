@@ -200,7 +200,7 @@ class Deliverer:
             return self.not_attempted(envelope, error, self.outside.now())
         except BaseExceptionGroup as group:  # an error of ours beside a cancellation, which goes on to its scope
             cancelled, errors = group.split(trio.Cancelled)
-            if cancelled is None or not isinstance(errors, Exception):
+            if cancelled is None or not isinstance(errors, ExceptionGroup):
                 raise
             log.exception("delivery failed", errors, message_id=envelope.message_id, domain=envelope.domain)
             raise cancelled from None
