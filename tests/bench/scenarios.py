@@ -286,7 +286,6 @@ def submitted(effort: Effort, run: Run, told: Progress) -> None:
 
 def submitted_rate(there: deliver.Sink, port: int, seconds: float, *login: str) -> float:
     """Messages a second from the beginning of the load, once the machine is quiet, to the last arrival."""
-    submit.settle()
     before = there.arrived
     seen = submit.measure(port, "kept", seconds, *login)
     return seen["answered"] / (there.wait_until(before + int(seen["answered"])) - seen["began"])
@@ -351,7 +350,7 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
     """The honest client's p99 beside each attack, against alone."""
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
         account = add_account(running.data_dir, "honest", credit=10**9)
-        beside.honest(running, account, 3)
+        beside.honest(running, account, min(3, effort.seconds))
         for number, name in enumerate(list(ATTACKS)[: effort.attacks]):
             told(f"{number + 1} of {effort.attacks}: {name}")
             alone, served = list[float](), list[float]()
