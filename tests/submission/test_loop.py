@@ -5,6 +5,8 @@ import errno
 import inspect
 import logging
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -111,8 +113,9 @@ async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
             assert not remove(watched[0])
 
 
-async def test_what_a_read_leaves_is_read_next() -> None:
-    """A protocol that is given less than there is gets the rest without anything new from the client."""
+@asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[asyncio.Transport, trio.socket.SocketType]]:
+    """The transport of an echo that has begun to read, and its client."""
     async with trio_asyncio.open_loop() as loop:
         prepare(loop)
         ours, theirs = socket.socketpair()
@@ -120,36 +123,33 @@ async def test_what_a_read_leaves_is_read_next() -> None:
             echo = Echo()
             attach(loop, echo, theirs)
             await trio.testing.wait_all_tasks_blocked()
-            echo.transport.max_size = 3  # type: ignore[attr-defined]
-            client = trio.socket.from_stdlib_socket(ours)
-            await client.send(b"0123456789")
-            received = b""
-            with trio.fail_after(5):
-                while len(received) < 10:
-                    received += await client.recv(10)
-            assert received == b"0123456789"
+            yield echo.transport, trio.socket.from_stdlib_socket(ours)
             echo.transport.abort()
+
+
+async def test_what_a_read_leaves_is_read_next() -> None:
+    """A protocol that is given less than there is gets the rest without anything new from the client."""
+    async with echoing() as (transport, client):
+        transport.max_size = 3  # type: ignore[attr-defined]
+        await client.send(b"0123456789")
+        received = b""
+        with trio.fail_after(5):
+            while len(received) < 10:
+                received += await client.recv(10)
+        assert received == b"0123456789"
 
 
 async def test_a_transport_that_is_paused_reads_nothing() -> None:
     """Until it is resumed; what came meanwhile is not lost."""
-    async with trio_asyncio.open_loop() as loop:
-        prepare(loop)
-        ours, theirs = socket.socketpair()
-        with ours:
-            echo = Echo()
-            attach(loop, echo, theirs)
-            await trio.testing.wait_all_tasks_blocked()
-            echo.transport.pause_reading()
-            client = trio.socket.from_stdlib_socket(ours)
-            await client.send(b"hello")
-            with trio.move_on_after(0.1) as waited:
-                await client.recv(10)
-            assert waited.cancelled_caught
-            echo.transport.resume_reading()
-            with trio.fail_after(5):
-                assert await client.recv(10) == b"hello"
-            echo.transport.abort()
+    async with echoing() as (transport, client):
+        transport.pause_reading()
+        await client.send(b"hello")
+        with trio.move_on_after(0.1) as waited:
+            await client.recv(10)
+        assert waited.cancelled_caught
+        transport.resume_reading()
+        with trio.fail_after(5):
+            assert await client.recv(10) == b"hello"
 
 
 async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
