@@ -222,19 +222,21 @@ class SmtpSession(SMTP):
 
     async def _start_tls(self) -> bool:
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
-        assert self.transport is not None  # noqa: S101
+        plain = self.transport
+        assert plain is not None  # noqa: S101
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await trio_asyncio.aio_as_trio(self.loop.start_tls)(
-                self.transport, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS
+                plain, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS
             )
         if secured is None or self._lost:
             # asyncio does not call connection_lost for a connection that is lost during its handshake.
-            self.transport.abort()
+            plain.abort()
             self._lost = True
             self._protocol.close()
             self._flush()
             return False
+        plain.resume_reading()  # much that came right behind the handshake has paused it
         self.transport = secured
         self._protocol.secured()
         return True

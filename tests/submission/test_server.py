@@ -4,8 +4,9 @@ import asyncio
 import errno
 import gc
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,37 @@ async def test_reading_ahead_is_bounded(tmp_path: Path) -> None:
             while (reply := await client.reply()).startswith(b"250 "):
                 pass
             assert reply.startswith(b"421 4.7.0 ")
+
+
+async def test_much_right_behind_the_handshake_is_read(tmp_path: Path) -> None:
+    """A client sends a long message together with the last octets of its handshake: all of it is read."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    tls = context.wrap_bio(received, sent)
+    message = b"Subject: x\r\n\r\n" + b"Hello.\r\n" * 100_000
+    async with served(tmp_path) as made, made.connected() as client:
+        login = credential(made.account.username, made.account.password)
+        assert (await client.say(b"STARTTLS")).startswith(b"220 ")
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await client.stream.send_all(sent.read())
+                received.write(await client.stream.receive_some(65_536))
+        tls.write(b"EHLO client.example.com\r\nAUTH PLAIN " + login + b"\r\nMAIL FROM:<a@example.com>\r\n")
+        tls.write(b"RCPT TO:<b@example.net>\r\nBDAT %d LAST\r\n" % len(message))
+        for at in range(0, len(message), 16_384):
+            tls.write(message[at : at + 16_384])
+        with trio.fail_after(10):
+            await client.stream.send_all(sent.read())
+            replies = b""
+            while b"queued as msg_1" not in replies:
+                received.write(await client.stream.receive_some(65_536))
+                with suppress(ssl.SSLWantReadError):
+                    replies += tls.read(65_536)
+        assert made.intake.taken == [message]
 
 
 # ---- accepting
