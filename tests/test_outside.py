@@ -2,6 +2,8 @@
 
 import re
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -78,6 +80,25 @@ def test_threads_are_never_handed_the_same_bits() -> None:
     for thread in threads:
         thread.join()
     assert len({bits for each in found for bits in each}) == 80_000
+
+
+FORKS = """
+import os
+from appliance.outside import Outside
+draw = Outside().random_bits
+draw()  # so that something is read ahead
+child = os.fork()
+os.write(1, "".join(f"{draw()}\\n" for _ in range(100)).encode())
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_process_is_not_handed_the_same_bits() -> None:
+    """What was read ahead before the fork is used by one of the two."""
+    ended = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True)
+    drawn = ended.stdout.split()
+    assert len(set(drawn)) == len(drawn) == 200
 
 
 def test_the_clock_tells_microseconds() -> None:
