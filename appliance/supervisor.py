@@ -191,6 +191,7 @@ async def _run_all(
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
+        workers.start_soon(_begin_at_the_end, shutdown)
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
         workers.start_soon(sandbox.run_sandbox, store, outside, store.new_simulated_mail, attempts)
@@ -228,6 +229,14 @@ async def _run_all(
             # Each listener closes its connections by itself; this cancels what still runs of it.
             listeners.cancel_scope.deadline = shutdown.until((CONNECTIONS_PART + DELIVERY_PART) / 2)
         workers.cancel_scope.cancel()
+
+
+async def _begin_at_the_end(shutdown: Shutdown) -> None:
+    """Let a stop that an error has caused be bounded like any other: without memory, what it waits for may be lost."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        shutdown.begin()
 
 
 def _announce(config: Config, **urls: list[str]) -> None:

@@ -27,8 +27,10 @@ _BLOCK = 64 * 1024  # bytes or characters handled at once
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
-    """Decode a body of any bytes; raises Refused, and nothing else, when it is no send request."""
+    """Decode a body of any bytes; raises Refused, and nothing else but MemoryError, when it is no send request."""
     _check_number_of_values(body)
+    # Where there is no memory for a text, msgspec does not raise but crash. So see first whether there is for all.
+    bytes(len(body))
     try:
         try:
             request = _DECODER.decode(body)

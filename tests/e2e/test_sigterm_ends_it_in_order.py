@@ -1,6 +1,7 @@
 """SIGTERM: what is in flight is finished, no client can hold the process up, and what was acknowledged is on disk."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -215,3 +216,38 @@ def test_a_stop_under_load_loses_nothing_that_was_acknowledged(running: Running)
     assert len(senders.accepted) > 20
     assert senders.other <= {503}
     assert are_stored(running, senders.accepted)
+
+
+# ---- an end by an error
+
+FAILS_AND_HANGS = """
+import trio
+from appliance import supervisor
+from appliance.cli import main
+
+announce, is_ready = supervisor._announce, trio.Event()
+
+def announces(config, **urls):
+    announce(config, **urls)
+    is_ready.set()
+
+async def fails(store):
+    await is_ready.wait()
+    raise RuntimeError("a bug")
+
+async def hangs(store, shared):
+    with trio.CancelScope(shield=True):
+        await trio.sleep_forever()
+
+supervisor._announce, supervisor._index_mail, supervisor._share_failures = announces, fails, hangs
+main()
+"""
+
+
+def test_an_end_by_an_error_is_bounded_as_well(tmp_path: Path) -> None:
+    """A part of the server fails, and another does not end: the process does, and says that it was by force."""
+    program = (sys.executable, "-c", FAILS_AND_HANGS)
+    with appliance(tmp_path, server=SETTINGS, program=program) as running:
+        assert running.process is not None
+        assert running.process.wait(SHUTDOWN + 10) == 1
+        assert "stopped by force" in running.complaints()[-1]

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -411,3 +413,23 @@ def test_fingerprint_leaves_the_request_alone() -> None:
     before = msgspec.json.encode(request)
     fingerprint(request)
     assert msgspec.json.encode(request) == before
+
+
+WITHOUT_MEMORY = """
+import resource
+from appliance.message.request import decode
+body = b'{"from":"a@b.c","to":"d@e.f","subject":"x","text":"' + b"x" * 9_000_000 + b'"}'
+with open("/proc/self/statm") as told:
+    size = int(told.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 4_000_000, resource.RLIM_INFINITY))
+try:
+    decode(body)
+except MemoryError:
+    print("refused")
+"""
+
+
+def test_a_text_without_memory_for_it_is_an_error_and_no_crash() -> None:
+    """msgspec copies a text to where it has got no memory, and the process is gone."""
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_MEMORY], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "refused\n"), ended.stderr
