@@ -24,13 +24,14 @@ _STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _END = 2**63  # the first whole number that decode() no longer takes as an integer
 _BLOCK = 64 * 1024  # bytes or characters handled at once
+_NEEDED = 4  # times a body's size, for its texts, one with escapes on its way to one, and what other threads take
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
     """Decode a body of any bytes; raises Refused, and nothing else but MemoryError, when it is no send request."""
     _check_number_of_values(body)
-    # Where there is no memory for a text, msgspec does not raise but crash. So see first whether there is for all.
-    bytes(len(body))
+    # Where there is no memory for a text, msgspec does not raise but crash. So see first whether there is enough.
+    bytes(_NEEDED * len(body))
     try:
         try:
             request = _DECODER.decode(body)

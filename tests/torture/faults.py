@@ -125,7 +125,11 @@ def _check_afterwards(running: Running, load: Load) -> None:
 
 def _stopped(running: Running, during: str) -> str:
     """SIGTERM during a fault; an end by the fault itself at the same moment is one, too."""
-    if (code := running.terminate()) == 0:
+    try:
+        code = running.terminate()
+    except subprocess.TimeoutExpired:
+        raise Broken(f"SIGTERM during {during} does not end it") from None
+    if code == 0:
         return "survived"
     try:
         return _check_end(running, code)
@@ -224,7 +228,7 @@ def descriptors(directory: Path, chance: Random) -> str:
 def memory(directory: Path, chance: Random) -> str:
     """So much address space as it has and a little more, and messages that are larger.
 
-    An allocation may fail anywhere in the interpreter and its libraries, so that an end without a word, or by force, is
+    An allocation may fail anywhere in the interpreter and its libraries, so that a crash that leaves its stack is
     counted and shown, and no fault; what was acknowledged has to be there all the same.
     """
     load = Load(size=1_000)
@@ -250,13 +254,12 @@ def memory(directory: Path, chance: Random) -> str:
 
 
 def _end_without_memory(running: Running) -> str:
-    try:
-        if not running.is_alive():
-            return _check_end(running, running.wait())
+    if running.is_alive():
         return _stopped(running, "a want of memory")
-    except (Broken, subprocess.TimeoutExpired):
-        running.kill()
-        return "ended without a word"
+    code = running.wait()
+    if code < 0 and b"Fatal Python error" in running.log_file.read_bytes():
+        return "crashed in native code"
+    return _check_end(running, code)
 
 
 # ---- time
