@@ -133,9 +133,7 @@ class SmtpConnection:
     It owns the stream: whatever ends the session, a cancellation too, closes it.
     """
 
-    def __init__(
-        self, stream: trio.abc.Stream, watch: DeadlineWatch, timeouts: Timeouts, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, stream: trio.abc.Stream, watch: DeadlineWatch, timeouts: Timeouts) -> None:
         self.reusable = True  # for another transaction, as far as we know: the server may have hung up since
         self.timeouts = timeouts
         self.capabilities = Capabilities()
@@ -144,7 +142,8 @@ class SmtpConnection:
         self.transactions = 0  # carried so far
         self.deadline = 0.0  # of a transaction that runs, as the watch sees it
         self._stream = self._transport = faster(stream)
-        self._watch, self._clock = watch, clock
+        self._watch = watch
+        self._clock = trio.lowlevel.current_clock().current_time  # asked ten times for a message
         self._replies = ReplyReader()
         self._cut_off = self._needs_reset = False
         self._progress = Progress(0.0)
@@ -160,13 +159,13 @@ class SmtpConnection:
         credentials: RelayCredentials | None = None,
         timeouts: Timeouts | None = None,
         progress: Progress | None = None,
-        clock: Callable[[], float] = trio.current_time,
     ) -> SmtpConnection:
         """Open a session on a dialled stream. Raises NotOpened, with the stream closed."""
-        connection = cls(stream, watch, timeouts or Timeouts(), clock)
+        connection = cls(stream, watch, timeouts or Timeouts())
         connection._progress = progress or connection._progress
         try:
-            await connection._open(Opening(hello_name, connection._replies, clock, tls, credentials), tls)
+            opening = Opening(hello_name, connection._replies, connection._clock, tls, credentials)
+            await connection._open(opening, tls)
         except BaseException:
             await connection.aclose()
             raise
@@ -199,7 +198,7 @@ class SmtpConnection:
         self._progress = progress or Progress(0.0)
         sending = Sending(transaction, self.capabilities, self._replies, self._clock, reset=self._needs_reset)
         if (stage := sending.awaiting) is not None:
-            now = trio.current_time()
+            now = self._clock()
             end = now + self.timeouts.whole
             self.deadline = min(now + self.timeouts.of(stage), end)
             self._watch.begin(self)
@@ -255,12 +254,12 @@ class SmtpConnection:
             progress.awaits = stage
             blocks = _blocks(exchange.output())
             for block in blocks[:-1]:
-                progress.moved_at = trio.current_time()
+                progress.moved_at = self._clock()
                 limit.deadline = min(progress.moved_at + self.timeouts.block, end)
                 await self._transfer(self._stream.send_all(block), exchange)
             if answers != exchange.answers:  # a reply that comes in drips gets no more time for each
                 answers = exchange.answers
-                progress.moved_at = trio.current_time()
+                progress.moved_at = self._clock()
                 limit.deadline = min(progress.moved_at + self.timeouts.of(stage), end)
             if blocks:  # the last block, mostly the only one, within the time of the answer to it
                 if stage is Stage.END_OF_DATA:
