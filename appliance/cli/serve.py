@@ -1,6 +1,5 @@
 """`appliance serve`: runs the supervisor, prints what to do next, and turns every known failure into one line."""
 
-import faulthandler
 import gc
 import os
 import shlex
@@ -93,7 +92,6 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     # Log the errors that Python would print by itself: of the start, of a thread, of a finalizer.
     sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
     threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
-    faulthandler.enable(all_threads=False)  # what native code was doing when it crashed
     sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
     settings = read_settings()
     log.set_level(settings.server.log_level)

@@ -67,6 +67,7 @@ class SmtpSession(SMTP):
         self._lost = False
         self._at_eof = False  # the client will send nothing more
         self._blocked = False  # the client does not read its replies
+        self._awaits_tls = False  # after STARTTLS no plain text is read: it may be injected
         self._began = now = trio.current_time()
         self._phase = _COMMAND
         self._phase_began = now
@@ -224,6 +225,7 @@ class SmtpSession(SMTP):
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
         plain = self.transport
         assert plain is not None  # noqa: S101
+        self._protocol.input.take()
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await trio_asyncio.aio_as_trio(self.loop.start_tls)(
@@ -237,7 +239,7 @@ class SmtpSession(SMTP):
             self._flush()
             return False
         plain.resume_reading()  # much that came right behind the handshake has paused it
-        self.transport = secured
+        self.transport, self._awaits_tls = secured, False
         self._protocol.secured()
         return True
 
@@ -247,6 +249,7 @@ class SmtpSession(SMTP):
         """Write the replies, and hand the action, if any, to `run`."""
         if action is PlainAction.START_TLS:
             # Before the client can read the reply: what it sends next is for TLS to read.
+            self._awaits_tls = True
             self._pause()
         self._flush()
         if action is not None:
@@ -314,6 +317,6 @@ class SmtpSession(SMTP):
                 self.transport.pause_reading()
 
     def _resume(self) -> None:
-        if self.transport is not None and not self._blocked:
+        if self.transport is not None and not self._blocked and not self._awaits_tls:
             with suppress(RuntimeError):
                 self.transport.resume_reading()

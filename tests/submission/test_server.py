@@ -271,8 +271,48 @@ async def test_much_right_behind_the_handshake_is_read(tmp_path: Path) -> None:
             while b"queued as msg_1" not in replies:
                 received.write(await client.stream.receive_some(65_536))
                 with suppress(ssl.SSLWantReadError):
-                    replies += tls.read(65_536)
+                    while data := tls.read(65_536):
+                        replies += data
         assert made.intake.taken == [message]
+
+
+@pytest.mark.parametrize("junk", [0, 70_000, 300_000])
+async def test_plain_text_behind_starttls_is_never_a_command(tmp_path: Path, junk: int) -> None:
+    """Someone in between injects a login and a message, into which the client's own login would go (RFC 3207 5).
+
+    So many commands that STARTTLS has its turn later, and so much behind them that reading is paused by then.
+    """
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    tls = context.wrap_bio(received, sent)
+    async with served(tmp_path) as made, await trio.open_tcp_stream("127.0.0.1", made.port) as stream:
+        client = Client(stream)
+        await client.reply()
+        await client.say(b"EHLO client.example.com")
+        await stream.send_all(b"NOOP\r\n" * 50 + b"STARTTLS\r\n" + b"X" * junk)
+        await trio.sleep(0.002)
+        login = credential(made.account.username, made.account.password)
+        await stream.send_all(b"\r\nEHLO evil\r\nAUTH PLAIN " + login + b"\r\nMAIL FROM:<a@example.com>\r\n")
+        await stream.send_all(b"RCPT TO:<evil@example.net>\r\nDATA\r\nSubject: yours\r\n\r\n")
+        while not (await client.reply()).startswith(b"220 "):
+            pass
+        await trio.sleep(0.05)
+        with trio.fail_after(10), suppress(ssl.SSLError, trio.BrokenResourceError):
+            while True:
+                try:
+                    tls.do_handshake()
+                    tls.write(b"EHLO client.example.com\r\nAUTH PLAIN secret\r\n.\r\nQUIT\r\n")
+                    break
+                except ssl.SSLWantReadError:
+                    await stream.send_all(sent.read())
+                    if not (data := await stream.receive_some(65_536)):
+                        break
+                    received.write(data)
+            await stream.send_all(sent.read())
+            while await stream.receive_some(65_536):
+                pass
+        assert made.intake.taken == []
 
 
 # ---- accepting
