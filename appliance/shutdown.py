@@ -8,7 +8,8 @@ and what was being sent is sent again.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import trio
@@ -18,6 +19,7 @@ from appliance.telemetry.log import flush, get_logger
 CONNECTIONS_PART = 0.75  # of shutdown_timeout, for requests and messages being received
 DELIVERY_PART = 0.9  # of it, until transactions with mail servers are abandoned
 EXIT_CODE = 1  # a failure, for the service manager
+CAUSE_CHARACTERS = 1_000  # of the error that began a stop
 
 log = get_logger("supervisor")
 
@@ -32,6 +34,7 @@ class Shutdown:
     timeout: float  # seconds
     exit_process: Callable[[int], None] = os._exit
     _began: float | None = None
+    _cause: BaseException | None = None  # the error that began it, if one did
     _begun: threading.Event = field(default_factory=threading.Event, repr=False)
     _done: threading.Event = field(default_factory=threading.Event, repr=False)
 
@@ -43,6 +46,17 @@ class Shutdown:
         if self._began is None:
             self._began = trio.current_time()
             self._begun.set()
+
+    @contextmanager
+    def begun_by_errors(self) -> Iterator[None]:
+        """An error in here begins a stop; without memory, for one, the end of the other services may never come."""
+        try:
+            yield
+        except BaseException as error:
+            if self._began is None:
+                self._cause = None if isinstance(error, trio.Cancelled) else error
+                self.begin()
+            raise
 
     def done(self) -> None:
         self._done.set()
@@ -60,6 +74,7 @@ class Shutdown:
     def _force(self) -> None:
         ours = (threading.main_thread(), threading.current_thread())
         running = [thread.name for thread in threading.enumerate() if thread not in ours]
-        log.error("stopped by force: something still ran after shutdown_timeout", threads=sorted(running)[:20])
+        why = {} if self._cause is None else {"cause": repr(self._cause)[:CAUSE_CHARACTERS]}
+        log.error("stopped by force: something still ran after shutdown_timeout", threads=sorted(running)[:20], **why)
         flush()  # bounded: a log without a reader delays the exit only briefly
         self.exit_process(EXIT_CODE)

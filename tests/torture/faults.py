@@ -125,16 +125,20 @@ def _check_afterwards(running: Running, load: Load) -> None:
 
 def _stopped(running: Running, during: str) -> str:
     """SIGTERM during a fault; an end by the fault itself at the same moment is one, too."""
-    try:
-        code = running.terminate()
-    except subprocess.TimeoutExpired:
-        raise Broken(f"SIGTERM during {during} does not end it") from None
+    code = _terminate(running, during)
     if code == 0:
         return "survived"
     try:
         return _check_end(running, code)
     except Broken as broken:
         raise Broken(f"SIGTERM during {during}: {broken}") from None
+
+
+def _terminate(running: Running, during: str) -> int:
+    try:
+        return running.terminate()
+    except subprocess.TimeoutExpired:
+        raise Broken(f"SIGTERM during {during} does not end it") from None
 
 
 def _until(condition: Callable[[], bool], within: float = ENDS_WITHIN) -> bool:
@@ -228,8 +232,8 @@ def descriptors(directory: Path, chance: Random) -> str:
 def memory(directory: Path, chance: Random) -> str:
     """So much address space as it has and a little more, and messages that are larger.
 
-    An allocation may fail anywhere in the interpreter and its libraries, so that a crash that leaves its stack is
-    counted and shown, and no fault; what was acknowledged has to be there all the same.
+    An allocation may fail anywhere in the interpreter and its libraries, so that a crash, which the
+    service manager tells, is counted and shown, and no fault; what was acknowledged has to be there all the same.
     """
     load = Load(size=1_000)
     with appliance(directory, server='shutdown_timeout = "10s"', credit=CREDIT, fresh=True) as running:
@@ -243,9 +247,10 @@ def memory(directory: Path, chance: Random) -> str:
             _until(lambda: not running.is_alive(), 3 + 3 * chance.random())
             if running.is_alive() and chance.random() < 0.5:
                 resource.prlimit(running.pid, resource.RLIMIT_AS, (most, most))
-                taken, outcome = len(load.acknowledged), "survived"
+                taken = len(load.acknowledged)
                 if not _until(lambda: len(load.acknowledged) > taken or not running.is_alive()):
                     raise Broken("with memory again nothing is accepted")
+                outcome = "survived" if running.is_alive() else _end_without_memory(running)
             else:
                 outcome = _end_without_memory(running)
         load.size = 1_000
@@ -254,12 +259,10 @@ def memory(directory: Path, chance: Random) -> str:
 
 
 def _end_without_memory(running: Running) -> str:
-    if running.is_alive():
-        return _stopped(running, "a want of memory")
-    code = running.wait()
-    if code < 0 and b"Fatal Python error" in running.log_file.read_bytes():
-        return "crashed in native code"
-    return _check_end(running, code)
+    code = _terminate(running, "a want of memory") if running.is_alive() else running.wait()
+    if code == 0:
+        return "survived"
+    return "crashed in native code" if code < 0 else _check_end(running, code)
 
 
 # ---- time
