@@ -34,7 +34,7 @@ class Shutdown:
     timeout: float  # seconds
     exit_process: Callable[[int], None] = os._exit
     _began: float | None = None
-    _cause: BaseException | None = None  # the error that began it, if one did
+    _cause: str | None = None  # the error that began it, if one did
     _begun: threading.Event = field(default_factory=threading.Event, repr=False)
     _done: threading.Event = field(default_factory=threading.Event, repr=False)
 
@@ -49,12 +49,16 @@ class Shutdown:
 
     @contextmanager
     def begun_by_errors(self) -> Iterator[None]:
-        """An error in here begins a stop; without memory, for one, the end of the other services may never come."""
+        """An error in here or, which cancels this, in another service begins a stop, bounded like any other.
+
+        Without memory what such a stop waits for may have been lost.
+        """
         try:
             yield
         except BaseException as error:
             if self._began is None:
-                self._cause = None if isinstance(error, trio.Cancelled) else error
+                cancelled = isinstance(error, trio.Cancelled)
+                self._cause = "an error in another service" if cancelled else repr(error)[:CAUSE_CHARACTERS]
                 self.begin()
             raise
 
@@ -74,7 +78,7 @@ class Shutdown:
     def _force(self) -> None:
         ours = (threading.main_thread(), threading.current_thread())
         running = [thread.name for thread in threading.enumerate() if thread not in ours]
-        why = {} if self._cause is None else {"cause": repr(self._cause)[:CAUSE_CHARACTERS]}
+        why = {} if self._cause is None else {"cause": self._cause}
         log.error("stopped by force: something still ran after shutdown_timeout", threads=sorted(running)[:20], **why)
         flush()  # bounded: a log without a reader delays the exit only briefly
         self.exit_process(EXIT_CODE)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVarTuple, Unpack
 
 import trio
 
@@ -66,8 +65,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SERVING = "serving"  # what `systemctl status` shows
 
 OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open
-
-Arguments = TypeVarTuple("Arguments")
 
 log = get_logger("supervisor")
 
@@ -194,30 +191,26 @@ async def _run_all(
     edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
-
-        def work(service: Callable[[Unpack[Arguments]], Awaitable[None]], *arguments: *Arguments) -> None:
-            workers.start_soon(_run_service, shutdown, service, *arguments)
-
-        work(_handle_signals, signals, live, manager, ready, stopping)
+        workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
-        work(sandbox.run_sandbox, store, outside, store.new_simulated_mail, attempts)
+        workers.start_soon(sandbox.run_sandbox, store, outside, store.new_simulated_mail, attempts)
         delivery = build.build(
             config, outside, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART)
         )
-        work(delivery.run)
-        work(store.queue_control.answer_others)
-        work(_share_failures, store, shared)
-        work(_keep_lease, store, config, delivery.in_flight, stopping, fenced)
-        work(store.engine.finish_upgrade)
-        work(webhooks.run)
-        work(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
-        work(FeedbackWorker(store, ReturnPaths(key)).run)
-        work(_update_statistics, store, shared)
-        work(_index_mail, store)
+        workers.start_soon(delivery.run)
+        workers.start_soon(store.queue_control.answer_others)
+        workers.start_soon(_share_failures, store, shared)
+        workers.start_soon(_keep_lease, store, config, delivery.in_flight, stopping, fenced)
+        workers.start_soon(store.engine.finish_upgrade)
+        workers.start_soon(webhooks.run)
+        workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
+        workers.start_soon(FeedbackWorker(store, ReturnPaths(key)).run)
+        workers.start_soon(_update_statistics, store, shared)
+        workers.start_soon(_index_mail, store)
         rotating = SigningKeys(store, outside, key)
-        work(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
-        work(DomainWatch(config, store, outside, partial(DnsResolver, config.dns.resolvers)).run)
-        work(MESSAGE_LOG.run)
+        workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
+        workers.start_soon(DomainWatch(config, store, outside, partial(DnsResolver, config.dns.resolvers)).run)
+        workers.start_soon(MESSAGE_LOG.run)
         readings = Readings(config.server.data_dir, store)
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():
@@ -229,7 +222,7 @@ async def _run_all(
                 feedback = await listeners.start(inbound.serve, config, outside, store, intake, key, stopping, live)
                 _announce(config, http=urls, smtp=smtp, inbound=feedback, acme=challenges, metrics=metrics_urls)
                 manager.ready(SERVING)
-                work(manager.keep_alive)
+                workers.start_soon(manager.keep_alive)
                 ready.set()
                 await on_ready(store, urls)
                 await stopping.wait()
@@ -237,13 +230,6 @@ async def _run_all(
             # Each listener closes its connections by itself; this cancels what still runs of it.
             listeners.cancel_scope.deadline = shutdown.until((CONNECTIONS_PART + DELIVERY_PART) / 2)
         workers.cancel_scope.cancel()
-
-
-async def _run_service(
-    shutdown: Shutdown, service: Callable[[Unpack[Arguments]], Awaitable[None]], *arguments: *Arguments
-) -> None:
-    with shutdown.begun_by_errors():
-        await service(*arguments)
 
 
 def _announce(config: Config, **urls: list[str]) -> None:

@@ -24,7 +24,7 @@ _STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
 _END = 2**63  # the first whole number that decode() no longer takes as an integer
 _BLOCK = 64 * 1024  # bytes or characters handled at once
-_NEEDED = 4  # times a body's size, for its texts, one with escapes on its way to one, and what other threads take
+_NEEDED = 3  # times a body's size: its texts, one with escapes that is being unescaped, and what other threads take
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
