@@ -164,15 +164,21 @@ class _Session:
         found, _, self.buffer = self.buffer.partition(end)
         return found
 
-    async def answer(self, name: str, usual: bytes) -> bytes:
-        """Give the scripted answer, or the usual one; what was said, as far as that is known."""
+    async def answer(self, name: str, usual: bytes, note: Callable[[bytes], None] = lambda _: None) -> bytes:
+        """Give the scripted answer, or the usual one; what was said, as far as that is known.
+
+        What is known is noted before it is sent: a client that has it may look at once.
+        """
         answer: Answer | list[Answer] = self.mx.answers.get(name, usual)
         if isinstance(answer, list):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, bytes):
+            note(answer)
             await self.stream.send_all(answer)
             return answer
-        return await answer(self.stream) or b""
+        said = await answer(self.stream) or b""
+        note(said)
+        return said
 
     async def hello(self, rest: str) -> None:
         extensions = [*self.mx.extensions]
@@ -230,9 +236,13 @@ class _Session:
             return
         self.buffer = b"\r\n" + self.buffer
         data = (await self.until(b"\r\n.\r\n") + b"\r\n")[2:]
-        if (await self.answer(".", b"250 2.0.0 queued\r\n")).startswith(b"2"):
-            received = (b"\r\n" + data).replace(b"\r\n.", b"\r\n")[2:]
-            self.mx.messages.append(Received(self.mail, tuple(self.recipients), received))
+
+        def keep(said: bytes) -> None:
+            if said.startswith(b"2"):
+                received = (b"\r\n" + data).replace(b"\r\n.", b"\r\n")[2:]
+                self.mx.messages.append(Received(self.mail, tuple(self.recipients), received))
+
+        await self.answer(".", b"250 2.0.0 queued\r\n", keep)
         self.forget()
 
     async def reset(self, rest: str) -> None:
