@@ -28,9 +28,9 @@ _NEEDED = 3  # times a body's size: its texts, one with escapes that is being un
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
-    """Decode a body of any bytes; raises Refused, and nothing else but MemoryError, when it is no send request."""
+    """Decode a body of any bytes; raises Refused when it is no send request, MemoryError, and nothing else."""
     _check_number_of_values(body)
-    # Where there is no memory for a text, msgspec does not raise but crash. So see first whether there is enough.
+    # msgspec does not check whether it got memory for a text, and crashes. This raises MemoryError in time.
     bytes(_NEEDED * len(body))
     try:
         try:

@@ -225,7 +225,7 @@ class SmtpSession(SMTP):
         """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
         plain = self.transport
         assert plain is not None  # noqa: S101
-        self._protocol.input.take()
+        self._protocol.input.take()  # none should be there; if there is, it came in plain text
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await trio_asyncio.aio_as_trio(self.loop.start_tls)(
