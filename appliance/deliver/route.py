@@ -26,6 +26,7 @@ from appliance.telemetry.log import get_logger
 
 HOSTS_LOOKED_UP = 10  # MX hosts of one domain; more would be a way to make us ask and ask
 HOST_LIMIT = 5  # hosts tried in one attempt
+ADDRESSES_CHECKED = 16  # of one host, IPv6 and IPv4 alternating; to check one takes a system call
 HOST_ADDRESS_LIMIT = 4  # addresses tried of one host, so that one host cannot use up all
 ROUTE_FRESH = 1.0  # seconds for which envelopes for one domain share a route
 ROUTES_KEPT = 1_000
@@ -222,6 +223,7 @@ class Router:
         except LookupFailed as failed:
             temporary = failed.fault is DnsFault.TEMPORARY
             return _Found(mx, trouble=failed) if temporary else _Found(mx, missing=failed.public)
+        addresses = addresses[:ADDRESSES_CHECKED]
         reasons = {address: refusal(address, self.allowed, self.own) for address in addresses}
         good = tuple(address for address, reason in reasons.items() if reason is None)
         refused = tuple(reason for reason in reasons.values() if reason is not None)

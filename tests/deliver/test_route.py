@@ -8,6 +8,8 @@ import pytest
 
 from appliance.config.settings import RelayTls
 from appliance.deliver.route import (
+    ADDRESSES_CHECKED,
+    HOST_ADDRESS_LIMIT,
     HOST_LIMIT,
     ROUTE_ADDRESSES,
     Host,
@@ -56,6 +58,26 @@ async def no_route(names: Zone, **settings: object) -> NoRoute:
     with pytest.raises(NoRoute) as caught:
         await router(names, **settings).route("example.com")
     return caught.value
+
+
+class Counting:
+    """Addresses of this machine: none; counts how often it is asked."""
+
+    asked = 0
+
+    def __contains__(self, address: object) -> bool:
+        """Not so."""
+        self.asked += 1
+        return False
+
+
+async def test_of_a_host_with_many_addresses_few_are_checked() -> None:
+    """To check one takes system calls, and whoever owns a domain may name as many as there is room for in a reply."""
+    own = Counting()
+    addresses = [f"1.1.{number // 250}.{number % 250}" for number in range(1_000)]
+    route = await router(zone(["10 a.example."], a=addresses), own=own).route("example.com")
+    assert len(route.hosts[0].addresses) == HOST_ADDRESS_LIMIT
+    assert own.asked <= 2 * ADDRESSES_CHECKED
 
 
 # ---- order

@@ -6,6 +6,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 import dns.flags
+import dns.rdatatype
 import dns.resolver
 import pytest
 import trio
@@ -25,6 +26,7 @@ from appliance.dns.resolver import (
     all_loopback,
     host_addresses,
 )
+from tests.cpu_time import cpu_seconds
 from tests.fakes.dns import SPOILED, DnsServer, Trouble, Zone, ZoneResolver, serving
 
 ZONE: Zone = {
@@ -447,3 +449,83 @@ async def test_what_may_not_be_kept_is_not_remembered() -> None:
             await host_addresses(resolver, "both.example")
             assert not resolver.remembers_addresses("both.example")
         assert sum(dns.asked.values()) == 4
+
+
+# ---- replies made to take long
+
+
+def crowded(kind: str, data: Callable[[int], bytes], size: int) -> tuple[bytes, bytes]:
+    """A query for a name of 124 labels, and a reply of this size with as many records of it as there is room for."""
+    question = b"\x01a" * 124 + b"\x00" + dns.rdatatype.from_text(kind).to_bytes(2) + b"\x00\x01"
+    head = b"\xc0\x0c" + question[-4:] + bytes(4)
+    records = list[bytes]()
+    while 12 + len(question) + sum(map(len, records)) < size - 40:
+        records.append(head + len(data(len(records))).to_bytes(2) + data(len(records)))
+    counts = b"\x00\x01" + len(records).to_bytes(2) + bytes(4)
+    return b"\x00\x07\x01\x00\x00\x01" + bytes(6) + question, b"\x00\x07\x81\x80" + counts + question + b"".join(
+        records
+    )
+
+
+@pytest.mark.parametrize("size", [module.UDP_PAYLOAD, module.REPLY_BYTES])
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("MX", lambda number: number.to_bytes(2) + b"\xc0\x0c"),
+        ("PTR", lambda number: bytes([0xC0, 12 + 2 * (number % 100)])),
+        ("A", lambda number: number.to_bytes(4)),
+        ("TXT", lambda number: b"\x00"),
+    ],
+)
+def test_no_reply_takes_longer_than_an_event_loop_may_be_held(
+    kind: str, data: Callable[[int], bytes], size: int
+) -> None:
+    """Whoever owns a domain chooses its records; long names in them took dnspython a fifth of a second."""
+    query, wire = crowded(kind, data, size)
+    assert size - 100 < len(wire) <= size
+
+    def read() -> None:
+        assert module.read_answer(module.read_reply(query, wire), kind, validated=False)[0].records
+
+    assert cpu_seconds(read) < 0.005
+
+
+def test_a_long_way_of_pointers_is_gone_once() -> None:
+    """Each of 4,000 pointers points to the one before it, and 500 records have their name behind the last."""
+    question = b"\x01a\x00\x00\x01\x00\x01"
+    begin = 12 + len(question) + 13
+    way = b"".join((0xC000 | at).to_bytes(2) for at in (12, *range(begin, begin + 2 * 3_999, 2)))
+    text = b"\xc0\x0c\x00\x10\x00\x01" + bytes(4) + (len(way) + 1).to_bytes(2) + b"\x00" + way
+    named = (0xC000 | begin + 2 * 3_999).to_bytes(2) + b"\x00\x01\x00\x01" + bytes(4) + b"\x00\x04"
+    addresses = b"".join(named + number.to_bytes(4) for number in range(500))
+    head = b"\x00\x01" + (501).to_bytes(2) + bytes(4)
+    query, wire = (
+        b"\x00\x07\x01\x00\x00\x01" + bytes(6) + question,
+        b"\x00\x07\x81\x80" + head + question + text + addresses,
+    )
+    assert len(wire) <= module.REPLY_BYTES
+
+    def read() -> None:
+        assert len(module.read_answer(module.read_reply(query, wire), "A", validated=False)[0].records) == 100
+
+    assert cpu_seconds(read) < 0.01
+
+
+async def test_of_a_name_with_many_records_some_are_kept() -> None:
+    """The cache holds thousands of names: each has its limit."""
+    zone: Zone = {"crowd.example": {"A": [f"198.51.{number // 250}.{number % 250}" for number in range(500)]}}
+    async with serving(DnsServer(zone)) as resolver:
+        assert len((await resolver.ipv4("crowd.example")).records) == module.RECORDS_KEPT
+
+
+async def test_a_reply_that_is_too_large_is_not_read() -> None:
+    """TCP has room for 64 KB, which would hold the event loop."""
+    zone: Zone = {
+        "large.example": {
+            "A": [f"198.{number // 62_500}.{number // 250 % 250}.{number % 250}" for number in range(2_000)]
+        }
+    }
+    async with serving(DnsServer(zone)) as resolver:
+        failed = await failure(resolver, "large.example")
+    assert (failed.fault, failed.public) == (DnsFault.TEMPORARY, module.NO_ANSWER)
+    assert "at most 16,384 are read" in failed.text

@@ -21,7 +21,7 @@ import dns.rrset
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsResolver, LookupFailed, Resolver
+from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsPacket, DnsResolver, LookupFailed, Resolver
 
 TTL = 300  # seconds, of every record unless told otherwise
 CHAIN = 8  # CNAMEs the server puts into one answer
@@ -99,7 +99,9 @@ def _rdata(kind: str, text: str) -> dns.rdata.Rdata:
 
 
 def _read(kind: str, text: str) -> Any:
-    return READERS[kind](_rdata(kind, text))
+    wire = _rdata(kind, text).to_wire()
+    assert wire is not None
+    return READERS[kind](DnsPacket(wire), 0, len(wire))
 
 
 class DnsServer:

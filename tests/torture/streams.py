@@ -4,8 +4,9 @@
 
 Each input is made of its kind, the seed and its number. A reader may refuse it, in the way that it declares, or read it
 as the library does that others read such bytes with: h11 for requests, json for bodies, aiosmtpd for commands and the
-end of DATA, smtplib for replies, http.client for answers, the standard library's email for reports. Our readers are
-the stricter ones: what they refuse another may take, but what they take means the same to both.
+end of DATA, smtplib for replies, http.client for answers, dnspython for the DNS, the standard library's email for
+reports. Our readers are the stricter ones: what they refuse another may take, but what they take means the same to
+both.
 """
 
 import argparse
@@ -30,6 +31,11 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import dns.message
+import dns.name
+import dns.rcode
+import dns.rdatatype
+import dns.rrset
 import h11
 import trio
 from aiosmtpd.smtp import SMTP as AiosmtpdServer
@@ -49,6 +55,17 @@ from appliance.deliver.smtp.protocol import (
     SmtpExchange,
 )
 from appliance.deliver.smtp.sending import MailTransaction, Sending, prepare
+from appliance.dns.resolver import (
+    NEGATIVE_TTL_LIMIT,
+    READERS,
+    TTL_LIMIT,
+    BadDnsReply,
+    DnsFault,
+    DnsPacket,
+    LookupFailed,
+    read_answer,
+    read_reply,
+)
 from appliance.errors import Refused
 from appliance.feedback.mime import open_mail
 from appliance.inbound.listener import FeedbackListener, checked_mail
@@ -677,6 +694,80 @@ async def check_report(data: bytes, chance: Random) -> None:
         raise Wrong(f"the parts are {ours}, by email {kinds}")
 
 
+# ---- replies of the DNS
+
+DNS_PIECES = (
+    b"\xc0\x0c", b"\xc0\x00", b"\xff\xff", b"\x00", b"\x01a", b"?", b"@", b"\x00\x05\x00\x01", b"\x00\x0f\x00\x01",
+    b"\x00\x00\x01,", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x03com\x00", b"\xc0\x1e", b"\x81\x83", b"\x83\x80",
+)  # fmt: skip
+DNS_TEXTS = {
+    "MX": "10 mx{0}.example.com.", "A": "192.0.2.{0}", "AAAA": "2001:db8::{0}", "TXT": '"text {0}" "more"',
+    "PTR": "Host\\.{0}.example.com.", "TLSA": "3 1 0 abcdef{0:02}",
+}  # fmt: skip
+
+
+def a_dns_reply(chance: Random) -> tuple[bytes, bytes]:
+    """A query with its size before it; and a reply with records, perhaps behind CNAMEs, or with a denial."""
+    kind, name = chance.choice(list(DNS_TEXTS)), dns.name.from_text(chance.choice(["example.com", "a.b.Example.org"]))
+    query = dns.message.make_query(name, kind, use_edns=chance.random() < 0.5, id=chance.randrange(65_536))
+    reply = dns.message.make_response(query, recursion_available=True)
+    for _ in range(chance.choice([0, 0, 0, 1, 2, 9])):
+        target = dns.name.from_text(f"alias{chance.randrange(20)}.example.net")
+        reply.answer.append(dns.rrset.from_text(name, chance.randrange(900), "IN", "CNAME", target.to_text()))
+        name = target
+    if number := chance.choice([0, 1, 1, 2, 5, 90]):
+        texts = [DNS_TEXTS[kind].format(each) for each in range(number)]
+        reply.answer.append(dns.rrset.from_text(name, chance.randrange(900), "IN", kind, *texts))
+    elif chance.random() < 0.7:
+        soa = f"ns.example. admin.example. 1 2 3 4 {chance.randrange(900)}"
+        reply.authority.append(dns.rrset.from_text(name.parent(), chance.randrange(900), "IN", "SOA", soa))
+        reply.set_rcode(chance.choice([dns.rcode.NOERROR, dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL]))
+    wire = query.to_wire()
+    return len(wire).to_bytes(2) + wire, reply.to_wire(max_size=65_535, want_shuffle=False)
+
+
+def _dns_answer(query: bytes, wire: bytes, kind: str) -> object:
+    """The records, the next name to ask for, or the denial, and for how long it holds; None if refused."""
+    try:
+        answer, alias = read_answer(read_reply(query, wire), kind, validated=False)
+    except BadDnsReply:
+        return None
+    except LookupFailed as failed:
+        return None if failed.fault is DnsFault.TEMPORARY else (failed.fault, failed.ttl)
+    return alias or (sorted(map(repr, answer.records)), answer.ttl)
+
+
+def _by_dnspython(query: bytes, wire: bytes, kind: str) -> object:
+    """The same by the library."""
+    try:
+        reply = dns.message.from_wire(wire)
+        if not dns.message.from_wire(query).is_response(reply) or not isinstance(reply, dns.message.QueryMessage):
+            return None
+        found = reply.resolve_chaining()
+    except Exception:  # it raises many kinds
+        return None
+    if found.answer is not None:
+        texts = [record.to_wire() for record in found.answer]
+        records = {READERS[kind](DnsPacket(text), 0, len(text)) for text in texts if text is not None}
+        return sorted(map(repr, records)), min(found.minimum_ttl, TTL_LIMIT)
+    ttl = min(found.minimum_ttl, NEGATIVE_TTL_LIMIT)
+    if reply.rcode() == dns.rcode.NXDOMAIN:
+        return DnsFault.NXDOMAIN, ttl
+    if found.cnames and not reply.authority:
+        return found.canonical_name.canonicalize().to_wire()
+    return DnsFault.NODATA, ttl
+
+
+async def check_dns(data: bytes, chance: Random) -> None:
+    """What both read is the same; a temporary failure is a refusal, as for many CNAMEs."""
+    end = 2 + int.from_bytes(data[:2])
+    query, wire = data[2:end], data[end:]
+    kind = dns.rdatatype.to_text(dns.message.from_wire(query).question[0].rdtype)
+    ours, theirs = _dns_answer(query, wire, kind), _by_dnspython(query, wire, kind)
+    if ours not in (None, theirs) and theirs is not None:
+        raise Wrong(f"{kind} read as {str(ours)[:200]}, by dnspython as {str(theirs)[:200]}")
+
+
 # ---- all of them
 
 Check = Callable[[bytes, Random], Awaitable[None]]
@@ -699,12 +790,13 @@ class Stream:
 
 
 STREAMS = {
-    "http": Stream(a_request, REQUEST_PIECES, check_http, 0.32),
+    "http": Stream(a_request, REQUEST_PIECES, check_http, 0.24),
     "bodies": Stream(a_body, BODY_PIECES, check_body, 0.14),
     "submission": Stream(a_submission, COMMAND_PIECES, check_submission, 0.18),
     "feedback": Stream(some_feedback, COMMAND_PIECES, check_feedback, 0.1),
     "replies": Stream(some_replies, REPLY_PIECES, check_replies, 0.12),
     "answers": Stream(lambda chance: chance.choice(ANSWERS), ANSWER_PIECES, check_answer, 0.1),
+    "dns": Stream(a_dns_reply, DNS_PIECES, check_dns, 0.08),
     "reports": Stream(
         lambda chance: made(chance.randrange(10**6), chance.randrange(10**6))[1], LINE_ENDS, check_report, 0.04
     ),
