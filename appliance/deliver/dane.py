@@ -7,9 +7,8 @@ and under the right name. PKIX-TA(0) and PKIX-EE(1) are unusable, as RFC 7672 3.
 
 import hashlib
 from collections.abc import Callable, Iterable
-from itertools import product
 
-from appliance.deliver.smtp.tls import TrustStore, Verifier
+from appliance.deliver.smtp.tls import CHAIN_LENGTH, TrustStore, Verifier, can_verify
 from appliance.dns.resolver import Tlsa
 
 _TA, _EE = 2, 3  # usages, RFC 7218 2.1
@@ -48,14 +47,11 @@ def verifier(records: tuple[Tlsa, ...], further_names: tuple[str, ...] = ()) -> 
         # An authority whose whole certificate is in the DNS need not be shown by the server.
         whole = (record.data for record in named if (record.selector, record.matching) == (_CERTIFICATE, 0))
         authorities = [each for each in (*chain[1:], *whole) if any(matches(record, each) for record in named)]
+        authorities = [each for each in authorities[:CHAIN_LENGTH] if can_verify(each)]
         fault: str | None = "the server's certificate is none that its TLSA records name"
-        for authority, allowed in product(authorities, (name, *further_names)):
-            try:
-                fault = TrustStore([authority]).verify(chain, allowed)
-            except ValueError as error:
-                fault = f"the authority named by TLSA is no certificate: {error}"
-            if fault is None:
-                return None
+        for allowed in (name, *further_names) if authorities else ():
+            if (fault := TrustStore(authorities).verify(chain, allowed)) is None:
+                break
         return fault
 
     return verify

@@ -1,7 +1,7 @@
 """The DNS resolver: lookups that mail needs, with answers in our own types, cached for their TTL.
 
 dnspython writes the queries; none of its names leave this file. Replies are read here, in time that grows with their
-size alone: whoever owns a domain chooses what its records say, and a reply of 1,200 bytes with long names takes
+size alone: the owner of a domain chooses what its records say, and a reply of 1,200 bytes with long names takes
 dnspython a fifth of a second. Its resolver class is not used either: it measures time by the wall clock (a jump could
 stretch a wait to days), has no limit on tries, and does not share one query between tasks that look up the same name.
 """

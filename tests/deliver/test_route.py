@@ -72,7 +72,7 @@ class Counting:
 
 
 async def test_of_a_host_with_many_addresses_few_are_checked() -> None:
-    """To check one takes system calls, and whoever owns a domain may name as many as there is room for in a reply."""
+    """To check one takes system calls, and the owner of a domain may name as many as there is room for in a reply."""
     own = Counting()
     addresses = [f"1.1.{number // 250}.{number % 250}" for number in range(1_000)]
     route = await router(zone(["10 a.example."], a=addresses), own=own).route("example.com")

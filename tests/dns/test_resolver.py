@@ -480,7 +480,7 @@ def crowded(kind: str, data: Callable[[int], bytes], size: int) -> tuple[bytes, 
 def test_no_reply_takes_longer_than_an_event_loop_may_be_held(
     kind: str, data: Callable[[int], bytes], size: int
 ) -> None:
-    """Whoever owns a domain chooses its records; long names in them took dnspython a fifth of a second."""
+    """The owner of a domain chooses its records; long names in them took dnspython a fifth of a second."""
     query, wire = crowded(kind, data, size)
     assert size - 100 < len(wire) <= size
 

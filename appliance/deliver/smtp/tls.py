@@ -20,12 +20,15 @@ from typing import Any
 
 import trio
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from appliance.deliver.smtp.protocol import Cause
 
-CHAIN_LENGTH = 10  # certificates read; real chains have two to four
+CHAIN_LENGTH = 6  # certificates read; real chains have two to four
+KEY_BITS, EXPONENT_BITS = 8_192, 32  # of an authority's RSA key; to verify by a larger one takes long
 
 PKIX, MTA_STS, DANE = "PKIX", "MTA-STS", "DANE"  # by what a certificate can be verified; PKIX: by authorities alone
 
@@ -129,18 +132,51 @@ class TrustStore:
         if self._store is None:
             return "this machine knows no authorities (Debian: apt-get install ca-certificates)"
         try:
-            certificates = [x509.load_der_x509_certificate(shown) for shown in chain]
+            own, *further = [x509.load_der_x509_certificate(shown) for shown in chain]
             policy = verification.PolicyBuilder().store(self._store)
             policy = policy.extension_policies(ca_policy=_AUTHORITY, ee_policy=_SERVER)
             try:
                 subject: x509.DNSName | x509.IPAddress = x509.IPAddress(ipaddress.ip_address(name))
             except ValueError:
                 subject = x509.DNSName(name)
-            policy.build_server_verifier(subject).verify(certificates[0], certificates[1:])
+            policy.build_server_verifier(subject).verify(own, _above(own, further))
         except Exception as error:
             # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
             return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"
         return None
+
+
+def _above(own: x509.Certificate, further: list[x509.Certificate]) -> list[x509.Certificate]:
+    """Of the certificates shown beside a server's own, those that lead away from it, one for each authority.
+
+    The library tries every way that there is among them, with a hundred signatures verified on the event loop if they
+    lead back to each other, or to themselves as a root does, which the store has anyway if it is trusted.
+    """
+    by_name = {shown.subject: shown for shown in reversed(further)}
+    passed, found = {own.subject}, list[x509.Certificate]()
+    while (issuer := by_name.get((found[-1] if found else own).issuer)) is not None:
+        passed.add(issuer.subject)
+        if issuer.issuer in passed:
+            break
+        if not _is_quick(issuer):
+            raise ValueError("an authority with a key that is too large")
+        found.append(issuer)
+    return found
+
+
+def can_verify(authority: bytes) -> bool:
+    """Whether this is a certificate (DER) that others can be verified by, and quickly."""
+    try:
+        return _is_quick(x509.load_der_x509_certificate(authority))
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+
+
+def _is_quick(authority: x509.Certificate) -> bool:
+    key = authority.public_key()
+    return not isinstance(key, RSAPublicKey) or (
+        key.key_size <= KEY_BITS and key.public_numbers().e.bit_length() <= EXPONENT_BITS
+    )
 
 
 _SERVER_USAGES = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE})

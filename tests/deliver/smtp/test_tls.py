@@ -9,8 +9,15 @@ import pytest
 import trio
 import trustme
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from trio.testing import MockClock
 
+from appliance.deliver.dane import verifier
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
 from appliance.deliver.smtp.protocol import Cause, NotOpened, RelayCredentials, ResultKind, Stage, Verdict
 from appliance.deliver.smtp.sending import MailTransaction, prepare
@@ -20,7 +27,9 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
 )
+from appliance.dns.resolver import Tlsa
 from appliance.tls.certificate import verifying_context
+from tests.cpu_time import cpu_seconds
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
 NAME = "mx.mail.example"
@@ -333,3 +342,59 @@ def test_the_system_s_roots_can_be_read() -> None:
     chain = (ssl.PEM_cert_to_DER_cert(_good().cert_chain_pems[0].bytes().decode()),)
     roots = ssl.create_default_context().get_ca_certs(binary_form=True)
     assert TrustStore(roots).verify(chain, NAME) is not None
+
+
+# ---- chains made to take long
+
+KEY = ec.generate_private_key(ec.SECP521R1())  # the slowest to verify by
+
+
+def shown(subject: str, issuer: str, key: CertificatePublicKeyTypes, *, authority: bool = True) -> bytes:
+    """A certificate (DER) that KEY has signed, whoever its issuer is said to be."""
+    made = x509.CertificateBuilder(
+        subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]),
+        issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
+        public_key=key,
+        serial_number=x509.random_serial_number(),
+        not_valid_before=LONG_AGO,
+        not_valid_after=datetime.datetime(2126, 1, 1, tzinfo=datetime.UTC),
+    )
+    made = made.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    if not authority:
+        made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName(subject)]), critical=False)
+    return made.sign(KEY, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+@pytest.mark.parametrize("pairs", [["aa", "aa"], ["ab", "ba"], ["ab", "bc", "ca"], ["aa", "ab", "ba", "bb", "aa"]])
+def test_a_chain_that_leads_back_to_itself_is_soon_refused(pairs: list[str]) -> None:
+    """The library would go round until it has verified a hundred signatures: 80 ms of the event loop."""
+    further = [shown(pair[0], pair[1], KEY.public_key()) for pair in pairs]
+    chain = (shown(NAME, "a", KEY.public_key(), authority=False), *further)
+    assert TRUST.verify(chain, NAME) is not None
+    assert cpu_seconds(lambda: TRUST.verify(chain, NAME)) < 0.005
+    named = verifier((Tlsa(2, 0, 0, shown("root", "root", KEY.public_key())),), ("further.test",))
+    assert named(chain, NAME) is not None
+    assert cpu_seconds(lambda: named(chain, NAME)) < 0.005
+
+
+@pytest.mark.parametrize(
+    "numbers", [RSAPublicNumbers(65_537, (1 << 16_383) + 1), RSAPublicNumbers((1 << 63) + 1, (1 << 4_095) + 1)]
+)
+def test_no_certificate_is_verified_by_a_key_that_takes_long(numbers: RSAPublicNumbers) -> None:
+    """One signature by the largest keys takes as long as a hundred by usual ones."""
+    authority = shown("a", "root", numbers.public_key())
+    chain = (shown(NAME, "a", KEY.public_key(), authority=False), authority)
+    assert "too large" in str(TRUST.verify(chain, NAME))
+    assert "none that its TLSA records name" in str(verifier((Tlsa(2, 0, 0, authority),))(chain, NAME))
+
+
+def test_an_authority_is_found_in_any_order_and_beside_its_root() -> None:
+    """Servers show the root as well, or something in between, and not always in order."""
+    root = shown("root", "root", KEY.public_key())
+    chain = (
+        shown(NAME, "a", KEY.public_key(), authority=False),
+        root,
+        shown("b", "root", KEY.public_key()),
+        shown("a", "b", KEY.public_key()),
+    )
+    assert TrustStore([root]).verify(chain, NAME) is None
