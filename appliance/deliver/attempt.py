@@ -151,6 +151,7 @@ class _Reached(NamedTuple):
     contact: Contact
     final: bool  # no other server need be asked
     limiter: PoolLimiter  # of that server
+    relayed: bool = False  # it is a relay that the operator named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,10 +277,12 @@ class Deliverer:
             signature=active.ready.signature,
             mail_from=None if active.ready.routed.return_path is None else transaction.sender,
         )
-        return [
-            record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text)
-            for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True)
-        ]
+        outcomes = []
+        for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True):
+            outcomes.append(record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text))
+            if verdict.kind is not ResultKind.ACCEPTED:  # its words were looked at, which takes up to 4 ms
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        return outcomes
 
     async def _transaction(self, ready: Ready, envelope: Envelope) -> MailTransaction:
         """Without the message itself: the payload is enough to keep for as long as a server takes."""
@@ -448,14 +451,18 @@ class Deliverer:
         # Another server may be tried at once only if nothing was handed over to this one. Not after the final dot: the
         # server may have taken the message, and only its answer got lost.
         final = any(each.kind is not ResultKind.LOST or each.stage is Stage.END_OF_DATA for each in result.verdicts)
-        return _Reached(result.verdicts, contact, final, limiter)
+        return _Reached(result.verdicts, contact, final, limiter, key.relay is not None)
 
     # ---- what it means
 
     async def _tell(self, reached: _Reached, slot: PoolSlot) -> list[Judgement]:
         """Judge what a server said, and tell its limiter each thing once: ten recipients refused are one refusal."""
         verdicts, limiter, now = reached.verdicts, reached.limiter, self.outside.now()
-        judgements = [judge(verdict, len(verdicts)) for verdict in verdicts]
+        judgements = []
+        for verdict in verdicts:
+            judgements.append(judge(verdict, len(verdicts), relayed=reached.relayed))
+            if verdict.kind is not ResultKind.ACCEPTED:  # as in `_deliver`
+                await trio.lowlevel.cancel_shielded_checkpoint()
         if all(judgement is DELIVERED for judgement in judgements):  # as nearly always
             slot.hear(limiter, delivered=True)
             limiter.delivered(slot.account)

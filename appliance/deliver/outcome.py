@@ -30,6 +30,7 @@ from appliance.feedback.bounce_class import (
     BUSY_MAILBOX,
     NO_SUCH_USER,
     REFUSED_BY_POLICY,
+    RELAYING_REFUSED,
     blames_recipient,
     classify,
 )
@@ -90,15 +91,24 @@ _BY_SUBJECT = {
 _GREYLISTED = re.compile(r"gr[ea]y[ -]?list", re.IGNORECASE)  # asks for patience with one message, not for less mail
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
 
+_NOT_THEIR_DOMAIN = frozenset(("5.7.54", "5.7.64"))  # of Exchange: it does not take mail for the recipient's domain
+
 _WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
 _ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
+
+RECORDED_RESPONSE = 1_000  # characters kept of a reply
 
 DELIVERED = Judgement(Disposition.DELIVERED)
 TEMPORARY = Judgement(Disposition.DEFERRED)
 
 
-def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
-    """What a verdict means; `recipients` is how many the transaction had at that time."""
+def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Judgement:
+    """What a verdict means; `recipients` is how many the transaction had at that time, `relayed` if by our own relay.
+
+    Of its text counts what is recorded: a server may write 8 KB for each recipient.
+    """
+    if len(verdict.text) > RECORDED_RESPONSE:
+        verdict = verdict._replace(text=verdict.text[:RECORDED_RESPONSE])
     match verdict.kind:
         case ResultKind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
             return DELIVERED
@@ -109,7 +119,7 @@ def judge(verdict: Verdict, recipients: int = 1) -> Judgement:
             asks = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
             return Judgement(Disposition.DEFERRED, throttle=asks and not _GREYLISTED.search(verdict.text))
         case ResultKind.REJECTED:
-            return _rejected(verdict, recipients)
+            return _rejected(verdict, recipients, relayed)
         case _:
             return TEMPORARY
 
@@ -123,8 +133,8 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
     return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
 
 
-def _rejected(verdict: Verdict, recipients: int) -> Judgement:
-    fault = _fault(verdict, recipients)
+def _rejected(verdict: Verdict, recipients: int, relayed: bool) -> Judgement:
+    fault = _fault(verdict, recipients, relayed)
     if verdict.is_before_mail or verdict.code in _ABOUT_THE_SESSION:
         # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
         unwanted = fault is FaultSide.SENDER
@@ -136,8 +146,11 @@ def _rejected(verdict: Verdict, recipients: int) -> Judgement:
     return Judgement(Disposition.BOUNCED, fault)
 
 
-def _fault(verdict: Verdict, recipients: int) -> FaultSide:
+def _fault(verdict: Verdict, recipients: int, relayed: bool) -> FaultSide:
     fault = None
+    not_theirs = verdict.enhanced in _NOT_THEIR_DOMAIN or RELAYING_REFUSED.search(verdict.text)
+    if not_theirs and verdict.stage is Stage.RCPT and not relayed:
+        return FaultSide.OTHER  # the MX names a server that is not its own, and other mail must not wait for that
     if verdict.enhanced and verdict.enhanced.startswith("5."):
         status = verdict.enhanced.removeprefix("5.")
         if status == "2.1" and BUSY_MAILBOX.search(verdict.text):
@@ -162,7 +175,6 @@ def _fault_by_text(verdict: Verdict) -> FaultSide:
 # Of a delay, at most, and added to it: what was deferred together need not come back together. Never taken from it: a
 # greylist that asks for 300 seconds, as most do, would refuse the second attempt as well.
 JITTER = 0.2
-RECORDED_RESPONSE = 1_000  # kept of a reply
 
 _FAULTS = {
     FaultSide.RECIPIENT: "the address does not exist, and is suppressed from now on",
@@ -245,7 +257,7 @@ def outcome(
         again,
         suppress=suppress,
         signature=kept,
-        bounce_class=_bounce_class(judgement, code, status, text),
+        bounce_class=_bounce_class(judgement, code, status, text[:RECORDED_RESPONSE]),
         mail_from=mail_from,
     )
 

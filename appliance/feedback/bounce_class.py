@@ -84,6 +84,13 @@ NO_SUCH_USER: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
+# Words of a server that does not know the recipient's domain: the owner of a domain may name any server in its MX.
+RELAYING_REFUSED: Final = re.compile(
+    r"""\brelay(?:ing)?\b.{0,20}?\b(?:denied|prohibited|not\ (?:permitted|allowed)) | \b(?:unable\ to|not)\ relay\b
+    | \btenantattribution\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
 # A server that checks the sender's address says the same words of it, in answer to RCPT (Exim's "sender verify").
 ABOUT_THE_SENDER: Final = re.compile(
     r"\bsender\b|\bmail from\b|\bfrom address|\breturn[- ]path|\benvelope|\b[he][eh]lo\b|\byour (?:ip|domain|host)",

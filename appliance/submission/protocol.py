@@ -51,6 +51,7 @@ class SmtpProtocol:
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
         self._transaction: IncomingTransaction | None = None
+        self._submitting = False  # the message of the transaction is being stored
         self._reset(secure=secure)
 
     def _reset(self, *, secure: bool) -> None:
@@ -91,9 +92,11 @@ class SmtpProtocol:
             self.close()
 
     def close(self) -> None:
+        """End the session. A message that is being stored has its memory until `submitted` ends the transaction."""
         self.phase = _OVER
         self.input.take()
-        self._end_transaction()
+        if not self._submitting:
+            self._end_transaction()
 
     # ---- results of actions
 
@@ -146,6 +149,7 @@ class SmtpProtocol:
 
     def submitted(self, result: str | Refused | None) -> None:
         """The id of the stored message, or why it was refused, or None after an internal error."""
+        self._submitting = False
         self._end_transaction()
         self.resume()
         if isinstance(result, str):
@@ -365,6 +369,7 @@ class SmtpProtocol:
         elif not isinstance(content, ChunkedContent) or content.last:
             to = tuple(transaction.recipients.values())
             envelope = transaction.caller, transaction.sender, to
+            self._submitting = True
             return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn)
         elif content.announced < limits.SMALL_CHUNK:
             self._counted(replies.CHUNK_TAKEN)

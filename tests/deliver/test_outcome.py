@@ -5,6 +5,7 @@ import pytest
 from appliance.deliver.outcome import DELIVERED, TEMPORARY, Disposition, FaultSide, Judgement, judge, judge_no_route
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import Cause, ReplyReader, ResultKind, Stage, Verdict, answered, local, lost
+from tests.cpu_time import cpu_seconds
 
 RECIPIENT = Judgement(Disposition.BOUNCED, FaultSide.RECIPIENT)
 SENDER = Judgement(Disposition.BOUNCED, FaultSide.SENDER)
@@ -115,6 +116,37 @@ def test_the_sender_is_at_fault(text: str) -> None:
 def test_no_address_is_at_fault(text: str) -> None:
     """A permanent refusal that blames neither the address nor us bounces and has no further effect."""
     assert judge(said(text)) == OTHER
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "554 5.7.1 <bob@example.com>: Relay access denied",
+        "550 5.7.64 TenantAttribution; Relay Access Denied [x.prod.protection.outlook.com]",
+        "550 5.7.54 SMTP; Unable to relay recipient in non-accepted domain",
+        "550 5.7.1 Unable to relay for bob@example.com",
+        "550 relay not permitted",
+        "550 5.7.1 We do not relay",
+    ],
+)
+def test_a_server_that_does_not_know_the_domain_is_not_kept_from_other_mail(text: str) -> None:
+    """A domain's MX may name any server: ten such refusals would stop all mail there, were they the sender's fault.
+
+    Of the operator's own relay they are: all mail there waits for a login, or a permission.
+    """
+    assert judge(said(text)) == OTHER
+    assert judge(said(text), relayed=True) in (SENDER, OTHER)
+    assert judge(said("554 5.7.1 Relay access denied"), relayed=True) == SENDER
+
+
+@pytest.mark.parametrize("words", ["user ", "mailbox quota ", "spa m ", "ip address ", "no ", "a"])
+@pytest.mark.parametrize("code", ["550", "550 5.7.1", "452"])
+def test_a_long_reply_is_soon_judged(code: str, words: str) -> None:
+    """A server may answer each recipient with 8 KB."""
+    verdict = said(f"{code} x")._replace(text=f"{code} " + words * (8_000 // len(words)))
+    assert cpu_seconds(lambda: judge(verdict, 50)) < 0.005
+    late = verdict._replace(text=verdict.text + " user unknown")
+    assert judge(late, 50) == judge(verdict, 50)
 
 
 @pytest.mark.parametrize(

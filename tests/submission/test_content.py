@@ -160,6 +160,18 @@ def test_messages_share_their_memory() -> None:
     made.submitted()
 
 
+def test_a_message_that_is_being_stored_keeps_its_memory() -> None:
+    """Also where its client has gone: it is held all the same, and many such would take more than there is."""
+    made = ready(memory=1_000_000)
+    made.say(b"DATA")
+    made.send(b"x" * 600 + b"\r\n" + b"y" * 300_000 + b"\r\n.\r\n")
+    made.submitted()
+    made.protocol.close()  # the connection is lost
+    assert not made.budget.try_take("acc_2", 800_000)
+    made.protocol.submitted("msg_1")
+    assert made.budget.try_take("acc_2", 1_000_000)
+
+
 def test_a_message_sent_before_it_was_asked_for() -> None:
     """When DATA is refused, what follows it at once is not read as commands."""
     made = logged_in()

@@ -350,7 +350,7 @@ KEY = ec.generate_private_key(ec.SECP521R1())  # the slowest to verify by
 
 
 def shown(subject: str, issuer: str, key: CertificatePublicKeyTypes, *, authority: bool = True) -> bytes:
-    """A certificate (DER) that KEY has signed, whoever its issuer is said to be."""
+    """A certificate (DER) that KEY has signed, in the name of any issuer."""
     made = x509.CertificateBuilder(
         subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]),
         issuer_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]),
