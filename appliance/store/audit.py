@@ -1,6 +1,7 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
-An account keeps AUDIT_LINES of them at most, and all of the last week; retention deletes those beyond, oldest first.
+An account keeps AUDIT_LINES of them at most, and all of the last week up to AUDIT_MOST; retention deletes those
+beyond, oldest first.
 A page is found by reading AUDIT_SCANNED lines at most, whatever the filter; then it may be short, and says where to go
 on.
 
@@ -27,7 +28,8 @@ from appliance.times import DAY, HOUR, MINUTE
 AUDIT_KEPT = 365 * DAY
 AUDIT_TEXT = 300  # characters of an object or a detail
 AUDIT_LINES = 100_000  # kept of each account, and of the installation
-AUDIT_SURE = 7 * DAY  # of which no line is deleted, however many there are
+AUDIT_SURE = 7 * DAY  # of which no line is deleted, up to AUDIT_MOST: a burst does not push out what came before it
+AUDIT_MOST = 1_000_000  # however new they are: no stored bytes are counted for them
 EQUAL_WITHIN, EQUAL_AMONG = MINUTE, 1_000  # lines of an account, the newest, among which an equal one is looked for
 AUDIT_SCANNED = 10_000  # lines read for one page
 EVERY_LINE = 2**53  # to be read for a page

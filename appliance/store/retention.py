@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.outside import identifier_from
-from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_SURE
+from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_MOST, AUDIT_SURE
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.breakdown import broken_down_before
 from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
@@ -119,6 +119,7 @@ class Deletion(StorePart):
 
     rows_scanned: int = ROWS_SCANNED
     audit_lines: int = AUDIT_LINES
+    audit_most: int = AUDIT_MOST
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
         """Delete `most` of each: expired keys and sessions, old reports, audit lines and webhook logs."""
@@ -132,7 +133,7 @@ class Deletion(StorePart):
         return Slice(deleted, seconds, more=deleted > 0)
 
     async def audit(self, after: str, most: int) -> Slice:
-        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts; none of AUDIT_SURE.
+        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts.
 
         `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
         """
@@ -149,8 +150,10 @@ class Deletion(StorePart):
                     break
                 whose = {"account_id": account_id}
                 beyond = one(tx, str, _BEYOND, {**whose, "kept": self.audit_lines})
-                if beyond is not None and rows(tx, _OLDEST, whose)[0][0] <= min(beyond, sure):
-                    return passed, {**whose, "beyond": min(beyond, sure), "most": most}
+                if beyond is not None and beyond > sure:
+                    beyond = max(sure, one(tx, str, _BEYOND, {**whose, "kept": self.audit_most}) or "")
+                if beyond is not None and rows(tx, _OLDEST, whose)[0][0] <= beyond:
+                    return passed, {**whose, "beyond": beyond, "most": most}
                 passed = f"/{account_id}"
             return passed, None
 

@@ -53,6 +53,9 @@ from appliance.web.message_json import message_json
 
 V1_BODY = 64 * 1024  # bytes
 UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
+BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header, takes no body, and adds no row
+# What must work on a full disk, besides DELETE: to log out, and to stop what fills it.
+ON_A_FULL_DISK = ("/v1/auth/logout", "/v1/admin/")
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
 
 AsgiSend = Callable[[Any], Awaitable[None]]
@@ -193,7 +196,10 @@ class Edge:
     # ---- everything else
 
     async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
-        """Let Quart answer, with a small body, read whole, from a user who may send one."""
+        """Let Quart answer, with a small body, read whole, from a user who may send one.
+
+        Under /v1 every request that may change something counts for the rate of its user, with or without a body.
+        """
         headers = exchange.headers
         if not _HOST.fullmatch(headers.get(b"host", b"")):
             raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
@@ -208,12 +214,15 @@ class Edge:
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
         check_encoding(headers.get(b"content-encoding"))
-        if exchange.expects_body and scope["path"] not in UNAUTHENTICATED_BODIES:
+        method, path = scope["method"], scope["path"]
+        changes = method not in ("GET", "HEAD") and path != BY_COOKIE
+        if (changes or exchange.expects_body) and path not in UNAUTHENTICATED_BODIES:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)
             self.rate.take(f"user:{principal.id}")
-            self.intake.check_disk()
+            if method != "DELETE" and not path.startswith(ON_A_FULL_DISK):
+                self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
             await self.pages(scope, _once(bytes(body)), exchange.pass_on)
 

@@ -121,8 +121,9 @@ def for_customers(
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
     of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
     of_body = () if body is None else WITH_BODY
+    of_rate = () if name.startswith(("GET ", "HEAD ")) else (Code.RATE_LIMITED,)
     of_permission = () if permission is Permission.VIEW and not people_only else (Code.FORBIDDEN,)
-    all_errors = (*of_query, *of_body, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
+    all_errors = (*of_query, *of_body, *of_rate, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
     security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
     made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
     return replace(

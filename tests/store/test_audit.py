@@ -208,6 +208,29 @@ async def test_an_account_keeps_so_many_lines(store: Store, account: Account, cl
     assert await kept(account.id) == [*(f"new {number}" for number in (5, 4, 3, 2, 1, 0)), "9"]
 
 
+async def test_a_log_has_a_ceiling_also_within_a_week(store: Store, account: Account, clock: Clock) -> None:
+    """Of those beyond it the oldest go, however new they are; below it no line of the week goes, and older ones do."""
+
+    async def write(names: str) -> None:
+        for name in names:
+            async with store.audit.noting(BOSS, "domain.added", "cli", (account.id,), name):
+                pass
+
+    async def trimmed(most: int) -> str:
+        deletion, after = replace(store.deletion, audit_lines=2, audit_most=most), START
+        while (part := await deletion.audit(after, 2)).more:
+            after = part.after
+        return "".join(each.object for each in await store.audit.page(account.id))
+
+    await write("abc")
+    clock.now += AUDIT_SURE + DAY
+    await write("defghi")
+    assert await trimmed(8) == "ihgfed"
+    assert await trimmed(6) == "ihgfed"
+    assert await trimmed(5) == "ihgfe"
+    assert await trimmed(3) == "ihg"
+
+
 @pytest.mark.parametrize("cell", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\r=1"])
 async def test_a_cell_is_no_formula(store: Store, account: Account, cell: str) -> None:
     """A spreadsheet reads it as text."""

@@ -193,6 +193,33 @@ def test_too_many_requests_are_told_when_to_come_back(narrow: Running) -> None:
         assert client.get(f"/emails/{first.json()['id']}").status_code == 200
 
 
+def test_changes_without_a_body_count_for_the_rate(narrow: Running) -> None:
+    """A POST or DELETE under /v1 without a body is limited like one with; reading is not, nor is a login."""
+    headers = narrow.login()
+    with narrow.client(headers=headers) as client:
+        found = at_once(lambda _: client.post("/v1/webhook/rotate-secret"), range(20))
+        found += at_once(lambda _: client.delete("/v1/templates/none"), range(20))
+        refused = [response for response in found if response.status_code != 404]
+        assert refused
+        for response in refused:
+            error(response, 429, "rate_limited")
+            assert int(response.headers["retry-after"]) >= 1
+        reading = at_once(lambda _: client.get("/v1/account"), range(20))
+        assert {response.status_code for response in reading} == {200}
+    assert narrow.login() != headers
+
+
+def test_changes_without_a_body_need_a_login_first(running: Running) -> None:
+    """Without one a POST or DELETE under /v1 is 401, also where there is nothing; the login itself needs none."""
+    with running.client(headers={}) as client:
+        for method in ("POST", "DELETE"):
+            for path in ("/v1/webhook/rotate-secret", "/v1/templates/none", "/v1/nothing"):
+                error(client.request(method, path), 401, "unauthorized")
+        assert "renew" in error(client.post("/v1/auth/refresh"), 401, "unauthorized")
+        error(client.post("/v1/auth/login"), 400, "invalid_request")
+        error(client.delete("/v1/auth/login"), 405, "invalid_request")
+
+
 def test_an_address_that_goes_on_guessing_is_asked_to_wait(narrow: Running) -> None:
     """A wrong credential is always 401; after ten in a minute with Retry-After. The right key works, but no login."""
     here = {"X-Forwarded-For": "203.0.113.9"}
@@ -220,6 +247,12 @@ def test_a_full_disk_refuses_mail_for_now(narrow: Running) -> None:
     settings = narrow.config_file.read_text()
     narrow.config_file.write_text(settings.replace('min_free_disk = "0"', 'min_free_disk = "9000000GiB"'))
     narrow.start()
+    with narrow.client(headers=narrow.login()) as client:
+        error(client.post("/v1/webhook/rotate-secret"), 503, "temporary_failure")
+        error(client.put("/v1/templates/full", json={"text": "x"}), 503, "temporary_failure")
+        error(client.delete("/v1/templates/none"), 404, "not_found")  # room can be made
+        error(client.post("/v1/admin/queue/pause"), 403, "forbidden")
+        assert client.post("/v1/auth/logout").status_code == 200
     with narrow.client() as client:
         response = client.post("/emails", json=message(), headers={"Idempotency-Key": "full"})
         error(response, 503, "temporary_failure")
