@@ -19,6 +19,7 @@ from tests.e2e.submission.client import Raw
 from tests.running_appliance import Running
 
 HEAD = 15_000  # bytes of a head that is nearly as large as it may be
+LONG_FIELD = 15_800  # bytes of a field that is nearly all of a head
 V1_BODY = 64 * 1024
 LOOP_BODY = 47_000  # bytes of a body that is nearly as large as one that is read on the event loop
 BODY = 262_000
@@ -178,6 +179,10 @@ def _get(path: str, *headers: str) -> Input:
     return lambda target, _: target.get(path, *headers)
 
 
+def _refresh(cookies: str) -> Input:
+    return lambda target, _: target.send(request("POST", "/v1/auth/refresh", f"Cookie: {cookies}"))
+
+
 def _data(message: bytes) -> Input:
     return lambda target, number: target.data(
         number, message.replace(b"Idempotency-Key: k", b"Idempotency-Key: %d" % number)
@@ -260,6 +265,37 @@ STRANGERS: dict[str, Input] = {
     "long conditions": _get("/openapi.json", "If-None-Match: " + '"a",' * (HEAD // 4)),
     "a long range": _get("/", "Range: bytes=" + "0-1," * (HEAD // 4)),
     "the description": _get("/openapi.json"),
+}
+
+# Header fields and queries that Quart would take apart on the event loop, by clients that have logged in or not.
+FIELDS: dict[str, Input] = {
+    **{
+        f"{name} of {part} for {path}": _get(path, f"{name}: {part * (LONG_FIELD // len(part))}")
+        for path, name, parts in (
+            ("/dashboard", "Accept-Encoding", ('a;b="",', '"",', "a;q=x,")),
+            ("/dashboard", "If-None-Match", (",", '"a",', 'W/"a",')),
+            ("/healthz", "If-None-Match", (",",)),
+            ("/dashboard", "Accept", ('a/b;c="",',)),
+            ("/dashboard", "Range", ("0-1,",)),
+            ("/dashboard", "Content-Type", ('a;b="",',)),
+            ("/dashboard", "Forwarded", ('for="a",',)),
+        )
+        for part in parts
+    },
+    **{
+        f"cookies of {part} for a session": _refresh(part * (LONG_FIELD // len(part)))
+        for part in ("a;", 'a="\\141";', "appliance_session=a;", " ", "; ")
+    },
+    "a session's cookie of escapes": _refresh('appliance_session="' + "\\141" * (LONG_FIELD // 4 - 10) + '"'),
+    **{
+        f"a query of {part}": lambda target, _, part=part: target.get(  # type: ignore[misc]  # bound here
+            "/v1/emails?" + part * (HEAD // len(part)), target.token
+        )
+        for part in ("a&", "a=b&", "%ff", "%", "%41=&")
+    },
+    "a query with as much as it may have": lambda target, _: target.get(
+        "/v1/emails?" + ("a=" + "%" * 20 + "b" * 130 + "&") * 99, target.token
+    ),
 }
 
 # By customers, over HTTP.

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
+from tests.e2e.hostile_inputs import FIELDS, HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
 from tests.loop_watch import longest_step, program
 from tests.running_appliance import appliance
 
 LONGEST = 20.0  # milliseconds
-LISTS = 5.0  # milliseconds, for what a customer's dashboard asks for all day
+SHORT = 5.0  # milliseconds, for what a customer's dashboard asks for all day, and for what a head alone can do
 TRIES = 3
 SETTLE = 0.15  # seconds for what follows an answer: its storing, its simulated delivery
 NUMBERS = count(1)
@@ -41,11 +41,11 @@ def target(tmp_path_factory: pytest.TempPathFactory, watch: Path) -> Iterator[Ta
         yield target
 
 
-@pytest.mark.parametrize("name", [*HEADS, *STRANGERS, *SENDERS, *SUBMITTERS])
+@pytest.mark.parametrize("name", [*HEADS, *FIELDS, *STRANGERS, *SENDERS, *SUBMITTERS])
 def test_no_step_takes_long(target: Target, watch: Path, name: str) -> None:
     """The longest step while this input is answered is within the limit, and the server goes on."""
-    send: Input = {**HEADS, **STRANGERS, **SENDERS, **SUBMITTERS}[name]
-    seen, most = [], LISTS if name.startswith("a list of") else LONGEST
+    send: Input = {**HEADS, **FIELDS, **STRANGERS, **SENDERS, **SUBMITTERS}[name]
+    seen, most = [], SHORT if name in FIELDS or name.startswith("a list of") else LONGEST
     for _ in range(TRIES):
         seen.append(_longest(target, watch, send))
         if seen[-1][0] <= most:

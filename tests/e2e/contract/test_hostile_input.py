@@ -387,6 +387,34 @@ def test_a_number_has_its_bounds(caller: Caller, number: bytes) -> None:
     assert error(caller.post(None, content=content), 400, "invalid_request").startswith("variables.v:")
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["&".join(["a"] * 101), "&" * 100, "tag=" + "%ff" * 2_001, "tag=" + "%" * 2_001],
+    ids=["names", "nothing", "escapes", "percent signs"],
+)
+def test_a_query_has_its_bounds(customer: Caller, query: str) -> None:
+    """More than 100 parameters or 2,000 escapes are 400, and it says so."""
+    assert "The query may have" in error(customer.get(f"/v1/emails?{query}"), 400, "invalid_request")
+
+
+def test_a_query_of_all_filters_is_answered(customer: Caller) -> None:
+    """Each in the longest form that it may have, outside ASCII, and 100 parameters in all."""
+    names = {"recipient": "\u00e9" * 120 + "@example.net", "from": "\u00e9" * 120 + "@example.net", "tag": "x" * 64}
+    filters = names | {"q": "\U00020000" * 200, "status": "queued", "since": "2026-01-01", "limit": "1"}
+    response = customer.get("/v1/emails", params=filters | {f"other{index}": "" for index in range(100 - len(filters))})
+    assert response.status_code == 200, response.text
+
+
+def test_long_fields_that_may_be_ignored_are(customer: Caller) -> None:
+    """An answer is neither compressed nor 304 for a field of more than 512 bytes; with a short one it is."""
+    etag = customer.get("/dashboard", headers={"Accept-Encoding": "gzip"}).headers["etag"]
+    for length, status, encoding in ((512, 304, "gzip"), (513, 200, None)):
+        coding = {"Accept-Encoding": "gzip".ljust(length - 2, ",") + ",a"}
+        assert customer.get("/dashboard", headers=coding).headers.get("content-encoding") == encoding
+        known = {"Accept-Encoding": "gzip", "If-None-Match": etag.ljust(length - 2, ",") + ",a"}
+        assert customer.get("/dashboard", headers=known).status_code == status
+
+
 def test_the_service_is_none_the_worse(caller: Caller) -> None:
     """After all of that a plain message goes through."""
     assert accepted(caller.post(message()))["status"] == "queued"

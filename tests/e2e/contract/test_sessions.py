@@ -51,6 +51,18 @@ def test_a_cookie_gives_a_token_and_the_next_cookie(caller: Caller) -> None:
     assert renew(caller, cookie(response).value).status_code == 200
 
 
+def test_other_applications_cookies_do_no_harm(caller: Caller) -> None:
+    """The session's cookie is found among any number of others, in whatever place; one that looks like it is not."""
+    others = [f"other{index}={'x' * 30}" for index in range(150)]
+    for place in (0, 75, 150):
+        sent = [*others[:place], f"{NAME}={cookie(caller.login()).value}", *others[place:]]
+        answer = caller.client.post("/v1/auth/refresh", headers={"Cookie": "; ".join(sent)} | OWN_PAGE)
+        assert answer.status_code == 200, answer.text
+    for wrong in (f"x{NAME}={cookie(caller.login()).value}", f"{NAME}={'x' * 1_000}"):
+        answer = caller.client.post("/v1/auth/refresh", headers={"Cookie": "; ".join([*others, wrong])} | OWN_PAGE)
+        assert "no session to renew" in error(answer, 401, "unauthorized")
+
+
 def test_a_cookie_that_was_just_replaced_is_still_good(caller: Caller) -> None:
     """Windows that are restored together send the same cookie: each gets a token, and all the same next cookie."""
     first = cookie(caller.login()).value
