@@ -6,6 +6,7 @@ number that is new every time, so that nothing is answered from a cache.
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ import httpx
 from tests.e2e.contract.service import eventually
 from tests.e2e.raw import Answer, Client, request
 from tests.e2e.submission.client import Raw
+from tests.engines import rows
 from tests.running_appliance import Running
 
 HEAD = 15_000  # bytes of a head that is nearly as large as it may be
@@ -213,6 +215,19 @@ def _listed(target: Target, number: int) -> Answer | None:
     return target.get("/v1/emails?limit=100&tag=many", target.token)
 
 
+def _feedback(target: Target, _: int) -> Answer | None:
+    """What came back within 90 days, of twelve providers and in seven ways each day."""
+    today, account_id = int(time.time()) // 86_400, target.running.account.account_id
+    kinds = [("delivered", ""), ("failed", "temporary"), *(("bounced", f"class{each}") for each in range(5))]
+    for day in range(today - 89, today + 1):
+        found = [(account_id, day, *kind, f"provider{each}", 5) for kind in kinds for each in range(12)]
+        places = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(found))
+        add = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients) VALUES {places}
+            ON CONFLICT DO NOTHING"""
+        rows(target.running.data_dir, add, *(value for row in found for value in row))
+    return target.get("/v1/feedback?days=90", target.token)
+
+
 def _newest(target: Target, _: int) -> Answer | None:
     """The newest hundred messages, without a filter: a look-up by index."""
     assert target.hundred_stored
@@ -360,6 +375,7 @@ SENDERS: dict[str, Input] = {
     "the timeline of 600 attempts": _attempts,
     "a list of 100 messages of 50 recipients": _listed,
     "a list of the newest 100 messages": _newest,
+    "a list of what came back": _feedback,
     "storing a template of placeholders": _put_template,
     "listing templates of placeholders": _list_templates,
     "a search of many words": lambda target, _: target.get("/v1/emails?q=" + "a+" * (HEAD // 4), target.token),

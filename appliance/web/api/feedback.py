@@ -20,6 +20,8 @@ from appliance.web.app import Routes, request_id, whole_number
 from appliance.web.operations import Json, for_customers, parameter
 
 FEEDBACK_DAYS = 30  # unless others are asked for
+# Microseconds to add up a count, to show a day of an account, a domain, and a line of what reports say of it.
+COUNT_COST, DAY_COST, DOMAIN_COST, REPORT_LINE_COST = 5, 20, 100, 6
 
 _KINDS = ("delivered", "bounced", "failed", "late_bounced", "complained")
 
@@ -166,23 +168,46 @@ class FeedbackRoutes(Routes):
         (200, FeedbackAnswer, "What came back."),
         parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
     )
-    async def get_feedback(self, user: User) -> FeedbackAnswer:
+    async def get_feedback(self, user: User) -> bytes:
         """Read what came back: bounces by class and provider, late bounces, complaints, DMARC and TLS reports."""
         days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.outside.now() // DAY
-        first = today - days + 1
-        counts = await self.store.statistics.feedback(user.account_id, first * DAY)
-        reports = await self.store.reports.of(user.account_id, first * DAY)
+        account_id, first = user.account_id, today - days + 1
+        counts = await self.store.statistics.feedback(account_id, first * DAY)
+        reports = await self.store.reports.of(account_id, first * DAY)
         # The proposal is made of the same days, whichever are shown.
-        judged = await self.store.reports.of(user.account_id, (today - PROPOSAL_DAYS + 1) * DAY)
-        standing = {each.domain: each.dmarc for each in judged}
-        return FeedbackAnswer(
-            takes_reports=bool(self.services.config.inbound.bind),
-            days=by_day(counts, range(first, today + 1)),
-            providers=by_provider(counts),
-            classes=classes(counts),
-            domains=[_domain(each, standing.get(each.domain, DmarcStanding())) for each in reports],
-            request_id=request_id(),
-        )
+        judged = await self.store.reports.of(account_id, (today - PROPOSAL_DAYS + 1) * DAY)
+        takes_reports = bool(self.services.config.inbound.bind)
+        shown = takes_reports, counts, range(first, today + 1), reports, judged, request_id()
+        cost = feedback_cost(counts, days, [*reports, *judged])
+        return await self.services.intake.workers.run(account_id, cost, encoded_feedback, *shown)
+
+
+def feedback_cost(counts: Mapping[FeedbackKind, int], days: int, reports: Iterable[DomainReports]) -> int:
+    """An estimate for `encoded_feedback`, in microseconds. Pure."""
+    parts = ((each.dmarc.days, each.dmarc.sources, each.tls.days, each.tls.failures) for each in reports)
+    of_reports = sum(DOMAIN_COST + REPORT_LINE_COST * sum(map(len, part)) for part in parts)
+    return COUNT_COST * len(counts) + DAY_COST * days + of_reports
+
+
+def encoded_feedback(
+    takes_reports: bool,
+    counts: Mapping[FeedbackKind, int],
+    days: Iterable[int],
+    reports: Iterable[DomainReports],
+    judged: Iterable[DomainReports],
+    asked_by: str,
+) -> bytes:
+    """The FeedbackAnswer to a request, as JSON. Pure."""
+    standing = {each.domain: each.dmarc for each in judged}
+    found = FeedbackAnswer(
+        takes_reports=takes_reports,
+        days=by_day(counts, days),
+        providers=by_provider(counts),
+        classes=classes(counts),
+        domains=[_domain(each, standing.get(each.domain, DmarcStanding())) for each in reports],
+        request_id=asked_by,
+    )
+    return msgspec.json.encode(found)
 
 
 def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[FeedbackDayObject]:

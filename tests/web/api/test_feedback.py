@@ -1,7 +1,19 @@
 """Sums of what came back: by day, by provider and by class."""
 
+import pytest
+
+from appliance.concurrency.workers import ON_LOOP
 from appliance.model.dashboard import FeedbackKind
-from appliance.web.api.feedback import BounceClassesObject, by_day, by_provider, classes
+from appliance.model.reports import DmarcDay, DmarcSource, DmarcStanding, DomainReports, SeenSource, TlsDay, TlsStanding
+from appliance.web.api.feedback import (
+    BounceClassesObject,
+    by_day,
+    by_provider,
+    classes,
+    encoded_feedback,
+    feedback_cost,
+)
+from tests.cpu_time import cpu_seconds
 
 NONE = BounceClassesObject(0, 0, 0, 0, 0, 0, 0, 0)
 COUNTS = {
@@ -47,3 +59,31 @@ def test_classes_are_summed() -> None:
     """Whatever has none is not among them."""
     assert classes(COUNTS) == BounceClassesObject(0, 7, 2, 0, 0, 0, 4, 0)
     assert classes({}) == NONE
+
+
+def counts_of(days: int) -> dict[FeedbackKind, int]:
+    """Some of each kind on each day."""
+    classed = [("bounced", each) for each in ("policy", "other", "content", "mailbox_full", "reputation")]
+    kinds = [("delivered", ""), ("failed", "temporary"), *classed]
+    return {
+        FeedbackKind(day, kind, named, f"provider{provider}"): 5
+        for day in range(days)
+        for kind, named in kinds
+        for provider in range(12)
+    }
+
+
+def reports_of(days: int, domains: int) -> list[DomainReports]:
+    """A line of each kind for each day and domain."""
+    source = SeenSource(DmarcSource("192.0.2.1", 9, 9, 9, 9, 0, 0), 3, days)
+    dmarc = DmarcStanding(900, (DmarcDay(1, 100, 99, "none", 100),) * days, (source,) * days)
+    tls = TlsStanding(900, (TlsDay(1, 5, 1),) * days)
+    return [DomainReports(f"{each}.example.com", "bounces.example.com", dmarc, tls) for each in range(domains)]
+
+
+@pytest.mark.parametrize(("days", "counted", "domains"), [(90, 90, 0), (90, 0, 50), (1, 4, 0), (30, 0, 3), (90, 0, 0)])
+def test_what_is_called_cheap_is_cheap(days: int, counted: int, domains: int) -> None:
+    """What the event loop would do takes it less than 5 ms, and what takes longer is left to a worker."""
+    counts, reports = counts_of(counted), reports_of(days, domains)
+    took = cpu_seconds(lambda: encoded_feedback(True, counts, range(days), reports, reports, "req_1"))
+    assert took < 0.005 or feedback_cost(counts, days, reports) > ON_LOOP
