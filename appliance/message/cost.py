@@ -73,6 +73,11 @@ def of_template(template: StoredTemplate, variables: Mapping[str, Variable]) -> 
     return cost
 
 
+def of_placeholders(*sources: str | None) -> int:
+    """To find the names of all placeholders in these texts, and to sort them."""
+    return sum(source.count("{{") + of_size(len(source)) for source in sources if source)
+
+
 def of_submission(data: bytes, recipients: Iterable[str]) -> int:
     lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size alone
     end = data.find(b"\r\n\r\n", 0, _LINES_COUNTED)

@@ -6,10 +6,12 @@ number that is new every time, so that nothing is answered from a cache.
 
 import base64
 import json
+import string
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, product
 from typing import Any
 
 import httpx
@@ -153,6 +155,26 @@ def _list_templates(target: Target, number: int) -> Answer | None:
     for index in range(20):
         target.template(f"list{index}", html="{{a}}" * 12_500)
     return target.get("/v1/templates?limit=100", target.token)
+
+
+def _distinct(count: int) -> str:
+    letters = string.ascii_letters
+    return "".join(f"{{{{{''.join(name)}}}}}" for name in islice(product(letters, repeat=3), count))
+
+
+def _get_distinct(target: Target, _: int) -> Answer | None:
+    target.template("distinct", text=_distinct(9_000))
+    return target.get("/v1/templates/distinct", target.token)
+
+
+def _list_distinct(target: Target, _: int) -> Answer | None:
+    for index in range(6):
+        target.template(f"distinct{index}", text=_distinct(1_100))
+    return target.get("/v1/templates?after=distin", target.token)
+
+
+def _put_distinct(target: Target, number: int) -> Answer | None:
+    return target.v1("PUT", f"/v1/templates/put{number}", json.dumps({"text": _distinct(9_000)}).encode())
 
 
 def _rcpts(number: int, make: Callable[[int], str], count: int = 1_000) -> bytes:
@@ -376,6 +398,9 @@ SENDERS: dict[str, Input] = {
     "a list of 100 messages of 50 recipients": _listed,
     "a list of the newest 100 messages": _newest,
     "a list of what came back": _feedback,
+    "a list of 9,000 variables of a template": _get_distinct,
+    "a list of templates with 6,600 variables": _list_distinct,
+    "a list of 9,000 variables, stored": _put_distinct,
     "storing a template of placeholders": _put_template,
     "listing templates of placeholders": _list_templates,
     "a search of many words": lambda target, _: target.get("/v1/emails?q=" + "a+" * (HEAD // 4), target.token),

@@ -1,5 +1,6 @@
 """Templates and their versions: /v1/templates."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -8,6 +9,7 @@ from quart import request
 
 from appliance.errors import Code, Refused, invalid
 from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
+from appliance.message.cost import of_placeholders
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model.mail import StoredTemplate, User
@@ -22,6 +24,7 @@ _DIGITS = 9  # of a version number, at most
 
 # For the schema only: check_template has the rules, each with a message of its own.
 LINE, BODY = {"pattern": LINE_PATTERN}, {"pattern": BODY_PATTERN}
+_Sources = tuple[str | None, str | None, str | None]  # subject, text and HTML of a template
 _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"], extra_json_schema=LINE)]
 
 
@@ -91,7 +94,10 @@ class TemplateRoutes(Routes):
         """List the account's templates by alias."""
         limit = page_limit()
         found, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
-        shown = [object_from(TemplateObject, each, variables=_variables(each)) for each in found]
+        variables = await self._variables(user.account_id, *map(_sources, found))
+        shown = [
+            object_from(TemplateObject, each, variables=names) for each, names in zip(found, variables, strict=True)
+        ]
         return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
 
     @for_customers(
@@ -102,7 +108,8 @@ class TemplateRoutes(Routes):
         stored = await self.store.templates.current(user.account_id, alias) if ALIAS.fullmatch(alias) else None
         if stored is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
-        return _template_answer(stored)
+        (variables,) = await self._variables(user.account_id, _sources(stored))
+        return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
 
     @for_customers(
         "PUT /v1/templates/{alias}",
@@ -122,6 +129,7 @@ class TemplateRoutes(Routes):
             check_links("unsubscribe", self.services.intake.links)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
+        (variables,) = await self._variables(user.account_id, (subject, text, html))  # before it is stored: may be 503
         stored = await self.store.templates.save(
             user.account_id,
             alias,
@@ -131,7 +139,7 @@ class TemplateRoutes(Routes):
             unsubscribe=body.unsubscribe,
             may_store=self.services.intake.quota.bytes(),
         )
-        return _template_answer(stored)
+        return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
 
     @for_customers(
         "DELETE /v1/templates/{alias}",
@@ -164,11 +172,16 @@ class TemplateRoutes(Routes):
         shown = [object_from(TemplateVersionObject, each) for each in found]
         return TemplateVersionsAnswer(shown, str(found[-1].version) if more else None, request_id())
 
+    async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
+        """The variables of each: a template may have thousands, and is searched at every read."""
+        cost = sum(of_placeholders(*sources) for sources in templates)
+        return await self.services.intake.workers.run(account_id, cost, variables_of, templates)
 
-def _variables(stored: StoredTemplate) -> list[str]:
-    sources = (stored.subject, stored.text, stored.html)
-    return sorted(frozenset().union(*(placeholders(source) for source in sources if source)))
+
+def variables_of(templates: Iterable[_Sources]) -> list[list[str]]:
+    """The names of the variables of each template, sorted. Pure."""
+    return [sorted(frozenset().union(*map(placeholders, filter(None, sources)))) for sources in templates]
 
 
-def _template_answer(stored: StoredTemplate) -> TemplateAnswer:
-    return object_from(TemplateAnswer, stored, variables=_variables(stored), request_id=request_id())
+def _sources(stored: StoredTemplate) -> _Sources:
+    return stored.subject, stored.text, stored.html
