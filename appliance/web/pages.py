@@ -16,6 +16,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from quart import Blueprint, Response, request
 
+from appliance.errors import Code, Refused
 from appliance.web.answer import CONTENT_SECURITY_POLICY
 from appliance.web.app import may_compress, not_modified
 from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, documents
@@ -152,7 +153,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get("/static/<version>/<path:name>")
     async def file(version: str, name: str) -> Response:
         if name not in site:
-            return Response("There is no such file.", 404, content_type=_PLAIN)
+            raise Refused(Code.NOT_FOUND, "There is no such file.")
         return _kept(*site[name], CACHE_A_YEAR if version == current else REVALIDATE)
 
     @routes.get(LIST_PATH)
@@ -162,7 +163,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get(f"{DOCUMENTS_PATH}/<name>")
     async def document(name: str) -> Response:
         if (body := documents().get(name)) is None:
-            return Response(f"There is no such document: see {LIST_PATH}", 404, content_type=_PLAIN)
+            raise Refused(Code.NOT_FOUND, f"There is no such document: see {LIST_PATH}")
         return _text(body, _MARKDOWN)
 
     return routes

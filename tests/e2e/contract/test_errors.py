@@ -88,6 +88,12 @@ def test_an_unknown_path_is_404(customer: Caller, method: str, path: str) -> Non
     error(customer.request(method, path), 404, "not_found")
 
 
+@pytest.mark.parametrize("path", ["/static/x/none.js", "/static/x/../../edge.py", "/docs/none.md", "/docs/none"])
+def test_an_unknown_file_is_404(customer: Caller, path: str) -> None:
+    """A file or document that does not exist is answered by the error object, too."""
+    error(customer.get(path), 404, "not_found")
+
+
 @pytest.mark.parametrize("path", ["/", "/dashboard", "/dashboard/messages", "/static/x/main.js"])
 def test_a_page_takes_no_other_method(customer: Caller, path: str) -> None:
     """The dashboard's addresses are read and nothing else."""
