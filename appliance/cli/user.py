@@ -65,6 +65,7 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
       appliance user invite ann@acme.example --role developer
       appliance user invite acme bob@acme.example --role viewer --json
     """
+    from appliance.errors import Code, Refused
     from appliance.intake import account_rules
     from appliance.model.mail import AccountRole
     from appliance.store.audit import about
@@ -73,6 +74,9 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
         address = account_rules.login_email(email)
 
     async def work(store: "Store", account_id: str) -> "tuple[PasswordLink, str]":
+        taken = await store.accounts.user_by_email(address)
+        if taken is not None and taken.account_id != account_id:  # the operator may know
+            raise Refused(Code.CONFLICT, f"email: {address} logs in to account {taken.account_name}")
         about(address, {"role": role})
         return await store.people.invite(account_id, address, AccountRole(role))
 

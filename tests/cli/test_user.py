@@ -85,6 +85,16 @@ def test_an_invitation_is_a_link_that_is_good_once(acme: Shell) -> None:
     assert "\nrole        viewer\n" in acme.text("user", "invite", "bob@acme.example", "--role", "viewer")
 
 
+def test_an_address_of_another_account_is_named_and_freed(acme: Shell) -> None:
+    """The operator is told which account has it, and can remove that user."""
+    acme.create("zoo")
+    join(acme, ANN, account="zoo")
+    assert "logs in to account zoo" in acme.refused("user", "invite", "acme", ANN, "--role", "viewer")
+    acme.json("user", "remove", "zoo", ANN)
+    join(acme, ANN)
+    assert roles(acme)[ANN] == "developer"
+
+
 def test_an_invitation_needs_an_address_and_a_role(acme: Shell) -> None:
     """Of those that there are."""
     assert "email: " in acme.refused("user", "invite", "acme", "--role", "viewer")

@@ -102,12 +102,13 @@ async def test_an_invitation_can_be_withdrawn(store: Store, account: Account) ->
 
 
 async def test_an_address_logs_in_to_one_account(store: Store, account: Account) -> None:
-    """An address that is taken is refused at the invitation, and one that was taken meanwhile at its acceptance."""
+    """One of the same account is refused at the invitation, one of another account at its acceptance."""
     with refusal(Code.CONFLICT):
         await store.people.invite(account.id, "demo@example.org", VIEWER)
     other = await store.accounts.create("other", "other@example.org", HASH)
+    _, taken = await store.people.invite(account.id, "other@example.org", VIEWER)
     with refusal(Code.CONFLICT):
-        await store.people.invite(account.id, "other@example.org", VIEWER)
+        await store.people.use_link(taken, HASH)
     _, here = await store.people.invite(account.id, "ann@example.org", VIEWER)
     _, there = await store.people.invite(other.id, "ann@example.org", OWNER)
     assert await store.people.use_link(there, HASH) is not None

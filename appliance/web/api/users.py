@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from appliance.errors import Code, Refused
 from appliance.intake import account_rules
+from appliance.intake.limits import RequestRate
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.dashboard import Actor
 from appliance.model.mail import AccountRole, Permission, Role, User
@@ -17,11 +18,15 @@ from appliance.model.people import PasswordLink, Person
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
 from appliance.web.answer import DeletedAnswer, Object, Time, object_from
-from appliance.web.app import Routes, client_address, request_id
+from appliance.web.app import ApiServices, Routes, client_address, request_id
 from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier
 
 LINK_REFUSED = "This link is not good any more: it was used, or withdrawn, or it has expired. Ask for a new one."
 NO_USER = "There is no such user."
+# The user of a link learns whether its address logs in to another account: these bound how many are tested so.
+INVITATIONS_AT_ONCE = 100  # as many people as an account may have
+INVITATIONS_PER_SECOND = 20 / 3600
+TOO_MANY_INVITATIONS = "This account has invited 100 people; now one may be invited every 3 minutes. Retry later."
 
 _USER_ID = identifier("The user's id.", "^usr_[0-9a-f]{32}$")
 _PERSON_ID = identifier("The id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
@@ -127,6 +132,12 @@ class _People(Routes):
 
 
 class UserRoutes(_People):
+    def __init__(self, services: ApiServices) -> None:
+        super().__init__(services)
+        self.invitations = RequestRate(
+            INVITATIONS_PER_SECOND, services.outside, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS
+        )
+
     @for_customers("GET /v1/users", (200, UsersAnswer, "The users and the open invitations."))
     async def list_users(self, user: User) -> UsersAnswer:
         """List the people of the account, and the invitations that are open."""
@@ -144,9 +155,11 @@ class UserRoutes(_People):
         """Invite a person to the account, with a role.
 
         The answer has a link, which is shown only here, and which you give to the person: it is good for seven days,
-        and once. Another invitation of the same address replaces it. An address can log in to one account only.
+        and once. Another invitation of the same address replaces it. An address can log in to one account only: if it
+        logs in to another one, the person is told so when they use the link.
         """
         email = account_rules.login_email(body.email)
+        self.invitations.take(user.account_id)
         about(email, {"role": body.role})
         return self._with_link(*await self.store.people.invite(user.account_id, email, body.role))
 

@@ -124,16 +124,32 @@ def test_an_invitation_can_be_withdrawn(boss: Caller, customer: Caller) -> None:
     assert (line["action"], line["object"]) == ("invitation.withdrawn", made["email"])
 
 
-def test_an_address_of_another_account_is_refused_clearly(boss: Caller, new_account: NewAccount) -> None:
-    """When it is invited, and also when it was taken after that."""
+def test_an_address_of_another_account_is_told_when_the_link_is_used(boss: Caller, new_account: NewAccount) -> None:
+    """An invitation is answered alike whether or not its address logs in elsewhere; in the same account it is 409."""
     body = {"email": boss.account.email, "role": "viewer"}
     other = owner(new_account())
-    assert "another account" in error(other.request("POST", "/v1/users", json=body), 409, "conflict")
+    made, unknown = invited(other, boss.account.email, "viewer"), invited(other, someone(), "viewer")
+    assert made.keys() == unknown.keys()
+    assert "another account" in error(accept(other, token_of(made)), 409, "conflict")
+    assert boss.login().status_code == 200
     assert "this account" in error(boss.request("POST", "/v1/users", json=body), 409, "conflict")
     email = someone()
     here, there = (token_of(invited(each, email, "viewer")) for each in (boss, other))
     assert accept(other, there).status_code == 200
     assert email in error(accept(boss, here), 409, "conflict")
+
+
+def test_an_account_invites_so_many_and_then_waits(new_account: NewAccount) -> None:
+    """A hundred at once, withdrawn or not; then 429 with Retry-After, while other accounts go on."""
+    busy, other = owner(new_account()), owner(new_account())
+    email = someone()
+    for _ in range(100):
+        made = invited(busy, email, "viewer")
+    refused = busy.request("POST", "/v1/users", json={"email": email, "role": "viewer"})
+    error(refused, 429, "rate_limited")
+    assert 1 <= int(refused.headers["retry-after"]) <= 180
+    assert accept(busy, token_of(made)).status_code == 200
+    invited(other, someone(), "viewer")
 
 
 @pytest.mark.parametrize(
