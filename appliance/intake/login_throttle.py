@@ -29,6 +29,10 @@ So one address never keeps an owner out who comes from another one, and no numbe
 comes from a known network. In the last row a login waits for its turn up to 10 seconds; when its turn is later it gets
 429 with the time of its turn, which is then kept for its site for 5 minutes. A site has one turn at a time.
 
+While a network is over its limit, a wrong password from it is answered by the same 429, after the same time, where the
+network is known: otherwise the addresses that log in from there could be told from all others. It counts for its
+account, and does not make the network wait longer. A right one is let in.
+
 Secrets of our own (SMTP passwords, API keys, tokens, session cookies) have 256 random bits: a right one works at once,
 whatever was counted, and a wrong one counts for its network only. They are checked and counted in one step of the event
 loop, so nothing can come between the two. Failures from loopback are not counted by network alone: every application on
@@ -176,14 +180,16 @@ class LoginAttempt:
     _account: str
     _address: str
     _at: int
+    _refusal: Refused | None  # that its network, over its limit, gets where it is not known
 
     @property
     def _network(self) -> str:
         return client_network(self._address)
 
-    def failed(self) -> None:
-        """The password, or the code, was wrong; it was counted on arrival."""
+    def failed(self) -> Refused | None:
+        """The password, or the code, was wrong; it was counted on arrival. What to refuse it by, if not as wrong."""
         self._throttle.refusals.note(self._address)
+        return self._refusal
 
     def succeeded(self) -> None:
         """The password was right: nothing failed, and the account's owner is known to come from here."""
@@ -201,7 +207,7 @@ class LoginAttempt:
         record = self._throttle.accounts.get(self._account)
         pair = self._throttle.pairs.get((self._account, self._network))
         shared = record.failures.get(self._network) if record is not None else None
-        by_network = self._throttle.networks.get(self._network)
+        by_network = self._throttle.networks.get(self._network) if self._refusal is None else None
         for failures in (by_network, pair.failures if pair is not None else None, shared):
             if failures is not None and self._at in failures:
                 failures.remove(self._at)
@@ -243,9 +249,9 @@ class LoginThrottle:
         now, network = self.outside.now(), client_network(address)
         record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
         is_known = self._is_known(account, network, known)
-        until = pair.until(now, known=is_known)
+        until, network_until = pair.until(now, known=is_known), self._network_until(network, now)
         if not is_known:
-            until = max(until, self._network_until(network, now))
+            until = max(until, network_until)
         if until > now:
             self.refusals.note(address)
             raise _wait(until - now)
@@ -255,12 +261,14 @@ class LoginThrottle:
             self.refusals.note(address)
             raise _wait(turn - now)
         record.turns.pop(site_of(address), None)
-        self._count_network(network, now)
+        refusal = _wait(network_until - now) if network_until > now else None
+        if refusal is None:
+            self._count_network(network, now)
         _newest(self.pairs, (account, network), pair, self.remembered).count(now)
         shared = record.failures.get(network, deque(maxlen=SHARE))
         _newest(record.failures, network, shared, REMEMBERED_OF_ACCOUNT).append(now)
         _newest(self.untold, (account, network, now), None, self.remembered)
-        return LoginAttempt((turn - now) / SECOND, self, account, address, now)
+        return LoginAttempt((turn - now) / SECOND, self, account, address, now, refusal)
 
     def code(self, account: str, address: str, known: Iterable[str] = ()) -> CodeGuess:
         """Count a code of a user's second factor, or refuse it, without any await; `known` as in `attempt`."""

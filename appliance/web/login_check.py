@@ -53,7 +53,12 @@ class LoginCheck:
     async def _check(self, email: str, password: str, user: User | None, address: str, code: str | None) -> bool:
         # Counted as a failed login, or refused, before the password is hashed.
         known = await self.store.sessions.addresses(user.id if user else "")
-        attempt = self.guesses.attempt(email, address, known)
+        refused_at = trio.current_time() + FAILURE_DELAY
+        try:
+            attempt = self.guesses.attempt(email, address, known)
+        except Refused:
+            await trio.sleep_until(refused_at)
+            raise
         await trio.sleep(attempt.wait)
         try:
             stored = user.password_hash if user else self._unknown_user_hash
@@ -62,7 +67,9 @@ class LoginCheck:
             attempt.withdrawn()
             raise
         if user is None or not right:
-            attempt.failed()
+            if (refusal := attempt.failed()) is not None:
+                await trio.sleep_until(refused_at)  # as one whose password is not checked, unless hashing takes longer
+                raise refusal
             await trio.sleep(FAILURE_DELAY)
             return False
         if code is not None and user.has_totp:

@@ -85,6 +85,24 @@ def test_one_address_that_guesses_keeps_the_owner_out_from_nowhere(running: Runn
         assert log_in(client, account.email, PASSWORD, "198.51.100.7").status_code == 200
 
 
+def test_an_address_over_its_limit_does_not_learn_who_logs_in_from_there(running: Running) -> None:
+    """A wrong password is answered alike for a user who has a session from it and for none; the right one works."""
+    account, here = add_account(running.data_dir, "neighbour"), "192.0.2.99"
+    with running.client(headers={}) as client:
+        assert log_in(client, account.email, PASSWORD, here).status_code == 200
+        with ThreadPoolExecutor(max_workers=12) as threads:
+            guess = threads.map(
+                lambda n: log_in(client, f"unknown{n}@example.org", "wrong", here).status_code, range(10)
+            )
+            assert set(guess) == {401}
+            emails = (account.email, "unknown@example.org")
+            one, other = threads.map(lambda email: log_in(client, email, "wrong", here), emails)
+        assert (one.status_code, other.status_code) == (429, 429)
+        assert abs(int(one.headers["retry-after"]) - int(other.headers["retry-after"])) <= 1
+        assert min(answer.elapsed.total_seconds() for answer in (one, other)) >= 1.0
+        assert log_in(client, account.email, PASSWORD, here).status_code == 200
+
+
 def test_a_known_network_is_known_after_a_restart(tmp_path: Path) -> None:
     """Where a stored session comes from its owner logs in at once, after a restart and with guesses from everywhere."""
     with appliance(tmp_path, http=PROXY) as running:

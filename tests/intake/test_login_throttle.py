@@ -257,6 +257,24 @@ def test_other_accounts_are_not_touched(guesses: LoginThrottle) -> None:
     passes(guesses, "another", "127.0.0.1")
 
 
+def test_a_wrong_password_from_a_known_network_over_its_limit_is_refused_alike(
+    guesses: LoginThrottle, clock: Clock
+) -> None:
+    """By the time that an unknown account is told there, which it does not change; below the limit it is just wrong."""
+    assert guesses.attempt("account", OWNER, (OWNER,)).failed() is None
+    for number in range(9):
+        guesses.attempt(f"unknown {number}", OWNER)
+    clock.now += SECOND
+    for _ in range(3):
+        refusal = guesses.attempt("account", OWNER, (OWNER,)).failed()
+        assert refusal is not None
+        assert refusal.code is Code.RATE_LIMITED
+        assert refusal.retry_after == wait_of(guesses, "unknown", OWNER) == 59
+    guesses.attempt("account", OWNER, (OWNER,)).succeeded()
+    clock.now += MINUTE
+    assert guesses.attempt("account", OWNER, (OWNER,)).failed() is None
+
+
 @pytest.mark.parametrize("network", [OWNER, "127.0.0.1", "2a01:4f8:1:2::1"])
 def test_a_known_network_has_ten_guesses_a_minute(guesses: LoginThrottle, clock: Clock, network: str) -> None:
     """Behind an undeclared proxy attackers come from the owner's address: they get no free guesses by that."""
