@@ -6,6 +6,7 @@ try, and where both took longer than they do on a quiet machine, the try counts 
 tries is the result.
 """
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -14,13 +15,38 @@ _QUIET = 1.6e-3  # seconds that `_fixed` takes on a quiet machine; a faster one 
 
 def cpu_seconds(work: Callable[[], object], tries: int = 5) -> float:
     """The least of some tries; what `work` raises is raised."""
+    return _least(lambda: _taken(work), tries)
+
+
+def longest_hold(work: Callable[[], object], tries: int = 3) -> float:
+    """The longest time between two calls or returns in Python: in it no other thread gets the interpreter lock."""
+    return _least(lambda: _held(work), tries)
+
+
+def _least(measured: Callable[[], float], tries: int) -> float:
     least = float("inf")
     for _ in range(tries):
         before = _taken(_fixed)
-        taken = _taken(work)
+        taken = measured()
         slowness = max(1.0, min(before, _taken(_fixed)) / _QUIET)
         least = min(least, taken / slowness)
     return least
+
+
+def _held(work: Callable[[], object]) -> float:
+    longest, began = 0.0, time.thread_time()
+
+    def note(*_event: object) -> None:
+        nonlocal longest, began
+        longest = max(longest, time.thread_time() - began)
+        began = time.thread_time()
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return longest
 
 
 def _taken(work: Callable[[], object]) -> float:

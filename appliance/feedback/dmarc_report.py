@@ -3,22 +3,24 @@ I/O; raises UnreadableReport only.
 
 The XML is read by expat, as a stream of elements and without a tree: a document type or an entity declaration ends it
 (so nothing is ever expanded or fetched), depth, elements and attributes are bounded, and only the texts that are wanted
-are kept, each cut. The whole document is handed over at once, since expat before 2.6 takes quadratic time for a large
-token that comes in pieces. The charset that the document names is one of our list, or the document is taken for UTF-8:
-expat would otherwise look up any codec of Python's.
+are kept, each cut. The document is handed over in pieces: expat calls no Python within a comment or a tag, so a single
+call for a long one would keep the interpreter lock, and the event loop would stand still. A comment or a tag that has
+not ended after as many bytes as a piece has is refused, also because expat before 2.6 reads it from its start with each
+piece. The charset that the document names is one of our list, or the document is taken for UTF-8: expat would otherwise
+look up any codec of Python's.
 """
 
 import ipaddress
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from itertools import starmap
 from typing import Final
 from xml.parsers import expat
 
-from appliance.feedback.report_file import UnreadableReport, report_file
-from appliance.message.decoding import codec_of, decode_charset, one_line
+from appliance.feedback.report_file import EXPANDED_BYTES, UnreadableReport, report_file
+from appliance.message.decoding import codec_of, decode_pieces, one_line
 from appliance.message.reader import ContentPart
 from appliance.model.reports import OTHER_SOURCES, DmarcCounts, DmarcSource
 from appliance.times import SECOND
@@ -28,8 +30,10 @@ SOURCES_PER_REPORT: Final = 200  # that are recorded apart
 MESSAGES_PER_ROW: Final = 10**9  # so that no sum of reports is too large for a database
 _DEPTH: Final = 16  # a report needs six
 _ELEMENTS: Final = 100_000  # that many rows of forty elements
-_ATTRIBUTES: Final = 100_000  # expat keeps each name that it has seen; a report has hardly any
+_ATTRIBUTES: Final = 25_000  # expat keeps each name that it has seen, and frees all at once; a report has hardly any
 _TEXT: Final = 255  # characters kept of one element
+_PIECE: Final = 16 * 1024  # bytes given to one call of expat, which takes up to 50 ns for each
+_TOKEN: Final = _PIECE  # bytes of a comment, a tag with its attributes, or a processing instruction
 
 _ENCODING: Final = re.compile(rb"""<\?xml[^>]{0,100}?encoding=["']([A-Za-z0-9._-]{1,40})["']""")
 _NUMBER: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
@@ -140,22 +144,26 @@ def _may_be_report(part: ContentPart) -> bool:
 
 def parse_dmarc_report(document: bytes) -> DmarcReport:
     """The report in an expanded document. Raises UnreadableReport."""
-    if document.count(b"=") > _ATTRIBUTES:
-        raise UnreadableReport("the XML has too many attributes")
     reader = _Reader()
     try:
-        reader.parser.Parse(_as_utf8(document), True)
+        for piece in _utf8_pieces(document):
+            reader.feed(piece)
+        reader.parser.Parse(b"", True)
     except expat.ExpatError as cause:
         raise UnreadableReport(f"the XML is malformed: {expat.ErrorString(cause.code)}") from cause
     return reader.report()
 
 
-def _as_utf8(document: bytes) -> bytes:
+def _utf8_pieces(document: bytes) -> Iterator[bytes]:
     named = _ENCODING.search(document[:200])
     codec = codec_of(named[1].decode("ascii")) if named else None
     if codec is None or codec in ("utf-8", "ascii"):
-        return document
-    return decode_charset(document, codec).encode("utf-8")
+        decoded: Iterable[bytes] = (document,)
+    else:
+        decoded = (text.encode("utf-8") for text in decode_pieces(document, codec))
+    for data in decoded:
+        for at in range(0, len(data), _PIECE):
+            yield data[at : at + _PIECE]
 
 
 class _Reader:
@@ -164,7 +172,7 @@ class _Reader:
     def __init__(self) -> None:
         self._path: list[str] = []
         self._text: list[str] = []
-        self._kept = self._elements = 0
+        self._kept = self._elements = self._attributes = self._fed = 0
         self._report: dict[str, str] = {}
         self._row: dict[str, str] = {}
         self._rows: list[DmarcRow] = []
@@ -179,6 +187,19 @@ class _Reader:
         self.parser.StartDoctypeDeclHandler = self._refuse
         self.parser.EntityDeclHandler = self._refuse
         self.parser.ExternalEntityRefHandler = self._refuse_reference
+
+    def feed(self, piece: bytes) -> None:
+        """The next piece of the document, in UTF-8."""
+        self._fed += len(piece)
+        self._attributes += piece.count(b"=")
+        if self._fed > EXPANDED_BYTES:  # in UTF-8, which may have thrice the bytes of the file
+            raise UnreadableReport(f"the report expands to more than {EXPANDED_BYTES} bytes")
+        if self._attributes > _ATTRIBUTES:
+            raise UnreadableReport("the XML has too many attributes")
+        self.parser.Parse(piece, False)
+        unfinished = self.parser.CurrentByteIndex  # where its token begins; below 0 while expat has not looked at it
+        if 0 <= unfinished < self._fed - _TOKEN:
+            raise UnreadableReport("the XML has a comment or a tag that is too long")
 
     def _refuse(self, *_declared: object) -> None:
         raise UnreadableReport("the XML has a document type or declares entities")

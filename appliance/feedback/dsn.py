@@ -33,6 +33,7 @@ REMOTE_MTA_CHARACTERS: Final = 255
 _CANDIDATES: Final = 50  # SMTP replies looked at in a text
 _SUBJECT: Final = 500  # characters of a subject that are looked at
 _LINES: Final = 200  # of a text that are searched
+_REMOTE_CHARACTERS: Final = 16 * 1024  # of a text that are searched for a server's name: so many lines of 80
 _GROUPS: Final = 100  # recipients of one report that are compared
 
 _Reason = tuple[int | None, str | None, str]  # SMTP code, status, words
@@ -348,7 +349,7 @@ def _bounce_text(mail: ReceivedMail, _address: str) -> Notice | None:
     if not _by_daemon(mail) or not (code or status or _BOUNCED.search(heading)):
         return None
     kind = NoticeKind.DELAYED if _DELAYED.search(heading) else NoticeKind.FAILED
-    remote = _REMOTE.search(text)
+    remote = _REMOTE.search(text[:_REMOTE_CHARACTERS])
     return _notice(kind, code, status, words or subject, remote[1] if remote else "")
 
 

@@ -11,6 +11,7 @@ Python's codecs (`punycode`, `idna`, `utf-7`) take far more than linear time.
 import binascii
 import codecs
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -57,14 +58,21 @@ def codec_of(charset: str) -> str | None:
 
 def decode_charset(data: bytes, codec: str) -> str:
     """The text of these octets, by a codec that `codec_of` named."""
+    return "".join(decode_pieces(data, codec))
+
+
+def decode_pieces(data: bytes, codec: str) -> Iterator[str]:
+    """That text in pieces, each of one call."""
     if codec in _WITH_TABLE:
-        return codecs.charmap_decode(data, "strict", _table(codec))[0]
-    if len(data) <= _STEP:
-        return data.decode(codec, "replace")
-    decoder = codecs.getincrementaldecoder(codec)("replace")
-    pieces = [decoder.decode(data[at : at + _STEP]) for at in range(0, len(data), _STEP)]
-    pieces.append(decoder.decode(b"", final=True))
-    return "".join(pieces)
+        for at in range(0, len(data), _STEP):
+            yield codecs.charmap_decode(data[at : at + _STEP], "strict", _table(codec))[0]
+    elif len(data) <= _STEP:
+        yield data.decode(codec, "replace")
+    else:
+        decoder = codecs.getincrementaldecoder(codec)("replace")
+        for at in range(0, len(data), _STEP):
+            yield decoder.decode(data[at : at + _STEP])
+        yield decoder.decode(b"", final=True)
 
 
 @cache

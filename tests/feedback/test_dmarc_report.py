@@ -1,5 +1,6 @@
 """DMARC aggregate reports: what they say is read, in every packing; DTDs, entities, depth and size are refused."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from appliance.feedback.dmarc_report import (
     read_dmarc_report,
     summed,
 )
-from appliance.feedback.report_file import UnreadableReport
+from appliance.feedback.report_file import EXPANDED_BYTES, UnreadableReport
 from appliance.model.reports import OTHER_SOURCES, DmarcSource
 from appliance.times import SECOND
 from tests.feedback.report_mail import alone, as_mail, gzipped, zipped
@@ -100,7 +101,10 @@ BILLION_LAUGHS = b"""<?xml version="1.0"?><!DOCTYPE feedback [<!ENTITY a "lol"><
         (b"<feedback>" + POLICY + b"</feedback>", "no time"),
         (b"<feedback>" + b"<a>" * 50, "too deep"),
         (b"<feedback>" + b"<a/>" * 500_000 + b"</feedback>", "too many"),
-        (b"<feedback " + b" ".join(b"a%d=''" % number for number in range(120_000)) + b"/>", "too many attributes"),
+        (b"<feedback>" + b"<a b='' c=''/>" * 20_000 + b"</feedback>", "too many attributes"),
+        (b"<feedback><!--" + b"a>" * 20_000 + b"--></feedback>", "too long"),
+        (b"<!--" + b"a" * 40_000 + b"--><feedback/>", "too long"),
+        (b"<feedback><a b='" + b"c" * 40_000 + b"'/></feedback>", "too long"),
         (b"\xff\xfe<\0f\0", "malformed"),
     ],
 )
@@ -114,6 +118,23 @@ def test_rows_are_bounded() -> None:
     """What is over the limit is counted, not kept."""
     report = parse_dmarc_report(HEAD + POLICY + ROW * (DMARC_ROWS + 5) + b"</feedback>")
     assert (len(report.rows), report.left_out) == (DMARC_ROWS, 5)
+
+
+@pytest.mark.parametrize("length", [*range(16_300, 16_384, 7), 32_700, 70_000])
+def test_a_report_in_several_pieces(length: int) -> None:
+    """It is the same wherever a piece ends: in a tag, a comment, a text or a character."""
+    organisation = "Größe €😀"
+    told = f"<report_metadata><org_name>{organisation}</org_name></report_metadata><!-- a > b -->".encode()
+    report = parse_dmarc_report(HEAD + b" " * (length - len(HEAD)) + told + POLICY + ROW * 500 + b"</feedback>")
+    assert (report.org, report.domain, len(report.rows), report.left_out) == (organisation, "a.b", 500, 0)
+
+
+def test_a_charset_may_double_the_size() -> None:
+    """The limit holds for UTF-8, too, which expat reads."""
+    start = b"<?xml version='1.0' encoding='koi8-r'?>" + HEAD + POLICY
+    for octets, fits in ((EXPANDED_BYTES // 2 - 1_000, True), (EXPANDED_BYTES // 2, False)):
+        with nullcontext() if fits else pytest.raises(UnreadableReport, match="expands to more than"):
+            parse_dmarc_report(start + b"\xc1" * octets + b"</feedback>")
 
 
 def test_texts_are_bounded() -> None:

@@ -15,6 +15,7 @@ from appliance.feedback.dsn import read_notice
 from appliance.feedback.report_file import UnreadableReport, expanded
 from appliance.feedback.return_path import read_address
 from appliance.feedback.tls_report import parse_tls_report, read_tls_report
+from tests.cpu_time import longest_hold
 from tests.feedback.mutated_mail import GROWTH as GROWTH_OF_MEMORY
 from tests.feedback.mutated_mail import LONGEST, made, read_all, run
 from tests.message.hostile_mail import HOSTILE
@@ -191,6 +192,39 @@ def test_time_grows_no_faster_than_the_input(case: int) -> None:
     assert taken < 3
     if taken > 0.02:
         assert taken < BOUND * seconds(read, small) + 0.01
+
+
+# ---- the interpreter lock
+
+MOST = 7 * 1024 * 1024  # octets, as many as a report may expand to
+KOI8 = b"<?xml version='1.0' encoding='koi8-r'?><feedback>"
+LOCKING: list[tuple[Callable[[bytes], None], bytes, bytes, bytes]] = [
+    (xml, b"<feedback><!--", b"a", b"--></feedback>"),
+    (xml, b"<!--", b"a>", b"-->"),
+    (xml, b"<feedback>", b"<!--" + b"a" * 16_000 + b"-->", b"</feedback>"),
+    (xml, b"<feedback><a b='", b"&lt;", b"'/></feedback>"),
+    (xml, b"<feedback>", b"<a b='" + b"&lt;" * 4_000 + b"'/>", b"</feedback>"),
+    (xml, b"<feedback><a", b" ", b"/></feedback>"),
+    (xml, b"<feedback><?a ", b"b", b"?></feedback>"),
+    (xml, b"<feedback>", b"a", b"</feedback>"),
+    (xml, b"<feedback>", b"\n", b"</feedback>"),
+    (xml, KOI8 + b"<!--", b"\xc1", b"--></feedback>"),
+    (xml, KOI8, b"<!--" + b"\xc1" * 8_000 + b"-->", b"</feedback>"),
+    (xml, b"<feedback>", b"".join(b"<a xmlns:b%d='c'/>" % number for number in range(90_000)), b"</feedback>"),
+    (json, b'{"organization-name":"', b"\\u00e9", b'"}'),
+    (json, b'{"organization-name":"', b"\\n", b'"}'),
+    (json, b'{"policies":[{"policy":{"mx-host":[', b'"a",' * 190_000, b'"a"]}}]}'),
+    (notice, _bounce(b""), (b"by a.a.a.a.a.a.a.a." * 50)[:900] + b"\r\n", b""),
+    (notice, _bounce(b""), b"host aaaaaaaaaaaaaaaa.", b""),
+]
+
+
+@pytest.mark.parametrize("case", range(len(LOCKING)), ids=lambda number: f"{LOCKING[number][0].__name__}-{number}")
+def test_the_interpreter_lock_is_not_kept(case: int) -> None:
+    """Readers have a thread of their own, which is of use to the event loop only while that thread lets go of it."""
+    read, begins, unit, ends = LOCKING[case]
+    data = begins + unit * max(1, MOST // len(unit)) + ends
+    assert longest_hold(lambda: read(data)) < 0.006
 
 
 @pytest.mark.parametrize("name", HOSTILE)
