@@ -42,6 +42,7 @@ from appliance.times import DAY
 
 WAITING_MOST = 10_000  # mails that may wait to be read; more are refused for now
 WAITING_BYTES = 512 * 1024 * 1024  # of all of them together
+WITHOUT_TOKEN_PART = 4  # up to one part in so many of either, mail may wait that has no token: anyone can send that
 LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
@@ -109,9 +110,10 @@ class FeedbackStore(StorePart):
     # ---- mail
 
     async def add(self, addresses: Sequence[str], mime: bytes) -> str:
-        """Store a mail until it is read; its id. Refused for now while too many wait."""
+        """Store a mail until it is read; its id. Refused for now while too many wait, without a token before that."""
         ((waiting, size),) = await self.engine.rows(_WAITING, {})
-        if waiting >= self.waiting_most or int(size) + len(mime) > self.waiting_bytes:
+        part = 1 if any(address[1:2] == "+" for address in addresses) else WITHOUT_TOKEN_PART
+        if waiting >= self.waiting_most // part or int(size) + len(mime) > self.waiting_bytes // part:
             text = "Too much feedback waits to be read. Try again later."
             raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=600)
         mail_id = self.outside.identifier("fbm")

@@ -88,9 +88,9 @@ async def test_what_waits_is_bounded(store: Store) -> None:
     """One more than may wait is refused for now."""
     feedback = FeedbackStore(store.engine, store.feedback.outside, store.webhook_posts, waiting_most=2)
     for _ in range(2):
-        await feedback.add(["fbl@bounces.example.com"], b"mail")
+        await feedback.add(["b+token@bounces.example.com"], b"mail")
     with pytest.raises(Refused) as refused:
-        await feedback.add(["fbl@bounces.example.com"], b"mail")
+        await feedback.add(["b+token@bounces.example.com"], b"mail")
     assert refused.value.code is Code.TEMPORARY_FAILURE
 
 
@@ -278,10 +278,24 @@ async def test_old_complaints_go(store: Store, delivered: Delivered, clock: Cloc
 async def test_what_waits_is_bounded_in_bytes(store: Store) -> None:
     """Beyond that mail is refused for now, however few wait."""
     small = replace(store.feedback, waiting_bytes=1_000)
-    await small.add(["fbl@bounces.example.com"], b"x" * 600)
+    await small.add(["b+token@bounces.example.com"], b"x" * 600)
     with pytest.raises(Refused):
-        await small.add(["fbl@bounces.example.com"], b"x" * 600)
-    await small.add(["fbl@bounces.example.com"], b"x" * 400)
+        await small.add(["b+token@bounces.example.com"], b"x" * 600)
+    await small.add(["b+token@bounces.example.com"], b"x" * 400)
+
+
+@pytest.mark.parametrize(("most", "size"), [(8, 10_000), (10_000, 8)], ids=["mails", "bytes"])
+async def test_reports_leave_room_for_bounces(store: Store, most: int, size: int) -> None:
+    """Mail that anyone can send takes up to a quarter of either limit; what has a token is taken until all is full."""
+    small = replace(store.feedback, waiting_most=most, waiting_bytes=size)
+    for address in ("dmarc@bounces.example.com", "fbl@bounces.example.com"):
+        await small.add([address], b"x")
+    with pytest.raises(Refused):
+        await small.add(["tlsrpt@bounces.example.com"], b"x")
+    for addresses in (["b+token@a.example"], ["U+token@a.example"], ["fbl@a.example", "b+token@a.example"]) * 2:
+        await small.add(addresses, b"x")
+    with pytest.raises(Refused):
+        await small.add(["b+token@a.example"], b"x")
 
 
 async def test_recipients_go_before_reports(store: Store) -> None:
