@@ -3,7 +3,8 @@
 A full table still admits new clients: the unauthenticated connection that has waited longest for its client is closed
 for a new one, and a share of the table is reserved for networks from which clients have authenticated lately. An
 authenticated connection between two requests gives way to such networks only, and after all others; during a request or
-a message a connection is never closed. No account has more than half of the table.
+a message a connection is never closed. No account has more than half of the table, and messages of clients that do not
+authenticate, as other mail servers do not, keep no more than half of it: further ones give way as if they waited.
 """
 
 import ipaddress
@@ -28,6 +29,7 @@ DEADLINE_CHECK = 0.25  # seconds, by which a client may exceed any of its deadli
 # Parts of the table: one connection in so many
 RESERVED_PART = 4  # is reserved for known networks, once there are any
 ACCOUNT_CONNECTIONS_PART = 2  # may belong to one account
+MESSAGES_PART = 2  # may be kept for messages of unauthenticated clients
 QUEUED_PART = 2  # more may wait until their networks have fewer connections
 NETWORK_QUEUED_PART = 8  # of these, of one network
 
@@ -86,6 +88,7 @@ class ConnectionTable(Generic[Connection]):
     by_credential: Counter[str] = field(default_factory=Counter)
     by_account: Counter[str] = field(default_factory=Counter)
     _from_unknown: int = 0
+    _messages: set[Connection] = field(default_factory=set)  # without a credential, kept for the message on them
     _waiting: tuple[OrderedDict[Connection, None], ...] = field(
         default_factory=lambda: tuple(OrderedDict() for _ in _Rank)
     )
@@ -168,11 +171,19 @@ class ConnectionTable(Generic[Connection]):
         if entry is not None and entry.rank is not None:
             self._move(connection, entry, None)
 
-    def transacts(self, connection: Connection, *, busy: bool) -> None:
-        """A logged-in connection has begun or ended a message."""
+    def transacts(self, connection: Connection, *, busy: bool, message: bool) -> None:
+        """A session is busy or waits for its client; without a login it is kept only for a `message` that it has."""
         entry = self.open.get(connection)
-        if entry is not None and entry.credential is not None:
+        if entry is None:
+            return
+        if entry.credential is not None:
             self._move(connection, entry, None if busy else _Rank.AUTHENTICATED)
+        elif not (busy and message):
+            self._messages.discard(connection)
+            self.waits(connection)
+        elif len(self._messages) < max(1, self.most // MESSAGES_PART):
+            self._messages.add(connection)
+            self.works(connection)
 
     def logged_in(self, connection: Connection, account: str, credential: str, most: int) -> bool:
         """Count a connection by its credential from now on; False when that has `most` already, or its account half."""
@@ -198,6 +209,7 @@ class ConnectionTable(Generic[Connection]):
         if entry is not None:
             self._recognise(entry)
             self._move(connection, entry, None)
+            self._messages.discard(connection)
             self._count_off(entry)
 
     def _move(self, connection: Connection, entry: _Entry, rank: _Rank | None) -> None:

@@ -273,8 +273,7 @@ class SmtpSession(SMTP):
     def _enter(self, phase: Phase) -> None:
         now = trio.current_time()
         if phase is not self._phase:
-            if _COMMAND in (phase, self._phase):
-                self._table.transacts(self, busy=phase is not _COMMAND)
+            self._table.transacts(self, busy=phase is not _COMMAND, message=self._protocol.has_message)
             self._phase, self._phase_began = phase, now
             if phase is _OVER:
                 self._close()

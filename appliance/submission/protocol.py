@@ -377,6 +377,11 @@ class SmtpProtocol:
             self.out.append(replies.CHUNK_TAKEN)
         return None
 
+    @property
+    def has_message(self) -> bool:
+        """Whether a message arrives or is stored that is not refused; before a login that is needed there is none."""
+        return self._transaction is not None and self.content is not None and not self.content.refusal
+
     def _is_between_chunks(self) -> bool:
         return self._transaction is not None and self._transaction.chunks is not None
 

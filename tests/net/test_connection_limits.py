@@ -42,7 +42,7 @@ def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
 def is_empty(table: Table) -> bool:
     """Whether no count of it is left."""
     counts = (table.by_address, table.by_credential, table.by_account)
-    left = (table.open, *counts, table._from_unknown, table._queued, table._queues)
+    left = (table.open, *counts, table._from_unknown, table._messages, table._queued, table._queues)
     return not any(left) and not any(table._waiting)
 
 
@@ -127,11 +127,38 @@ def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
     with filled(table, "192.0.2.9", "192.0.2.9") as (request, session):
         table.works(request)
         table.logged_in(session, "acc_1", "smtp_1", 1)
-        table.transacts(session, busy=True)
+        table.transacts(session, busy=True, message=True)
         assert not table.admits("192.0.2.9")
         assert not table.admits("192.0.2.1")
         assert not request.gave_way
         assert not session.gave_way
+
+
+def test_a_message_of_a_client_that_does_not_log_in_does_not_give_way() -> None:
+    """A mail server's connection is kept from when its message begins until it is stored."""
+    table: Table = ConnectionTable(most=3, most_per_address=9)
+    with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (server, starts_tls, idle):
+        table.transacts(server, busy=True, message=True)
+        table.transacts(starts_tls, busy=True, message=False)
+        with filled(table, "192.0.2.4", "192.0.2.5"):
+            assert (server.gave_way, starts_tls.gave_way, idle.gave_way) == (False, True, True)
+            table.transacts(server, busy=False, message=False)
+            with filled(table, "192.0.2.6", "192.0.2.7", "192.0.2.8"):
+                assert server.gave_way
+    assert is_empty(table)
+
+
+def test_messages_of_clients_that_do_not_log_in_keep_half_of_the_table() -> None:
+    """However many are half sent, new clients are admitted; a message that ends makes room for another."""
+    table: Table = ConnectionTable(most=4, most_per_address=9)
+    with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4") as (first, second, third, fourth):
+        for connection in (first, second, third):
+            table.transacts(connection, busy=True, message=True)
+        table.transacts(first, busy=False, message=False)
+        table.transacts(fourth, busy=True, message=True)
+        with filled(table, "192.0.2.5", "192.0.2.6", "192.0.2.7"):
+            assert [each.gave_way for each in (first, second, third, fourth)] == [True, False, True, False]
+    assert is_empty(table)
 
 
 def test_known_networks_have_a_part_of_the_table() -> None:
@@ -173,7 +200,7 @@ def test_the_counts_hold_whatever_happens() -> None:
     inside: list[tuple[Connection, ExitStack]] = []
     for _ in range(20_000):
         address = f"192.0.2.{chance.randrange(4)}"
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0 | 1 if table.admits(address):
                 connection, stack = Connection(), ExitStack()
                 stack.enter_context(table.inside(connection, address))
@@ -187,7 +214,11 @@ def test_the_counts_hold_whatever_happens() -> None:
             case 5 if inside and chance.random() < 0.1:
                 known.note(address)
                 table.logged_in(chance.choice(inside)[0], "acc_1", f"smtp_{chance.randrange(3)}", 2)
+            case 6 if inside:
+                table.transacts(chance.choice(inside)[0], busy=chance.random() < 0.7, message=chance.random() < 0.7)
         assert len(table.open) <= 8
+        assert len(table._messages) <= 4
+        assert table._messages <= table.open.keys()
         assert sum(table.by_address.values()) + sum(table.by_credential.values()) == len(table.open)
         assert all(count <= 4 for count in table.by_address.values())
         assert all(not connection.gave_way for connection in table.open)
@@ -208,7 +239,7 @@ def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only(
     with filled(table, "192.0.2.1", "192.0.2.2") as (idle, sending):
         assert table.logged_in(idle, "acc_1", "smtp_1", 1)
         assert table.logged_in(sending, "acc_2", "smtp_2", 1)
-        table.transacts(sending, busy=True)
+        table.transacts(sending, busy=True, message=True)
         assert not table.admits("192.0.2.5")
         assert table.admits("192.0.2.9")
         assert (idle.gave_way, sending.gave_way) == (True, False)

@@ -22,6 +22,20 @@ def test_nothing_is_sent_without_a_login(line: bytes) -> None:
     assert made.say(line).startswith(b"530 5.7.0 ")
 
 
+def test_without_a_login_there_is_no_message_to_keep_a_connection_for() -> None:
+    """Not even while a chunk is read that is refused; with a login from its first octet until it is answered."""
+    made = talk()
+    made.say(b"EHLO client.example.com")
+    made.protocol.receive(b"BDAT 10\r\nabc")
+    assert (made.protocol.phase, made.protocol.has_message) == (Phase.CONTENT, False)
+    made, seen = ready(), []
+    for data in (b"", b"BDAT 6\r\nA: b\r\nBDAT 5 LAST\r\n", b"\r\nx\r\n"):
+        made.send(data)
+        seen.append(made.protocol.has_message)
+    made.protocol.submitted("msg_1")
+    assert [*seen, made.protocol.has_message] == [False, True, True, False]
+
+
 def test_without_tls_there_is_no_login() -> None:
     """AUTH is neither offered nor taken in the clear, and MAIL says what is missing."""
     made = talk(secure=False)

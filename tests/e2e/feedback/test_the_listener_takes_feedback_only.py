@@ -3,6 +3,8 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +157,22 @@ def test_all_that_was_taken_is_read(running: Running) -> None:
         time.sleep(0.05)
     assert engines.rows(running.data_dir, "SELECT count(*) FROM events") == [(0,)]
     assert engines.rows(running.data_dir, "SELECT count(*) FROM suppressions") == [(0,)]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one command at a time", "pipelined"])
+def test_a_message_on_its_way_is_not_closed_for_newcomers(tmp_path: Path, together: bool) -> None:
+    """Idle connections give way to the next ones; a mail server that is sending its message can finish it."""
+    small = "max_connections = 6\nmax_connections_per_address = 6"
+    with appliance(tmp_path, smtp=small, retention=LISTENS) as running, ExitStack() as stack:
+        sending, idle = (stack.enter_context(Raw(running, "inbound", source="127.0.0.2")) for _ in range(2))
+        sending.say(b"EHLO mx.example.net")
+        lines = b"MAIL FROM:<>\r\n", b"RCPT TO:<dmarc@bounces.example.com>\r\n", b"DATA\r\n"
+        for data in (b"".join(lines),) if together else lines:
+            sending.send(data)
+            for _ in range(len(lines) if together else 1):
+                assert sending.reply()[:1] in b"23"
+        for number in range(20):
+            stack.enter_context(Raw(running, "inbound", source=f"127.0.1.{number + 1}"))
+        assert idle.reply().startswith(b"421 4.7.0 ")
+        sending.send(MESSAGE + b".\r\n")
+        assert sending.reply().startswith(b"250 2.0.0 queued as fbm_")
