@@ -109,6 +109,8 @@ PROVIDERS = (
     Provider("naver", ("naver.com",), _CAREFUL),
 )
 
+STARRED_LABELS = 6  # of a suffix with `*`; a name of 125 labels, which anyone can have, would have 7,500 of these
+
 # The second level under which registries of countries register (`example.co.uk`). A rule of thumb in place of the
 # public suffix list: where it errs, two strangers share a pool or one organisation has two, and no mail goes astray.
 _SECOND_LEVEL = re.compile(r"(?:ac|co|com|edu|gob|gov|gouv|go|mil|ne|net|or|org|gv|ltd|plc|nom|firm|web|id|me|sch)")
@@ -147,7 +149,7 @@ def _suffixes(host: str) -> Iterator[str]:
     for at in range(len(labels)):
         rest = labels[at:]
         yield ".".join(rest)
-        for star in range(1, len(rest) - 2):
+        for star in range(1, len(rest) - 2) if len(rest) <= STARRED_LABELS else ():
             yield ".".join((*rest[:star], "*", *rest[star + 1 :]))
 
 

@@ -1,6 +1,7 @@
 """One POST and its answer on an open connection: the request's bytes, the answer's status and first 2 KiB.
 
-Whatever a receiver sends, the bytes, the reads, the headers and the interim answers of one exchange are bounded.
+Whatever a receiver sends, the bytes, the reads, the headers, the chunks and the interim answers of one exchange are
+bounded.
 """
 
 import re
@@ -20,6 +21,7 @@ ANSWER_LIMIT = 32 * 1024  # bytes read to keep the connection: past that a new o
 INTERIM_LIMIT = 10  # 1xx answers before the final one
 ANSWER_READ_BYTES = 16 * 1024  # at a time: one TLS record
 READS_PER_ANSWER = 250  # each costs its share of a millisecond, however few bytes it brings
+CHUNKS_PER_ANSWER = 250  # as much of one; a read may bring thousands
 
 _VERSION = b"HTTP/1."
 _FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: [\x20-\x7e]*\r\n)*")
@@ -85,7 +87,7 @@ class AnswerReader:
         self.whole = False  # it came to its end
         self.keep = False  # the connection may carry another request
         self._begin = b""
-        self._received = self._interim = 0
+        self.received = self._interim = self._chunks = 0
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT)
         # Of the request, which has been sent already, only the method matters for the answer.
         self._http.send(h11.Request(method="POST", target="/", headers=[("Host", "-"), ("Content-Length", "0")]))
@@ -93,7 +95,7 @@ class AnswerReader:
 
     def receive(self, data: bytes) -> None:
         """Parse what came, nothing when the receiver has closed; raises `NotPosted`."""
-        self._received += len(data)
+        self.received += len(data)
         # Another protocol shows in its first bytes: h11 would wait for a whole head, which may never come.
         self._begin += data[: len(_VERSION) - len(self._begin)]
         if not _VERSION.startswith(self._begin):
@@ -109,7 +111,7 @@ class AnswerReader:
             elif fault.error_status_hint == 431:
                 text = f"the receiver's answer has over {HEAD_LIMIT // 1024} KiB of headers"
             raise NotPosted(text) from fault
-        self.done = self.done or self._received > ANSWER_LIMIT
+        self.done = self.done or self.received > ANSWER_LIMIT
 
     def _handle(self, event: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]) -> None:
         if isinstance(event, h11.InformationalResponse):
@@ -120,6 +122,8 @@ class AnswerReader:
             self.posted.status = event.status_code
         elif isinstance(event, h11.Data):
             self.posted.body += event.data[: BODY_KEPT - len(self.posted.body)]
+            self._chunks += event.chunk_start
+            self.done = self._chunks > CHUNKS_PER_ANSWER
         elif isinstance(event, h11.EndOfMessage):
             self.done = self.whole = True
             in_step = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
@@ -165,7 +169,9 @@ async def _read_answer(posted: Posted, stream: trio.abc.Stream, data: bytes) -> 
         reader.receive(bytes(await stream.receive_some(ANSWER_READ_BYTES)))
         reads += 1
     if not reader.whole:
-        why = f"is over {ANSWER_LIMIT // 1024} KiB long" if reader.done else "comes in too many pieces"
+        why = (
+            f"is over {ANSWER_LIMIT // 1024} KiB long" if reader.received > ANSWER_LIMIT else "comes in too many pieces"
+        )
         if posted.status is None:
             raise NotPosted(f"the receiver's answer {why} and yet without a status")
         posted.overlong, posted.error = True, f"the receiver's answer {why}; the rest was not read"

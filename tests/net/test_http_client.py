@@ -1,5 +1,6 @@
 """One request and its answer: what is sent, how much is read, and each way in which there is no answer."""
 
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -16,6 +17,7 @@ from appliance.net.http_client import (
 )
 
 HEADERS = [("Host", "example.com")]
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 async def exchanged(
@@ -82,6 +84,8 @@ async def test_headers_are_found_whatever_their_case() -> None:
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * RESPONSE_HEADER_BYTES, BadResponse),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\n" + b"x" * 101, TooLong),
         (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 101, TooLong),
+        (CHUNKED + b"1\r\nx\r\n" * 101, TooLong),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3_000 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", BadResponse),
     ],
 )
 async def test_what_is_no_answer(says: bytes, kind: type[BadResponse]) -> None:
@@ -89,3 +93,42 @@ async def test_what_is_no_answer(says: bytes, kind: type[BadResponse]) -> None:
     with trio.fail_after(5), pytest.raises(kind, match=r"\w") as caught:
         await exchanged(says, whole)
     assert isinstance(caught.value, TooLong | ClosedEarly) or type(caught.value) is BadResponse
+
+
+class Steps(trio.abc.Instrument):
+    """The longest step of any task, in processor time."""
+
+    longest = began = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A step begins."""
+        self.began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """It has ended."""
+        self.longest = max(self.longest, time.thread_time() - self.began)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        CHUNKED + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 4_000 + b"\r\n",
+        CHUNKED + b"0\r\n" + b"a:\r\n" * 4_000 + b"\r\n",
+    ],
+    ids=["chunks", "interim responses", "header lines", "trailer lines"],
+)
+def test_the_smallest_pieces_do_not_hold_the_loop(says: bytes) -> None:
+    """Thousands of them are refused, and other tasks run between the reads."""
+
+    async def read(answer: HttpResponse) -> bytes:
+        return await answer.body(65_536)
+
+    longest = []
+    for _ in range(3):
+        steps = Steps()
+        with pytest.raises(BadResponse):
+            trio.run(exchanged, says, read, instruments=[steps])
+        longest.append(steps.longest)
+    assert min(longest) < 0.008

@@ -2,7 +2,8 @@
 
 import pytest
 
-from appliance.webhook.http import ANSWER_LIMIT, BODY_KEPT, AnswerReader, Posted
+from appliance.webhook.http import ANSWER_LIMIT, BODY_KEPT, CHUNKS_PER_ANSWER, AnswerReader, Posted
+from tests.cpu_time import cpu_seconds
 from tests.webhook.answers import answer, by_h11
 
 
@@ -28,6 +29,20 @@ def test_reading_ends_somewhere() -> None:
         False,
         False,
     )
+
+
+def test_the_smallest_chunks_do_not_hold_the_loop() -> None:
+    """One read may bring thousands: after some the rest is not parsed, the status stands, and the connection ends."""
+
+    def read() -> AnswerReader:
+        reader = AnswerReader(Posted())
+        reader.receive(answer(b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n" * 2_700 + b"0\r\n\r\n"))
+        return reader
+
+    reader = read()
+    assert (reader.posted.status, reader.done, reader.whole, reader.keep) == (200, True, False, False)
+    assert reader.posted.body.startswith(b"x" * CHUNKS_PER_ANSWER)
+    assert cpu_seconds(read) < 0.005
 
 
 def test_an_answer_that_ends_with_the_connection() -> None:
