@@ -133,10 +133,10 @@ class PolicyFetcher:
     async def _fetch(self, host: str) -> str:
         fault = NoPolicy(f"{host} has no address")
         for address in (await host_addresses(self.resolver, host))[0][:POLICY_ADDRESSES]:
-            if reason := refusal(address, self.allowed, self.own):
-                fault = NoPolicy(reason)
-                continue
             try:
+                if reason := refusal(address, self.allowed, self.own):
+                    fault = NoPolicy(reason)
+                    continue
                 return await self._fetch_from(address, host)
             except (OSError, trio.BrokenResourceError, ssl.SSLError, BadResponse) as cause:
                 raise_if_short(cause, str(address))

@@ -186,7 +186,10 @@ class Router:
         looked_up: dict[Mx, _Found] = {}
 
         async def look_up(mx: Mx) -> None:
-            looked_up[mx] = await self._look_up(mx)
+            try:
+                looked_up[mx] = await self._look_up(mx)
+            except Shortage as shortage:  # whether it is this machine cannot be told, so that it may be
+                looked_up[mx] = _Found(mx, own=True, lack=str(shortage))
 
         async with trio.open_nursery() as nursery:
             for mx in ordered[:HOSTS_LOOKED_UP]:

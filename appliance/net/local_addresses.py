@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from appliance.config.settings import Config
 from appliance.config.values import Endpoint
 from appliance.net.address_policy import Address
+from appliance.net.dial import raise_if_short
 
 # errnos of bind(2) for an address, or a family, that this machine does not have
 _NOT_LOCAL = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL, errno.EACCES)
@@ -23,7 +24,8 @@ class LocalAddresses:
     """The machine's addresses, to be used with `in`; `further` are its public ones behind a NAT, `others` other nodes'.
 
     Tries each time to bind a socket to the address: it costs microseconds, and interfaces that come and go need no
-    watching. Rejected: a list made at the start, which the next DHCP lease makes wrong.
+    watching. Rejected: a list made at the start, which the next DHCP lease makes wrong. Without a descriptor for the
+    socket, `in` raises `Shortage`.
     """
 
     further: frozenset[Address] = frozenset()
@@ -46,6 +48,7 @@ def _binds(address: Address) -> bool:
     except OSError as fault:
         if fault.errno in _NOT_LOCAL:
             return False
+        raise_if_short(fault)
         raise
     return True
 

@@ -23,6 +23,7 @@ from appliance.deliver.route import (
 )
 from appliance.dns.resolver import Mx
 from appliance.net.address_policy import Address
+from appliance.net.dial import Shortage
 from tests.fakes.dns import DnsServer, Records, Trouble, Zone, ZoneResolver, serving
 
 V4, V4_TWO, V6, V6_TWO = "1.1.1.1", "1.1.1.2", "2600::1", "2600::2"
@@ -295,6 +296,27 @@ async def test_a_better_host_in_trouble_is_waited_for() -> None:
     assert (await no_route(better, own=OWN)).status == "4.4.3"
     worse = zone(["9 a.example.", "5 me.example."], a=Trouble.SERVFAIL, me=["1.1.1.9"])
     assert (await no_route(worse, own=OWN)).status == "5.4.6"
+
+
+class ShortOf(frozenset[Address]):
+    """Addresses of which cannot be told whether they are our own, for want of a descriptor."""
+
+    def __contains__(self, address: object) -> bool:
+        """Raises `Shortage` for one of them."""
+        if super().__contains__(address):
+            raise Shortage("Too many open files")
+        return False
+
+
+async def test_a_shortage_is_no_fault_of_the_destination() -> None:
+    """A host that may be this machine is like it: only better ones are tried, and without any the mail has to wait."""
+    own = ShortOf({ip_address(V4)})
+    only = zone(["5 a.example."], a=[V4])
+    for names in (only, zone(["5 a.example.", "9 b.example."], a=[V4], b=[V6])):
+        with pytest.raises(Shortage, match="Too many open files"):
+            await router(names, own=own).route("example.com")
+    better = zone(["1 b.example.", "5 a.example."], a=[V4], b=[V6])
+    assert tried(await router(better, own=own).route("example.com")) == [("b.example", V6)]
 
 
 async def test_an_allowed_own_address_is_no_loop() -> None:

@@ -22,6 +22,7 @@ from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, encrypt
 from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
 from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
+from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
 
@@ -673,3 +674,23 @@ async def test_a_policy_that_cannot_be_dialled_for_want_of_descriptors() -> None
     allowed = (ip_network("192.0.2.0/24"),)
     with pytest.raises(Shortage):
         await PolicyFetcher(resolver, ssl.create_default_context(), allowed, dial=dial).fetch("example.com")
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Shortage("Too many open files"), Shortage),
+        (OSError(24, "Too many open files"), Shortage),
+        (OSError(1, "Operation not permitted"), NoPolicy),
+    ],
+)
+async def test_a_policy_whose_address_cannot_be_checked(fault: Exception, told: type[Exception]) -> None:
+    """Without a descriptor it is not known whether an address is our own: a lack of this machine, too."""
+
+    class Own(frozenset[Address]):
+        def __contains__(self, address: object) -> bool:
+            raise fault
+
+    resolver = ZoneResolver({"mta-sts.example.com": {"A": ["1.1.1.1"]}})
+    with pytest.raises(told, match=fault.args[-1]):
+        await PolicyFetcher(resolver, ssl.create_default_context(), own=Own()).fetch("example.com")

@@ -1,7 +1,9 @@
 """Which addresses may be dialled, and which never, in whatever form they come."""
 
+import errno
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.config.load import parse
 from appliance.net.address_policy import Address, is_allowed, refusal
+from appliance.net.dial import Shortage
 from appliance.net.local_addresses import LocalAddresses, source_address, told_addresses
 
 PUBLIC = """
@@ -186,6 +189,18 @@ def test_the_routing_table_tells_where_mail_leaves_from() -> None:
     """To this machine from this machine, family by family; from nowhere to where no way leads."""
     assert source_address(ip_address("127.0.0.9")) == ip_address("127.0.0.1")
     assert source_address(ip_address("255.255.255.255")) is None
+
+
+def test_without_a_descriptor_no_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an address is our own needs a socket: that there is none is a shortage, and no answer."""
+    monkeypatch.setattr("appliance.net.local_addresses._udp_socket", _no_socket)
+    with pytest.raises(Shortage, match="Too many open files"):
+        refusal(ip_address("1.1.1.1"), (), LocalAddresses())
+    assert refusal(ip_address("1.1.1.1"), (), LocalAddresses(frozenset({ip_address("1.1.1.1")}))) is not None
+
+
+def _no_socket(_: Address) -> NoReturn:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_a_system_that_binds_to_anything_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
