@@ -143,8 +143,12 @@ class MimeReader:
     # ---- headers
 
     def header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
-        """The fields at the beginning of an extent, each unfolded, and where its body begins."""
+        """The fields at the beginning of an extent, each unfolded, and where its body begins.
+
+        Of more than are used one is kept, which tells so: thousands of objects would have the garbage collected.
+        """
         fields: list[tuple[str, list[bytes]]] = []
+        value: list[bytes] = []
         at, limit = start, min(end, start + PART_HEADER_BYTES)
         while at < limit and self._lines:
             self._lines -= 1
@@ -154,9 +158,11 @@ class MimeReader:
                 at = after
                 break
             if line[:1] in b" \t" and fields:
-                fields[-1][1].append(line)
+                value.append(line)
             elif (found := _FIELD.fullmatch(line)) is not None:
-                fields.append((found[1].decode("ascii"), [found[2]]))
+                value = [found[2]]
+                if len(fields) <= FIELDS:
+                    fields.append((found[1].decode("ascii"), value))
             else:  # neither: the empty line is missing, and this is the body
                 break
             at = after

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message.limits import DEPTH, PARTS, TEXT_BYTES
-from appliance.message.reader import MessageView, read_message
+from appliance.message.limits import DEPTH, FIELDS, PARTS, TEXT_BYTES
+from appliance.message.reader import MessageView, MimeReader, read_message
 from tests.cpu_time import cpu_seconds
 from tests.message.hostile_mail import HOSTILE
 from tests.message.samples import body_text, composed, line_text
@@ -238,3 +238,12 @@ def test_depth_and_number_of_parts_are_bounded() -> None:
     assert DEPTH < 20
     many = read_message(HOSTILE["parts"](100_000))
     assert (len(many.attachments), many.truncated) == (PARTS - 2, True)
+
+
+def test_fields_that_are_not_used_are_not_kept() -> None:
+    """Thousands of objects would have the garbage collected, for which every thread waits; the body is found."""
+    mime = b"A: b\r\n" * (FIELDS - 1) + b"A: last\r\n kept\r\n" + b"A: b\r\n folded\r\n" * 5_000 + b"\r\nbody"
+    fields, body = MimeReader(mime).header(0, len(mime))
+    assert (len(fields), fields[FIELDS - 1], mime[body:]) == (FIELDS + 1, ("A", b"last kept"), b"body")
+    view = read_message(mime)
+    assert (len(view.headers), view.text, view.truncated) == (FIELDS, "body", True)
