@@ -7,8 +7,9 @@ hangs on a lease, which it renews every BEAT:
   database's. Mail is handed over only while it holds (`Membership.holds`), which is asked again before the final dot.
 - By the database's clock an expired lease lets others take the rows: they mark the run as adopted, then change the
   owner of its rows a slice at a time. A run that finds itself adopted must not go on: it ends, and starts as a new one.
-- A run whose lease has expired, but that no other has adopted, goes on. After an outage of the database all are in that
-  state, so a node adopts only when its own beats have come in time for STEADY.
+- A run whose lease has expired, but that no other has adopted, goes on. After an outage of the database, or when
+  commits have hung, all are in that state, so a node adopts only when its own beats have come in time for STEADY, the
+  last one too: by its own clock, and by the database's when the others' leases are looked at.
 
 A node that starts on the data directory of an earlier run takes its rows at once: it holds the lock of that directory.
 """
@@ -31,7 +32,7 @@ from appliance.times import DAY
 LEASE = 10.0  # seconds
 BEAT = 2.0  # seconds
 STEADY = 15.0  # seconds for which beats must have come in time before a node takes over others' rows
-LATE = 2 * BEAT  # seconds between two beats that are not in time
+LATE = 2 * BEAT  # seconds after which a beat is not in time
 ADOPTED_TOGETHER = 500  # rows in one transaction
 KEPT = 3_600_000_000  # microseconds for which a run that has ended is still listed
 HOLDS_KEPT = 7 * DAY  # after the last probe that a node without a run could have made
@@ -47,7 +48,9 @@ _BEAT = f"""WITH now AS MATERIALIZED (SELECT {_NOW} AS at)
     UPDATE nodes SET beat_at = now.at, lease_until = now.at + %s, skew = %s, in_flight = %s, addresses = %s
     FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""  # noqa: S608
 _LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"  # noqa: S608
-_ADOPT = f"UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW}"  # noqa: S608
+# Never the own row; and no other where this statement itself comes late, for so may the others' beats.
+_ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
+    AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""  # noqa: S608
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
 _LEAVE = (
     f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"  # noqa: S608
@@ -163,7 +166,10 @@ class Membership:
         return self._clock() < self._deadline and abs(self.skew) < MOST_SKEW
 
     def is_steady(self) -> bool:
-        return self._steady_since is not None and self._clock() >= self._steady_since + STEADY
+        """Whether beats have come in time for so long that an expired lease is not that of a node as slow as this."""
+        now = self._clock()
+        is_late = now > self._beat_at + LATE  # the answer to the last one was, or what followed it
+        return not is_late and self._steady_since is not None and now >= self._steady_since + STEADY
 
     # ---- on a thread
 
@@ -192,14 +198,16 @@ class Membership:
 
         Raises Fenced when the rows of this run are others'.
         """
-        asked, wall = self._clock(), time.time_ns()
+        asked, before = self._clock(), time.time_ns() // 1_000
         lease = round(LEASE * 1_000_000)
         found = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
         if not found:
             self._deadline = 0.0
             raise Fenced("other nodes have taken over the mail of this one, whose lease had expired")
         ((database_now, draining),) = found
-        self.skew = round((wall + time.time_ns()) / 2_000) - database_now
+        # The database's time was taken between the two of this clock, which a commit that hangs sets far apart. Of all
+        # that is possible, what changes least.
+        self.skew = min(max(self.skew, before - database_now), time.time_ns() // 1_000 - database_now)
         self.draining = bool(draining)
         if self._steady_since is None or asked > self._beat_at + LATE:
             self._steady_since = asked
@@ -208,8 +216,9 @@ class Membership:
 
     def adopt(self, connection: psycopg.Connection[Row]) -> int:
         """Take over some of what no node owns; how many rows that were. Only a steady node ends others."""
-        if self.is_steady():
-            run(connection, _ADOPT, (self.identity.owner,))
+        if self.is_steady() and self.holds():
+            own = self.identity.owner
+            run(connection, _ADOPT, (own, own, own, round(LATE * 1_000_000)))
             run(connection, _FORGET, (KEPT,))
             run(connection, _FORGET_REQUESTS, (KEPT,))
             run(connection, _FORGET_HOLDS, (HOLDS_KEPT,))

@@ -123,6 +123,28 @@ def expire(database: PostgresConnection, gone: Run) -> None:
     run(database, "UPDATE nodes SET lease_until = beat_at WHERE owner = %s", (gone.owner,))
 
 
+def stall(database: PostgresConnection, seconds: float) -> None:
+    """Let time pass by the database's clock in which no beat was written."""
+    passed = round(seconds * 1_000_000)
+    run(database, "UPDATE nodes SET beat_at = beat_at - %s, lease_until = lease_until - %s", (passed, passed))
+
+
+def beat_slowly(node: Run, *seconds: float) -> None:
+    """Beat; the answer to each statement comes so much later."""
+    quick, left = node.connection.execute, list(seconds)
+
+    def slow(*args: Any, **options: Any) -> Any:
+        found = quick(*args, **options)
+        node.passes(left.pop(0))
+        return found
+
+    node.connection.execute = slow  # type: ignore[method-assign]
+    try:
+        node.beat()
+    finally:
+        node.connection.execute = quick  # type: ignore[method-assign]
+
+
 def wait(database: PostgresConnection, owner: str, count: int, message_id: str = "msg") -> None:
     """Let so many recipients wait that belong to an owner."""
     run(database, _RECIPIENTS, (message_id, 0, owner, count))
@@ -216,16 +238,7 @@ def test_an_answer_that_takes_long_gives_no_more_time(start: Start) -> None:
     """The lease counts from the question, for the database may have answered at once."""
     node = start("a")
     node.passes(8)
-    slow = node.connection.execute
-
-    def late(*args: Any, **options: Any) -> Any:
-        found = slow(*args, **options)
-        node.passes(3)
-        return found
-
-    node.connection.execute = late  # type: ignore[method-assign]
-    node.beat()  # two statements: six seconds
-    node.connection.execute = slow  # type: ignore[method-assign]
+    beat_slowly(node, 3, 3)
     node.passes(LEASE - 6 - 0.01)
     assert node.member.holds()
     node.passes(0.02)
@@ -291,6 +304,52 @@ def test_only_a_steady_node_adopts(start: Start, database: PostgresConnection) -
     expire(database, gone)
     node.becomes_steady()
     assert node.adopt() == 2
+
+
+@pytest.mark.parametrize("of_second", [(9.1, 0), (0, 9.1), (11, 0)])
+def test_commits_that_hang_end_no_node(
+    start: Start, database: PostgresConnection, of_second: tuple[float, float]
+) -> None:
+    """As when a synchronous standby is lost: every lease has expired when the answers come, and all nodes go on."""
+    first, second = start("a"), start("b")
+    first.becomes_steady()
+    second.becomes_steady()
+    beat_slowly(first, 11, 0)
+    stall(database, 11 - sum(of_second))
+    beat_slowly(second, *of_second)
+    stall(database, sum(of_second))
+    for each in (second, first):
+        assert not each.member.is_steady()
+        assert each.adopt() == 0
+    for each in (first, second):
+        each.passes(0.1)
+        each.beat()
+        assert each.member.holds()
+        assert not each.member.is_steady()
+        assert each.adopt() == 0
+
+
+def test_a_take_over_that_reaches_the_database_late_ends_no_node(start: Start, database: PostgresConnection) -> None:
+    """Neither another, whose beat may be as late, nor itself."""
+    first, second = start("a"), start("b")
+    first.becomes_steady()
+    stall(database, 11)
+    assert first.adopt() == 0
+    first.beat()
+    second.beat()
+
+
+def test_a_node_that_delivers_nothing_ends_no_other(
+    start: Start, database: PostgresConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock is far off, so it could not take the rows."""
+    gone, node = start("a"), start("b")
+    expire(database, gone)
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "time", SimpleNamespace(time_ns=lambda: time.time_ns() - 2_000 * MOST_SKEW))
+        node.becomes_steady()
+        assert node.adopt() == 0
+    gone.beat()
 
 
 def test_of_two_steady_nodes_one_adopts_each_row(start: Start, database: PostgresConnection) -> None:
@@ -412,6 +471,26 @@ def test_a_clock_that_is_far_off_delivers_nothing(start: Start, monkeypatch: pyt
     node.beat()
     assert node.member.holds()
     assert abs(node.member.skew) < 1_000_000
+
+
+def test_an_answer_that_takes_long_is_no_difference_of_clocks(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells only between which two differences the true one is."""
+    node = start("a")
+    node.beat()
+
+    def beat(before: int, after: int) -> float:
+        """In seconds that the clock is ahead then; how much the node takes it to be."""
+        ahead = iter((before, after))
+        late = SimpleNamespace(time_ns=lambda: time.time_ns() + next(ahead) * 1_000_000_000)
+        with monkeypatch.context() as patched:
+            patched.setattr(nodes, "time", late)
+            node.beat()
+        return node.member.skew / 1_000_000
+
+    assert beat(0, 11) == pytest.approx(0, abs=1)
+    assert beat(5, 16) == pytest.approx(5, abs=1)
+    assert beat(-20, -9) == pytest.approx(-9, abs=1)
+    assert beat(3, 3) == pytest.approx(3, abs=1)
 
 
 def test_rows_of_another_clock_are_due_when_they_were(start: Start, database: PostgresConnection) -> None:
