@@ -11,7 +11,8 @@ hangs on a lease, which it renews every BEAT:
   commits have hung, all are in that state, so a node adopts only when its own beats have come in time for STEADY, the
   last one too: by its own clock, and by the database's when the others' leases are looked at.
 
-A node that starts on the data directory of an earlier run takes its rows at once: it holds the lock of that directory.
+A node that starts on the data directory of an earlier run ends that one at once: it holds the lock of that directory.
+It takes as many of its rows as it can within a BEAT; the rest go as those of any run that has ended, between beats.
 """
 
 import time
@@ -191,7 +192,8 @@ class Membership:
         self._deadline, self._beat_at = asked + LEASE, asked
         self._hear(connection)
         for owner, _, _ in earlier:
-            self._take_all(connection, owner)
+            while self._clock() < asked + BEAT and self._take(connection, owner):
+                pass
 
     def beat(self, connection: psycopg.Connection[Row], in_flight: int, addresses: Sequence[str] = ()) -> None:
         """Renew the lease, tell where this node is, and hear that of the others.
@@ -246,10 +248,6 @@ class Membership:
             frozenset(name for name, _ in live),
             frozenset(ip_address(each) for _, addresses in live for each in addresses.split()),
         )
-
-    def _take_all(self, connection: psycopg.Connection[Row], owner: str) -> None:
-        while self._take(connection, owner):
-            pass
 
     def _ahead_of(self, connection: psycopg.Connection[Row], owner: str) -> int:
         """By how many microseconds this clock is ahead of the one that another run's rows are due by."""

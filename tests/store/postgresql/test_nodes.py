@@ -210,6 +210,31 @@ def test_a_start_on_the_same_directory_takes_the_rows_at_once(start: Start, data
     assert not first.member.holds()
 
 
+def test_a_start_with_a_large_queue_keeps_its_lease(start: Start, database: PostgresConnection) -> None:
+    """It takes rows for a beat, and the rest with its beats, though it is not steady yet; so do the others."""
+    first, other = start("a"), start("b")
+    count = 6 * ADOPTED_TOGETHER
+    wait(database, first.owner, count)
+    second = start("a", joins=False)
+    quick = second.connection.execute
+
+    def slow(*args: Any, **options: Any) -> Any:
+        second.passes(0.6 if "SKIP LOCKED" in str(args[0]) else 0)
+        return quick(*args, **options)
+
+    second.connection.execute = slow  # type: ignore[method-assign]
+    second.join()
+    assert owners(database) == {first.owner: count - 2 * ADOPTED_TOGETHER, second.owner: 2 * ADOPTED_TOGETHER}
+    second.beat()
+    assert second.member.holds()
+    assert not second.member.is_steady()
+    assert [second.adopt(), other.adopt(), second.adopt(), second.adopt(), second.adopt()] == [
+        *4 * (ADOPTED_TOGETHER,),
+        0,
+    ]
+    assert owners(database) == {second.owner: 5 * ADOPTED_TOGETHER, other.owner: ADOPTED_TOGETHER}
+
+
 def test_final_rows_keep_their_owner(start: Start, database: PostgresConnection) -> None:
     """Only what waits is taken over."""
     first = start("a")
