@@ -327,10 +327,7 @@ async def _index_mail(store: Store) -> None:
     while True:
         more = False
         try:
-            if await store.engine.has_chore("search"):
-                more = await store.search_index.index_some()
-            else:
-                store.search_index.begin_anew()
+            more = await store.search_index.index_some()
         except Refused as refused:
             log.warning("messages not indexed: storage busy", reason=refused.text)
         await trio.sleep(0 if more else INDEX_EVERY)

@@ -12,6 +12,8 @@ newest. Nothing of another account is read for that.
 - Words are added and never taken away: a message that is found by the index is always read, and checked.
 - A block is no longer used when one of its messages has been deleted; what is left of it is searched row by row.
 - A block that is not in use (`size` 0) is being made, or was left behind by a crash, or is to be deleted.
+- One node makes blocks at a time. One that another has followed, because it was too slow, finds that its block is gone
+  or that the messages are in another, and gives it up: terms are written only to a block that is still its own.
 """
 
 from collections import Counter, deque
@@ -46,6 +48,7 @@ TERMS_ADDED_TOGETHER: Final = 500  # to blocks that are there, after which a com
 SORTED_TOGETHER: Final = 2_000  # a single call, which no other thread interrupts
 BLOCKS_CHECKED: Final = 4  # at a time, whether all of their messages are there
 INDEXING_SHARE: Final = 0.025  # of one processor that the indexer takes while it has something to do
+CHORE_RENEWED_EVERY: Final = 10.0  # seconds; after 30 another node may index
 
 _SORTING = trio.CapacityLimiter(1)
 
@@ -252,9 +255,14 @@ _NEXT_IDS = """SELECT id FROM messages WHERE account_id = :account_id AND id > :
     ORDER BY id LIMIT :most"""
 
 _NEW_BLOCK = """INSERT INTO search_blocks (number, account_id, after_id, last_id, size, ids)
-    SELECT coalesce(max(number), 0) + 1, :account_id, :after_id, :last_id, 0, '' FROM search_blocks RETURNING number"""
+    SELECT coalesce(max(number), 0) + 1, :account_id, :after_id, :last_id, 0, :maker FROM search_blocks
+    RETURNING number"""
+_DELETE_ALL_TERMS = "DELETE FROM search_terms WHERE block = :block"
+# An update, so that a transaction which deletes the block at the same time sees the terms, or none are written.
+_IS_OWN = "UPDATE search_blocks SET size = 0 WHERE number = :number AND size = 0 AND ids = :maker"
 _INSERT_TERMS = Many("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
-_USE_BLOCK = "UPDATE search_blocks SET size = :size, ids = :ids WHERE number = :number AND size = 0"
+_USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids
+    WHERE number = :number AND size = 0 AND ids = :maker"""
 _SET_POSITION = """INSERT INTO search_positions (account_id, message_id) VALUES (:account_id, :message_id)
     ON CONFLICT (account_id) DO UPDATE SET message_id = excluded.message_id"""
 
@@ -288,6 +296,11 @@ class _Progress:
     counted_to: str = START  # up to which message the newer ones are counted
     waiting: Counter[str] = field(default_factory=Counter)  # messages, by account
     block_checked: int = 0
+    chore_until: float = 0.0  # when the chore is asked for again
+
+
+class _Overtaken(Exception):
+    """Another node indexes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,16 +312,31 @@ class SearchIndex(StorePart):
     progress: _Progress = field(default_factory=_Progress)
 
     async def index_some(self) -> bool:
-        """Do some of what is to be done, a block at most; whether there may be more at once."""
-        return await self._add_changes() or await self._add_block() or await self._clean()
+        """Do some of what is to be done, a block at most, unless another node does; whether there may be more at once.
 
-    def begin_anew(self) -> None:
-        """Another node may have done this meanwhile."""
-        self.progress.is_known = False
+        Raises Refused.
+        """
+        try:
+            await self._ask_for_chore()
+            return await self._add_changes() or await self._add_block() or await self._clean()
+        except _Overtaken:
+            self.progress.is_known = False
+            return False
+
+    async def _ask_for_chore(self) -> None:
+        self.progress.chore_until = trio.current_time() + CHORE_RENEWED_EVERY
+        if not await self.engine.has_chore("search"):
+            raise _Overtaken
 
     async def _rest(self, began: float) -> None:
-        if self.share < 1:
-            await trio.sleep((perf_counter() - began) * (1 / self.share - 1))
+        """Sleep after each step, and keep the chore meanwhile: a block takes longer than its lease."""
+        until = trio.current_time() + (perf_counter() - began) * (1 / self.share - 1)
+        while True:
+            await trio.sleep_until(min(until, self.progress.chore_until))
+            if trio.current_time() >= self.progress.chore_until:
+                await self._ask_for_chore()
+            if trio.current_time() >= until:
+                return
 
     # ---- new blocks
 
@@ -366,22 +394,33 @@ class SearchIndex(StorePart):
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
-        block = {"account_id": account_id, "after_id": after, "last_id": ids[-1]}
-        ((number,),) = await self.engine.write(lambda tx: rows(tx, _NEW_BLOCK, block))
+        maker = self.outside.identifier("maker")  # in `ids` until these are: numbers are used again
+        block = {"account_id": account_id, "after_id": after, "last_id": ids[-1], "maker": maker}
+
+        def begin(tx: Tx) -> int:
+            ((number,),) = rows(tx, _NEW_BLOCK, block)
+            run(tx, _DELETE_ALL_TERMS, {"block": number})  # earlier versions could leave some without a block
+            return int(number)
+
+        own = {"number": await self.engine.write(begin, bulk=True), "maker": maker}
         in_order = await trio.to_thread.run_sync(_in_order, postings, limiter=_SORTING)
         for at in range(0, len(in_order), self.written_together):
             began = perf_counter()
-            several = [(number, *each) for each in in_order[at : at + self.written_together]]
-            await self.engine.write(partial(_INSERT_TERMS.run, values=several), bulk=True, locks=True)
+            several = [(own["number"], *each) for each in in_order[at : at + self.written_together]]
+            if not await self.engine.write(partial(_add_terms, own=own, values=several), bulk=True, locks=True):
+                raise _Overtaken
             await self._rest(began)
         end = {"account_id": account_id, "message_id": ids[-1]}
-        used = {"number": number, "size": len(ids), "ids": "".join(each.removeprefix("msg_") for each in ids)}
+        used = own | {"size": len(ids), "ids": "".join(each.removeprefix("msg_") for each in ids)}
 
-        def use(tx: Tx) -> None:
-            if changed(tx, _USE_BLOCK, used):  # else another node has taken it for one that was left behind
-                run(tx, _SET_POSITION, end)
+        def use(tx: Tx) -> bool:
+            if (one(tx, str, _POSITION, end) or START) != after or not changed(tx, _USE_BLOCK, used):
+                return False
+            run(tx, _SET_POSITION, end)
+            return True
 
-        await self.engine.write(use, bulk=True)
+        if not await self.engine.write(use, bulk=True):
+            raise _Overtaken
 
     # ---- changes
 
@@ -441,6 +480,14 @@ def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
     return list(
         merge(*(sorted(unsorted[at : at + SORTED_TOGETHER]) for at in range(0, len(unsorted), SORTED_TOGETHER)))
     )
+
+
+def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
+    """Write terms to a block that is being made; False if it has been taken for one that was left behind."""
+    if not changed(tx, _IS_OWN, own):
+        return False
+    _INSERT_TERMS.run(tx, values)
+    return True
 
 
 def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:

@@ -1,10 +1,12 @@
 """Searching by words: the index and a plain reading of all messages find the same, whatever has happened since."""
 
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from typing import Any, cast
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -18,6 +20,7 @@ from appliance.store import Store
 from appliance.store.engine import NEWEST, START, Tx
 from appliance.store.search_index import (
     CHANGES_NOTED_AFTER,
+    CHORE_RENEWED_EVERY,
     INDEXED_AFTER,
     SEARCHED_LENGTH,
     MessageTexts,
@@ -337,6 +340,35 @@ async def test_a_crash_leaves_nothing_half_indexed(database: Database, clock: Cl
         assert await store.engine.rows("SELECT DISTINCT block FROM search_terms", {}) == await store.engine.rows(
             "SELECT number FROM search_blocks", {}
         )
+
+
+async def test_the_chore_is_kept_while_a_block_is_made(
+    store: Store,
+    messages: Messages,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """However long the indexer rests: it is asked for again in time; when it is another's, the block is given up."""
+    for number in range(4):
+        await small(store).messages.accept(made(messages, number))
+    clock.now += INDEXED_AFTER
+    asked: list[float] = []
+    most = 8
+
+    async def has_chore(_self: object, name: str) -> bool:
+        assert name == "search"
+        asked.append(trio.current_time())
+        return len(asked) < most
+
+    monkeypatch.setattr(type(store.engine), "has_chore", has_chore)
+    store.search_index = replace(store.search_index, share=1e-9)
+    assert not await store.search_index.index_some()
+    assert [after - before for before, after in pairwise(asked)] == pytest.approx([CHORE_RENEWED_EVERY] * (most - 1))
+    assert await count_of(store, "search_positions") == 0
+    most = 10**9
+    await index_all(small(store))
+    assert await store.engine.rows("SELECT size FROM search_blocks", {}) == [(4,)]
 
 
 # ---- words
