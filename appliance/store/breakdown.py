@@ -138,7 +138,7 @@ class Breakdown(StorePart):
 
     async def count(self) -> bool:
         """Add up one slice of what is new; whether there is more to be added at once."""
-        now, more = self.outside.now(), False
+        now, more = self.engine.slowest_clock(self.outside.now()), False
         for each in _BROKEN_DOWN:
             found = await self.engine.scan(partial(_read_slice, each, now, self.rows_summed))
             if found is not None:

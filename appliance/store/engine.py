@@ -209,6 +209,10 @@ class Engine(ABC):
         """Where the other live nodes are."""
         return NO_OTHERS
 
+    def slowest_clock(self, now: int) -> int:
+        """What the clock of another node may show when that of this one shows `now`: its ids begin with that."""
+        return now
+
     async def has_chore(self, name: str) -> bool:
         """Whether this node is to do what only one does at a time."""
         return True

@@ -3,8 +3,8 @@ became of mail by class and by provider.
 
 Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
 their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
-only when no older one can still be on its way to the disk. Mail with an empty envelope sender (`delivery_reports.py`)
-is not counted, and has no events.
+only when no older one can still be on its way to the disk, from any node: ids are made by each node's own clock. Mail
+with an empty envelope sender (`delivery_reports.py`) is not counted, and has no events.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.times import DAY, HOUR
 
-# From when an id is given until its row must be on disk: messages get theirs before they are composed, events within
-# the transaction that writes them.
+# From when an id is given until its row must be on disk, by the clock of that node: messages get theirs before they
+# are composed, events within the transaction that writes them.
 MESSAGE_LAG = 60_000_000
 EVENT_LAG = 10_000_000
 ROWS_COUNTED = 1_000  # rows counted in one transaction: a few milliseconds, in the writer's thread
@@ -157,7 +157,7 @@ class Statistics(StorePart):
 
     async def count(self) -> bool:
         """Count one slice of what is new; whether there is more to be counted at once."""
-        now = self.outside.now()
+        now = self.engine.slowest_clock(self.outside.now())
 
         def work(tx: Tx) -> bool:
             run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})

@@ -41,7 +41,7 @@ from appliance.store.postgresql.connection import (
     connect,
 )
 from appliance.store.postgresql.migrate import MIGRATION_TIMEOUT, advance, migrate, newest_known, plan
-from appliance.store.postgresql.nodes import BEAT, WARN_SKEW, Membership, NodeIdentity
+from appliance.store.postgresql.nodes import BEAT, MOST_SKEW, WARN_SKEW, Membership, NodeIdentity
 from appliance.store.postgresql.partitions import TimePartitions, make_first
 from appliance.store.postgresql.refusals import refusals
 from appliance.store.postgresql.transactions import DATABASE_THREADS, Link, Readers, Writer
@@ -192,6 +192,9 @@ class PostgresEngine(Engine):
 
     def others(self) -> OtherNodes:
         return NO_OTHERS if self._membership is None else self._membership.others
+
+    def slowest_clock(self, now: int) -> int:
+        return now if self._membership is None else now - self._membership.skew - MOST_SKEW
 
     async def has_chore(self, name: str) -> bool:
         member = self._membership
