@@ -7,7 +7,8 @@ others, and of what is left, rows are deleted in slices (store/retention.py).
 
 Invariants:
 - A partition is dropped in one transaction with all that hangs on it: the bytes that accounts keep, parts of large
-  messages. All others wait behind its lock, so it waits for that no longer than LOCK_WAIT, and is tried again later.
+  messages, what is noted of messages for the search. All others wait behind its lock, so it waits for that no longer
+  than LOCK_WAIT, and is tried again later.
 - What is not final stays. Nothing that was final when it was read is otherwise later, and what has come since then is
   looked for under the lock; bodies cannot come, for the partition refuses them before it is read.
 - What is dropped is what was read: the partition must be the same, and no other node have had the chore since then.
@@ -244,6 +245,8 @@ _OTHER_BODIES = """SELECT message_id FROM message_bodies
 _MESSAGES_BEFORE = """SELECT DISTINCT message_id FROM recipients WHERE message_id >= %s AND message_id < %s LIMIT %s"""
 _OTHERS_WAIT = """SELECT 1 FROM {recipients} WHERE next_attempt_at IS NOT NULL
     AND NOT message_id = ANY (%s) LIMIT 1"""
+_FORGET_CHANGES = """DELETE FROM search_changes
+    WHERE account_id = ANY (%s) AND message_id >= %s AND message_id < %s AND NOT message_id = ANY (%s)"""
 _COPY_RECIPIENTS = "INSERT INTO {recipients}_kept SELECT * FROM {recipients} WHERE message_id = ANY (%s)"
 _COPY_MESSAGES = """INSERT INTO {messages}_kept SELECT m.* FROM (
         SELECT DISTINCT account_id, message_id FROM {recipients} WHERE message_id = ANY (%s)
@@ -298,6 +301,11 @@ class _Dropping:
         self._freed.update(bodies(tx, left, receipts=True))
         loosen(tx, left)
         DELETE_BODIES.run(tx, left)
+        self._forget_changes()  # most of them, before others wait
+
+    def _forget_changes(self) -> None:
+        start, end = (_TABLES["mail"][0].bound(at) for at in (self._look.span.start, self._look.span.end))
+        run(self._connection, _FORGET_CHANGES, (TextArray(list(self._look.freed)), start, end, self._stays))
 
     def _copy_fixed(self) -> None:
         if self._kind == "bodies":
@@ -320,6 +328,7 @@ class _Dropping:
                 self._execute(_COPY_POSTS, self._stays)
         elif self._kind == "mail":
             self._check_none(_OTHERS_WAIT)
+            self._forget_changes()
             if self._stays or self._messages_before:
                 self._execute(_COPY_RECIPIENTS, self._stays)
                 self._execute(_COPY_MESSAGES, self._stays)

@@ -27,6 +27,7 @@ from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.examine import examine
 from appliance.store.postgresql.partitions import KEPT_BY_DEFAULT, Span, TimePartitions, length, make_ahead, spans
 from appliance.store.queue import _DUE, _NEXT_DUE
+from appliance.store.search_index import CHANGES_NOTED_AFTER
 from appliance.times import DAY, HOUR
 from tests.postgresql_server import PostgresServer
 from tests.store.samples import HASH, MORNING, Clock, Messages, outcome, record
@@ -261,6 +262,35 @@ async def test_what_is_not_delivered_stays(store: Store, messages: Messages, acc
         assert await tables(store, each.id) <= {"credit_ledger"}
     assert await counted(store) == await recounted(store) == {account.id: 0}
     assert await store.engine.rows("SELECT count(*) FROM attempts", {}) == [(0,)]
+
+
+async def test_what_is_noted_for_the_search_goes_with_its_message(
+    store: Store, messages: Messages, clock: Clock
+) -> None:
+    """That of a message which stays, or which is younger, stays."""
+
+    async def change(count: int, next_attempt_at: int = 0) -> None:
+        due = await store.queue.due(simulated=True, most=count)
+        status = DEFERRED if next_attempt_at else DELIVERED
+        fields = {"next_attempt_at": next_attempt_at} if next_attempt_at else {}
+        await store.queue.record([outcome(each, status, clock(), **fields) for each in due])
+
+    async def noted() -> set[str]:
+        return set(await store.engine.all(str, "SELECT message_id FROM search_changes", {}))
+
+    old = await accepted(store, messages, 6)
+    clock.now += CHANGES_NOTED_AFTER
+    await change(5)
+    await change(1, clock.now + 60 * DAY)
+    clock.now += 20 * DAY
+    (young,) = await accepted(store, messages, 1)
+    clock.now += CHANGES_NOTED_AFTER
+    await change(1)
+    assert await noted() == {each.id for each in (*old, young)}
+    clock.now += 20 * DAY
+    await sweep(store, clock)
+    assert await store.engine.rows("SELECT count(*) FROM messages", {}) == [(2,)]
+    assert await noted() == {old[5].id, young.id}
 
 
 @pytest.mark.parametrize("seed", range(2))
