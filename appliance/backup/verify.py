@@ -8,6 +8,7 @@ from pathlib import Path
 from appliance.backup import archive
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import UnsealError
+from appliance.keys.totp import open_sealed as open_totp_secret
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
 from appliance.store import NewerDatabase
 from appliance.store.sqlite.faults import Damaged
@@ -40,6 +41,9 @@ def verify(path: Path, on: archive.FractionDone) -> Verified:
     for secret in contents.webhook_secrets:
         with _naming(f"the webhook secret of {secret.account}"):
             open_webhook_secret(opened.key, secret.webhook_id, secret.sealed)
+    for factor in contents.second_factors:
+        with _naming(f"the second factor of {factor.email}"):
+            open_totp_secret(opened.key, factor.user_id, factor.sealed)
     on(1.0)
     return Verified(opened.manifest, opened.key, opened.size, contents)
 

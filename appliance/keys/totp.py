@@ -71,8 +71,7 @@ class TotpSecrets:
 
     def step_of(self, user_id: str, sealed: bytes, code: str) -> int | None:
         """See the function; raises UnsealError when the secret cannot be read."""
-        secret = unseal(derive(self.key, TOTP_PURPOSE), sealed, _context(user_id))
-        return step_of(secret, code, self.outside.now())
+        return step_of(open_sealed(self.key, user_id, sealed), code, self.outside.now())
 
     def recovery_codes(self) -> list[str]:
         """New ones, as they are shown."""
@@ -81,6 +80,11 @@ class TotpSecrets:
             text = base64.b32encode(self.outside.token_bytes(RECOVERY_BYTES)).decode().lower()
             made.append("-".join(text[at : at + 4] for at in range(0, len(text), 4)))
         return made
+
+
+def open_sealed(key: bytes, user_id: str, sealed: bytes) -> bytes:
+    """An unsealed secret; raises UnsealError when the installation's key is another."""
+    return unseal(derive(key, TOTP_PURPOSE), sealed, _context(user_id))
 
 
 def _context(user_id: str) -> bytes:

@@ -23,6 +23,7 @@ from appliance.backup.unfinished import settle
 from appliance.backup.verify import verify
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.totp import TotpSecrets
 from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 from appliance.store.pools import EVERY
@@ -246,6 +247,33 @@ def test_a_key_that_does_not_open_a_webhooks_secret_is_noticed(tmp_path: Path) -
     replace_key(data_dir)
     make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
     with pytest.raises(archive.BrokenBackup, match=r"does not open the webhook secret of acme"):
+        verify(tmp_path / "backup.tar", nothing)
+
+
+def test_a_key_that_does_not_open_a_second_factor_is_noticed(tmp_path: Path) -> None:
+    """Where nothing else is sealed: with such a backup the user could log in by a recovery code only."""
+    data_dir = tmp_path / "people"
+    key = keyfile.load_or_create(data_dir)
+
+    async def fill() -> None:
+        async with open_store(data_dir, OUTSIDE, inline=True) as store:
+            for name in ("ann", "bob"):
+                (user,) = await store.people.of(await stored_mail.account(store, name))
+                _, sealed = TotpSecrets(key, OUTSIDE).fresh(user.id)
+                await store.second_factors.begin(user.id, sealed)
+                if name == "ann":  # that of the other is not in force
+                    await store.second_factors.confirm(user.id, sealed, 1, ["a"])
+
+    trio.run(fill)
+    make(data_dir, "mail.example.com", tmp_path / "good.tar", OUTSIDE, nothing)
+    assert len(verify(tmp_path / "good.tar", nothing).contents.second_factors) == 1
+    (data_dir / keyfile.KEY_FILE).rename(tmp_path / "elsewhere")
+    with pytest.raises(NotMade, match=r"appliance\.key is missing"):
+        make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    (tmp_path / "elsewhere").rename(data_dir / keyfile.KEY_FILE)
+    replace_key(data_dir)
+    make(data_dir, "mail.example.com", tmp_path / "backup.tar", OUTSIDE, nothing)
+    with pytest.raises(archive.BrokenBackup, match=r"does not open the second factor of ann@example\.org"):
         verify(tmp_path / "backup.tar", nothing)
 
 

@@ -27,10 +27,12 @@ _COUNTS = "SELECT (SELECT count(*) FROM accounts), (SELECT count(*) FROM message
 _DKIM_KEYS = """SELECT k.account_id, k.domain, k.selector, k.private_key FROM dkim_keys k
     JOIN domains d ON d.account_id = k.account_id AND d.name = k.domain WHERE k.retired_at IS NULL AND d.usable = 1"""
 _SECRETS = "SELECT w.id, a.name, w.secret FROM webhooks w JOIN accounts a ON a.id = w.account_id"  # no deleted ones
+_FACTORS = """SELECT u.id, u.email, f.secret FROM second_factors f JOIN users u ON u.id = f.user_id
+    WHERE f.confirmed_at IS NOT NULL"""
 _INCOMPLETE = """SELECT b.message_id FROM message_bodies b WHERE b.parts_size <>
         (SELECT coalesce(sum(length(p.content)), 0) FROM message_body_parts p WHERE p.message_id = b.message_id)
     AND NOT EXISTS (SELECT 1 FROM loose_parts l WHERE l.message_id = b.message_id) LIMIT 1"""
-KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE = 2, 3, 9  # the steps that brought them
+KEYS_SINCE, WEBHOOKS_SINCE, PARTS_SINCE, FACTORS_SINCE = 2, 3, 9, 22  # the steps that brought them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,20 @@ class StoredSecret:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFactor:
+    user_id: str
+    email: str
+    sealed: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     schema: int
     accounts: int
     messages: int
     dkim_keys: tuple[SealedKey, ...]  # that are in use
     webhook_secrets: tuple[StoredSecret, ...] = ()
+    second_factors: tuple[StoredFactor, ...] = ()  # that are in force
 
 
 def examine_inside(path: Path, begin: int, size: int) -> Contents:
@@ -142,10 +152,13 @@ def schema_of(connection: Connection) -> int:
     return int(rows(connection, _SCHEMA, {})[0][0] or 0)
 
 
-def _sealed(connection: Connection, schema: int) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...]]:
+def _sealed(
+    connection: Connection, schema: int
+) -> tuple[tuple[SealedKey, ...], tuple[StoredSecret, ...], tuple[StoredFactor, ...]]:
     keys = [SealedKey(*row) for row in rows(connection, _DKIM_KEYS, {})] if schema >= KEYS_SINCE else []
     secrets = [StoredSecret(*row) for row in rows(connection, _SECRETS, {})] if schema >= WEBHOOKS_SINCE else []
-    return tuple(keys), tuple(secrets)
+    factors = [StoredFactor(*row) for row in rows(connection, _FACTORS, {})] if schema >= FACTORS_SINCE else []
+    return tuple(keys), tuple(secrets), tuple(factors)
 
 
 @contextmanager
