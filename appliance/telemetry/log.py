@@ -101,14 +101,13 @@ class LogWriter:
             if not taken and (self._failing or not self._unreported):
                 self._idle = True
                 return False
-            self._waiting = []
-            if self._unreported:  # where the dropped lines would stand
-                taken.insert(0 if self._failing else len(taken), self._notice(self._unreported))
-            reported, self._unreported = self._unreported, 0
+            self._waiting, reported, self._unreported = [], self._unreported, 0
         try:
+            if reported:  # where the dropped lines would stand
+                taken.insert(0 if self._failing else len(taken), self._notice(reported))
             write_all(self._descriptor, "".join(taken).encode("utf-8", "backslashreplace"))
             self._failing = False
-        except OSError:  # closed, or its disk is full: the next line tries again
+        except Exception:  # closed, its disk is full, no memory, no text: the thread goes on, the next line tries again
             self._failing = True
             with self._lock:
                 self._drop(lines)
@@ -440,6 +439,8 @@ class _Stderr(io.TextIOBase):
         self._writer, self._fileno = writer, fileno
 
     def write(self, text: str) -> int:
+        if not isinstance(text, str):  # click tries bytes, and writes nothing else to a stream that takes them
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self._writer.put(text)
         return len(text)
 

@@ -102,6 +102,26 @@ def test_an_interrupt_outside_the_supervisor_is_a_clean_stop(tmp_path: Path) -> 
     assert process.returncode == 0
 
 
+NOTING = """
+import importlib, click
+serve = importlib.import_module("appliance.cli.serve")
+check = serve.check_usable
+def check_usable(*given, **named):
+    click.echo("Note: a word of a library.", err=True)
+    check(*given, **named)
+serve.check_usable = check_usable
+"""
+
+
+def test_a_note_by_click_does_not_end_the_log(tmp_path: Path) -> None:
+    """Click asks a stream whether it takes bytes; what it then writes stands in the log, and lines follow it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = start(settings(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}"), NOTING)
+        output, errors = process.communicate(timeout=60)
+    note, line = errors.splitlines()
+    assert (output, note, json.loads(line)["event"]) == ("", "Note: a word of a library.", "cannot serve")
+
+
 # ---- what is printed when it listens
 
 

@@ -102,6 +102,19 @@ def test_lines_that_cannot_be_written_are_counted_and_told(pipe: tuple[IO[bytes]
     writer.close()
 
 
+def test_what_is_no_text_ends_no_later_line(pipe: tuple[IO[bytes], int]) -> None:
+    """The thread that writes goes on whatever it was given; what it could not write is counted and told."""
+    file, writing = pipe
+    writer = LogWriter(writing, dropped_line)
+    writer.put(b"no text\n")  # type: ignore[arg-type]  # the fault that is tested
+    assert writer.flush(5)
+    writer.put("again\n")
+    assert writer.flush(5)
+    os.close(writing)
+    assert file.read() == b"dropped 1\nagain\n"
+    writer.close()
+
+
 def test_a_descriptor_that_does_not_block_gets_every_byte(pipe: tuple[IO[bytes], int]) -> None:
     """A pipe that another program made non-blocking is waited for, not given up."""
     file, writing = pipe
