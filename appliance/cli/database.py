@@ -53,7 +53,7 @@ def explained(settings: "Config") -> Iterator[None]:
 
 
 def load_settings() -> "Config":
-    """The settings, which one command reads once: as root, if that runs it, and with one note."""
+    """The settings, which one command reads once: as root, if that runs it."""
     from appliance.config.load import load
     from appliance.config.settings import Config, ConfigError
 
@@ -61,7 +61,7 @@ def load_settings() -> "Config":
     if isinstance(known := meta.get(_SETTINGS), Config):
         return known
     try:
-        found = load(named_config(), os.environ, Path.cwd(), lambda text: click.echo(f"Note: {text}.", err=True))
+        found = load(named_config(), os.environ, Path.cwd())
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
     meta[_SETTINGS] = found

@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ SMTP_PORT_VARIABLE = "APPLIANCE_SMTP_PORT"
 DATA_DIR_VARIABLE = "APPLIANCE_DATA_DIR"
 EMBEDDED_VARIABLES = {HTTP_PORT_VARIABLE: PORT, SMTP_PORT_VARIABLE: PORT, DATA_DIR_VARIABLE: DIRECTORY}
 _INSTEAD = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind", DATA_DIR_VARIABLE: "server.data_dir"}
+# At the end of the line that refuses a ./config.toml.
+_IF_FOREIGN = " (if this file is another program's: start in another directory, or name your own with --config)"
 
 
 def parse(text: str, file: Path) -> Config:
@@ -212,30 +214,29 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
     return text
 
 
-def find(
-    path: Path | None, environ: Mapping[str, str], cwd: Path, passed_over: Callable[[str], None] = lambda _: None
-) -> tuple[Path, str] | None:
+def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
     """The first settings file there is, with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
-    A file that was named must exist: another one would mean a start with the wrong settings. A ./config.toml that
-    cannot be read, or is another program's, is passed over, and `passed_over` is told why.
+    A file that was named must exist: another one would mean a start with the wrong settings. For the same reason a
+    ./config.toml that cannot be read, or has nothing of these settings, is refused, and not passed over.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     local = cwd / LOCAL_FILE
     for file in [cwd / named] if named else [local, SYSTEM_FILE]:
+        hint = _IF_FOREIGN if file is local else ""
         try:
             text = file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             if not named and (isinstance(error, FileNotFoundError) or not _may_enter(file.parent)):
                 continue
             reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "is not UTF-8 text"
-            if file is not local:
-                raise ConfigError(str(file), reason) from None
-        else:
-            if file is not local or _is_ours(text):
-                return file, text
-            reason = "has no section of this program's settings"
-        passed_over(f"{file} {reason}: it is passed over")
+            raise ConfigError(str(file), reason + hint) from None
+        if hint and not _has_our_section(text):
+            try:
+                parse(text, file)
+            except ConfigError as error:
+                raise ConfigError(f"{error}{hint}") from None
+        return file, text
     return None
 
 
@@ -244,18 +245,14 @@ def _may_enter(directory: Path) -> bool:
     return os.access(directory, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _is_ours(text: str) -> bool:
-    """Whether any section, or a line that would begin one, has a name of ours; an empty file is ours as well."""
-    if not text.strip():
-        return True
+def _has_our_section(text: str) -> bool:
+    """Whether any section, or a line that would begin one, has a name of ours: else it may be another program's."""
     return any(match[1] in SECTIONS for match in re.finditer(r"^[ \t]*\[{1,2}[ \t]*\"?([A-Za-z]+)", text, re.MULTILINE))
 
 
-def load(
-    path: Path | None, environ: Mapping[str, str], cwd: Path, passed_over: Callable[[str], None] = lambda _: None
-) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
     """The settings of the file that is found; without any, the embedded ones."""
-    found = find(path, environ, cwd, passed_over)
+    found = find(path, environ, cwd)
     if found is None:
         return embedded(cwd, environ)
     if given := [name for name in EMBEDDED_VARIABLES if environ.get(name)]:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from appliance.config.load import VARIABLE
+from tests.ports import free_port
 from tests.running_appliance import add_account
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +122,42 @@ def test_a_note_by_click_does_not_end_the_log(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=60)
     note, line = errors.splitlines()
     assert (output, note, json.loads(line)["event"]) == ("", "Note: a word of a library.", "cannot serve")
+
+
+def here(directory: Path, *options: str) -> subprocess.Popen[str]:
+    """`appliance serve` in that directory, where no settings are named."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "appliance", "serve", *options],
+        cwd=directory,
+        env={**{name: each for name, each in os.environ.items() if name != VARIABLE}, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("text", ["[servr]\n", "[params]\n", "<xml>\n"])
+def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: str) -> None:
+    """Its only section may have a slip in its name: the sandbox would start in the place of a mail server."""
+    (tmp_path / "config.toml").write_text(text)
+    process = here(tmp_path)
+    try:
+        output, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, output, errors.count("\n")) == (1, "", 1)
+    assert str(json.loads(errors)["reason"]).startswith(f"{tmp_path}/config.toml: ")
+    assert os.listdir(tmp_path) == ["config.toml"]
+
+
+def test_the_sandbox_starts_beside_another_programs_file(tmp_path: Path) -> None:
+    """`--sandbox` reads no file at all."""
+    (tmp_path / "config.toml").write_text("[params]\n")
+    process = here(tmp_path, "--sandbox", "--port", str(free_port()), "--smtp-port", str(free_port()))
+    wait_until_ready(process)
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 # ---- what is printed when it listens
