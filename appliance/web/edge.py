@@ -180,7 +180,12 @@ class Edge:
     # ---- GET /emails/{id}
 
     async def _read(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
-        caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
+        try:
+            caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
+        except Refused as refused:
+            if refused.code is not Code.FORBIDDEN:
+                raise
+            raise Refused(Code.UNAUTHORIZED, refused.text) from refused  # by the interface no read is forbidden
         exchange.peer.authenticated = True
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")

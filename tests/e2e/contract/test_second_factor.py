@@ -189,7 +189,9 @@ def test_the_installation_can_demand_it(tmp_path: Path, demand: str) -> None:
                     continue
                 error(user.get("/v1/account"), 403, "forbidden")
                 error(user.post(message()), 403, "forbidden")
-                error(user.get("/emails/x"), 403, "forbidden")
+                refused = user.get("/emails/x")
+                error(refused, 401, "unauthorized")  # of 401 and 404, which are all that a read may answer
+                assert refused.json()["error"] == user.post(message()).json()["error"]
                 assert caller.using(account.bearer).post(message()).status_code == 202  # programs go on
                 enrolled(user)
                 assert user.get("/v1/account").status_code == 200
