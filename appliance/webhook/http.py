@@ -44,15 +44,15 @@ class Posted:
 
     status: int | None = None
     body: bytes = b""  # the first 2 KiB of the answer's
-    error: str | None = None  # what went wrong; None when a whole answer came
+    error: str | None = None  # what went wrong, with the body of a 2xx too; None when a whole answer came
     duration_ms: int = 0
-    overlong: bool = False  # the error is only that the answer was too long to be read to its end
+    timed_out: bool = False
     awaiting: Step = Step.FOUND
 
     @property
     def accepted(self) -> bool:
-        """Whether the receiver took the event: any 2xx, by the interface, however long its answer is."""
-        return self.status is not None and 200 <= self.status < 300 and (self.error is None or self.overlong)
+        """Whether the receiver took the event: any 2xx in time, by the interface, whatever becomes of its body."""
+        return self.status is not None and 200 <= self.status < 300 and not self.timed_out
 
     @property
     def before_what(self) -> str:
@@ -174,5 +174,5 @@ async def _read_answer(posted: Posted, stream: trio.abc.Stream, data: bytes) -> 
         )
         if posted.status is None:
             raise NotPosted(f"the receiver's answer {why} and yet without a status")
-        posted.overlong, posted.error = True, f"the receiver's answer {why}; the rest was not read"
+        posted.error = f"the receiver's answer {why}; the rest was not read"
     return reader.keep

@@ -109,7 +109,7 @@ class Poster:
                 await self.idle.drop_all()
                 raise
         if limit.cancelled_caught:
-            posted.error = f"{posted.awaiting} within {self._timeout:g} s"
+            posted.timed_out, posted.error = True, f"{posted.awaiting} within {self._timeout:g} s"
         posted.duration_ms = round((trio.current_time() - began) * 1000)
         return posted
 

@@ -657,7 +657,7 @@ async def check_answer(data: bytes, chance: Random) -> None:
         return
     if len(posted.body) > BODY_KEPT or posted.status is None:
         raise Wrong(f"kept {len(posted.body)} bytes of {posted.status}")
-    if posted.overlong or re.match(rb"HTTP/1\.[0-9] 1", data):
+    if posted.error is not None or re.match(rb"HTTP/1\.[0-9] 1", data):
         return  # not read to its end; or an interim answer, of which http.client knows only the 100
     with io.BytesIO(data) as file:
         response = http.client.HTTPResponse(cast(Any, SimpleNamespace(makefile=lambda _: file)), method="POST")

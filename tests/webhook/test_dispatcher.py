@@ -155,9 +155,12 @@ async def test_anything_else_is_not(tmp_path: Path, autojump_clock: MockClock, s
     assert await came_of(tmp_path, Posted(status, b"", None, 1)) is PostStatus.PENDING
 
 
-async def test_a_2xx_that_breaks_off_is_not_success(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A status line alone, without the end of its answer, is tried again."""
-    assert await came_of(tmp_path, Posted(200, b"", "the receiver broke the connection off", 1)) is PostStatus.PENDING
+@pytest.mark.parametrize(("timed_out", "status"), [(False, PostStatus.SUCCESS), (True, PostStatus.PENDING)])
+async def test_a_2xx_that_breaks_off_is_success_if_in_time(
+    tmp_path: Path, autojump_clock: MockClock, timed_out: bool, status: PostStatus
+) -> None:
+    """The status decides, whatever becomes of the body; only an attempt that ran out of time is tried again."""
+    assert await came_of(tmp_path, Posted(200, b"", "why it was not whole", 1, timed_out=timed_out)) is status
 
 
 async def came_of(directory: Path, posted: Posted) -> PostStatus:
