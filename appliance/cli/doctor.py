@@ -53,7 +53,9 @@ def doctor(blocklists: bool, as_json: bool) -> None:
     answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": rows}
     total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "Everything is as it should be."
     show(as_json, answer, "\n".join([*lines(found), "", total]))
-    click.get_current_context().exit(1 if faults else 0)
+    if faults:
+        where = dict.fromkeys(each.check for each in found if each.level == "fault")
+        raise click.ClickException(f"faults were found: {', '.join(where)}")
 
 
 def lines(found: "Sequence[Finding]") -> "Iterator[str]":

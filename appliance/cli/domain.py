@@ -192,11 +192,12 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     checked = look()
     if database.run(switch, settings=settings):
         checked = look()
-    right = not any(each.is_wrong for each in checked)
+    wrong = [f"{each.record.type} {each.record.name}" for each in checked if each.is_wrong]
     rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
-    answer = {"domain": domain_name(domain), "ok": right, "records": rows}
+    answer = {"domain": domain_name(domain), "ok": not wrong, "records": rows}
     show(as_json, answer, "\n".join(map(_checked_line, checked)))
-    click.get_current_context().exit(0 if right else 1)
+    if wrong:
+        raise click.ClickException(f"DNS of {domain_name(domain)} is not as it should be: {', '.join(wrong)}")
 
 
 def domain_name(text: str) -> str:

@@ -69,7 +69,8 @@ def send_test(
     elif not wait:
         text += f"\nWhat becomes of it: appliance explain {answer['id']}"
     show(as_json, answer, "\n".join(map(printable, text.split("\n"))))
-    click.get_current_context().exit(1 if wait and answer["status"] != "delivered" else 0)
+    if wait and answer["status"] != "delivered":
+        raise click.ClickException(f"{answer['id']} is not delivered: it is {answer['status']}")
 
 
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:

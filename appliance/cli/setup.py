@@ -141,8 +141,10 @@ def setup(
         answer["test"] = database.run(partial(_tested, sender.account, domain, to, settings), settings=settings)
     answer["findings"] += [_told(each) for each in unfit if _told(each) not in answer["findings"]]
     show(as_json, answer, "\n".join(_end(answer, unfit)))
-    failed = (waits and not answer["dns_ok"]) or (to and (unfit or answer["test"]["status"] != "delivered"))
-    click.get_current_context().exit(1 if failed else 0)
+    if waits and not answer["dns_ok"]:
+        raise click.ClickException(f"DNS of {domain} is not as it should be yet")
+    if to and (unfit or answer["test"]["status"] != "delivered"):
+        raise click.ClickException(f"the test message was not {'sent' if unfit else 'delivered'}")
 
 
 def _asked(question: str, option: str, default: str, asks: bool) -> str:

@@ -174,7 +174,8 @@ def _post(
     answer |= record(posted, "id", "event_id", "url", "response_status", "error", "duration_ms", "created_at")
     ok = posted.response_status is not None and 200 <= posted.response_status < 300
     show(as_json, answer, _told(what, posted, runs=runs, ok=ok))
-    click.get_current_context().exit(1 if wait and not ok else 0)
+    if wait and not ok:
+        raise click.ClickException("the receiver has not answered with a 2xx")
 
 
 def _told(what: str, posted: "WebhookDelivery", *, runs: bool, ok: bool) -> str:

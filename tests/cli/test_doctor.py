@@ -61,7 +61,7 @@ def test_a_warning_alone_is_no_failure(doctor: Any) -> None:
 def test_a_fault_is_exit_code_1_with_the_record_to_paste(doctor: Any) -> None:
     """A long text is split as zone files need it."""
     result, _ = doctor(BAD)
-    assert result.exit_code == 1
+    assert (result.exit_code, result.stderr) == (1, f"Error: faults were found: {BAD.check}\n")
     first = "v=DKIM1; p=" + "A" * 244
     assert f'x.a.test. TXT "{first}" "{"A" * 56}"' in result.stdout
 

@@ -228,7 +228,7 @@ def verify(acme: Shell, code: int) -> Any:
     """The JSON of `domain verify`, which exits with this code."""
     result = acme.run("domain", "verify", "acme", "acme.example", "--json")
     assert result.exit_code == code, result.output
-    assert result.stderr == ""
+    assert result.stderr.count("\n") == code  # the line that says why
     return json.loads(result.stdout)
 
 
@@ -278,6 +278,9 @@ def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> 
     assert [record["status"] for record in answer["records"]] == ["missing", "ok", "differs", "ok"]
     result = acme.run("domain", "verify", "acme", "acme.example")
     assert result.exit_code == 1
+    assert result.stderr == (
+        f"Error: DNS of acme.example is not as it should be: TXT {wanted[0]['name']}, TXT acme.example\n"
+    )
     assert f"missing  {wanted[0]['name']}" in result.stdout
     assert f"should be: {wanted[0]['value']}" in result.stdout
     assert r"DNS shows: v=spf1 \x1b[2J -all" in result.stdout

@@ -43,6 +43,7 @@ def test_a_suppressed_address_is_told(sender: Shell) -> None:
     sender.json("suppressions", "add", "acme", "ada@example.net")
     result = sender.run("send-test", "--to", "ada@example.net", "--wait")
     assert result.exit_code == 1
+    assert result.stderr.endswith(" is not delivered: it is bounced\n")
     assert "never asked a server" in result.stdout
 
 

@@ -125,7 +125,7 @@ def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: s
         server.shutdown()
     assert (result.exit_code, json.loads(result.stdout)["test"]) == (1, None)
     assert shown["text"] == f"runs with older settings: it calls itself 0a1b2c3d4e5f, not {HOST}"
-    assert told.exit_code == 1
+    assert (told.exit_code, told.stderr) == (1, "Error: the test message was not sent\n")
     assert "in a container: restart that" in told.stdout.partition("No test message was sent.")[2]
     assert json.loads(CliRunner().invoke(main, ["messages", "--json"]).stdout)["messages"] == []
 

@@ -65,6 +65,7 @@ def test_a_test_event_waits_for_a_server(acme: Shell) -> None:
     answer = json.loads(result.stdout)
     assert (result.exit_code, fields(answer)) == (1, fields(documented("webhook ping")))
     assert (answer["server_running"], answer["response_status"]) == (False, None)
+    assert result.stderr == "Error: the receiver has not answered with a 2xx\n"
     assert "Ping it again in" in acme.refused("webhook", "ping")
     acme.json("webhook", "set", URL, "--disable")
     assert "disabled" in acme.refused("webhook", "ping")
