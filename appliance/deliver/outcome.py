@@ -9,9 +9,10 @@ no rule names is tried again.
 3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, no address at fault. DNS is told
    apart from a server: where no server was asked, none has refused.
 4. 4xx: temporary.
-5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a code that asks for AUTH): temporary, for it is neither about
-   this recipient nor about this message. Another server, or this one on another day, may take it.
-6. 5xx to the message or the recipient: bounced; whose fault it is stands in the tables below.
+5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a MAIL answered with a code that asks for AUTH): temporary, for
+   it is neither about this recipient nor about this message. Another server, or this one on another day, may take it.
+6. 5xx to a recipient that means only that the transaction has too many, where it has others: temporary.
+7. 5xx to the message or the recipient: bounced; whose fault it is stands in the tables below.
 """
 
 import re
@@ -135,13 +136,13 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
 
 def _rejected(verdict: Verdict, recipients: int, relayed: bool) -> Judgement:
     fault = _fault(verdict, recipients, relayed)
-    if verdict.is_before_mail or verdict.code in _ABOUT_THE_SESSION:
+    if verdict.is_before_mail or (verdict.stage is Stage.MAIL and verdict.code in _ABOUT_THE_SESSION):
         # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
         unwanted = fault is FaultSide.SENDER
         return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)
     # RFC 5321 4.5.3.1.10: some servers say permanently that one transaction has too many recipients.
     too_many = verdict.enhanced == "5.5.3" or (verdict.code == 552 and _TOO_MANY_RECIPIENTS.search(verdict.text))
-    if verdict.stage is Stage.RCPT and too_many:
+    if verdict.stage is Stage.RCPT and recipients > 1 and too_many:
         return TEMPORARY
     return Judgement(Disposition.BOUNCED, fault)
 

@@ -177,13 +177,19 @@ def test_the_pool_is_slowed(text: str) -> None:
         "452 4.5.3 Too many recipients",
         "499",
         "450 5.1.1 of mixed minds",
-        "552 too many recipients",
-        "550 5.5.3 too many",
     ],
 )
 def test_temporary(text: str) -> None:
-    """Every other 4xx is simply tried again, and so is a 5xx that only means too many recipients at once."""
+    """Every other 4xx is simply tried again."""
     assert judge(said(text)) == TEMPORARY
+
+
+@pytest.mark.parametrize("text", ["552 too many recipients", "550 5.5.3 too many"])
+def test_too_many_recipients_at_once_are_tried_again(text: str) -> None:
+    """A 5xx that only means that; to one recipient alone it is as permanent as any other."""
+    assert judge(said(text), recipients=2) == TEMPORARY
+    assert judge(said(text), recipients=1) == SENDER
+    assert judge(said(text, Stage.END_OF_DATA), recipients=2) == SENDER
 
 
 # ---- the stage
@@ -200,9 +206,13 @@ def test_a_refused_session_is_temporary(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("text", ["530 Authentication required", "530 5.7.0 Must issue STARTTLS first", "535 5.7.8 no"])
-def test_a_missing_login_is_temporary(text: str) -> None:
-    """What asks for AUTH or TLS is the operator's to mend: the mail waits, the pool hears of it."""
+def test_a_missing_login_is_temporary_before_a_recipient_is_named(text: str) -> None:
+    """What asks for AUTH or TLS is the operator's to mend: the mail waits, the pool hears of it. Said to a recipient or
+    to the message it bounces, as every other 5xx does.
+    """
     assert judge(said(text, Stage.MAIL)) == UNWANTED
+    for stage in (Stage.RCPT, Stage.DATA, Stage.END_OF_DATA):
+        assert judge(said(text, stage)) == SENDER
 
 
 def test_mail_from_never_blames_a_recipient() -> None:
