@@ -29,6 +29,7 @@ DISPLAY_NAME_LENGTH: Final = 255  # characters of a display name, so that a quot
 MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770 of them
 HEADERS: Final = 100  # custom headers
 VARIABLE_NAME_LENGTH: Final = 64  # characters
+NUMBER_BITS: Final = 1024  # of an integer among the variables: the range of a double, 308 digits
 FILENAME_LENGTH: Final = 255  # octets, what a file system holds
 CONTENT_TYPE_LENGTH: Final = 255  # characters: RFC 6838 4.2 allows 127 + 127 for type and subtype
 CONTENT_ID_LENGTH: Final = 128  # characters

@@ -15,6 +15,7 @@ from appliance.errors import invalid
 from appliance.message import limits
 from appliance.message.json_faults import STRING, explain, mask_escapes, scan
 from appliance.message.schema import NullableSendRequest, SendRequest, leave_out_nulls
+from appliance.message.template import check_numbers
 
 _DECODER = msgspec.json.Decoder(SendRequest)
 _NULLABLE: msgspec.json.Decoder[SendRequest] = msgspec.json.Decoder(NullableSendRequest)
@@ -22,7 +23,6 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _STRINGS = re.compile(STRING)
 _STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
-_END = 2**63  # the first whole number that decode() no longer takes as an integer
 _BLOCK = 64 * 1024  # bytes or characters handled at once
 _NEEDED = 3  # times a body's size: its texts, one with escapes that is being unescaped, and what other threads take
 
@@ -42,6 +42,8 @@ def decode(body: bytes | bytearray) -> SendRequest:
     # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise explain(cause, body, SendRequest) from cause
+    if request.variables is not UNSET and request.variables is not None:
+        check_numbers(request.variables)
     if _has_repeated_key(request, body):
         path = scan(body, len(body))[2]
         raise invalid(path or "body", f"{'this' if path else 'a'} key occurs twice in one object")
@@ -118,8 +120,8 @@ def fingerprint(request: SendRequest) -> bytes:
             digest.update(text[start : start + _BLOCK].encode("utf-8"))
     if slim.variables is not UNSET:
         variables = dict(slim.variables)
-        for name, value in variables.items():  # an integer wherever an integer could have been given
-            if isinstance(value, float) and value.is_integer() and -_END <= value < _END:
+        for name, value in variables.items():  # 1.0 and 1 are the same number
+            if isinstance(value, float) and value.is_integer():
                 variables[name] = int(value)
         slim = msgspec.structs.replace(slim, variables=variables)
     digest.update(_ENCODER.encode(slim))

@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
-from appliance.message.template import Variable
+from appliance.message.template import Variable, check_numbers
 from appliance.model.mail import Caller, MessageStatus, Principal, Source
 from appliance.times import SECOND
 from appliance.web.api.templates import BODY, LINE
@@ -98,6 +98,8 @@ class SendTestRoutes(Routes):
 
 def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
     """The message to send, with defaults for what was left out."""
+    if body.variables is not UNSET:
+        check_numbers(body.variables)
     empty = body.text is UNSET and body.html is UNSET and body.template is UNSET
     return SendRequest(
         sender=test_sender(caller) if body.sender is UNSET else body.sender,

@@ -379,9 +379,9 @@ def test_nesting_is_limited_to_32(customer: Caller) -> None:
     assert error(duplicate, 400, "invalid_request").startswith("text:")
 
 
-@pytest.mark.parametrize("number", [b"9223372036854775808", b"-9223372036854775809", b"1e400", b"1" * 400])
+@pytest.mark.parametrize("number", [b"1e400", b"1" * 400, b"-" + b"1" * 400, b"1" * 4300, b"1" * 100_000])
 def test_a_number_has_its_bounds(caller: Caller, number: bytes) -> None:
-    """Integers beyond 63 bits and floats beyond a double are no variables."""
+    """Integers and floats beyond a double are no variables."""
     body = json.dumps(message(text=..., subject=..., template="hostile", variables={"v": 0})).encode()
     content = body.replace(b'"v": 0', b'"v": ' + number)
     assert error(caller.post(None, content=content), 400, "invalid_request").startswith("variables.v:")

@@ -243,6 +243,9 @@ def test_a_value_is_never_expanded_again(caller: Caller, customer: Caller) -> No
         (0, "0"),
         (-7, "-7"),
         (2**63 - 1, "9223372036854775807"),
+        (2**63, "9223372036854775808"),
+        (-(10**30) - 1, "-1000000000000000000000000000001"),
+        (2**1024 - 1, str(2**1024 - 1)),
         (1.5, "1.5"),
         (1.0, "1"),
         (1e21, "1e+21"),
@@ -257,9 +260,9 @@ def test_values_are_written_as_json_would(caller: Caller, customer: Caller, valu
     assert filled(caller, alias, variables={"v": value}).get_content().strip() == f"[{written}]"
 
 
-@pytest.mark.parametrize("value", [None, [], {}, ["a"], 2**63, -(2**63) - 1, "a\0b", "a\x1b"])
+@pytest.mark.parametrize("value", [None, [], {}, ["a"], 2**1024, -(2**1024), "a\0b", "a\x1b"])
 def test_other_values_are_refused_by_name(caller: Caller, customer: Caller, value: Any) -> None:
-    """null, lists, objects, integers beyond 63 bits, and control characters are no values."""
+    """null, lists, objects, integers beyond a double, and control characters are no values."""
     alias = saved(customer, subject="s", text="t")
     assert caller.refused(text=..., template=alias, variables={"v": value}).startswith("variables.v:")
 
