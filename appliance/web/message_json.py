@@ -119,7 +119,7 @@ EMAIL_OPERATIONS = (
         summary="Read a message and what became of each recipient.",
         description=(
             "`status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. "
-            "A message of another account is not found. An API key needs the scope `full` for this."
+            "A message of another account is not found. An API key needs the scope `full`, `read` or `manage` for this."
         ),
     ),
 )

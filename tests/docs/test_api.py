@@ -11,6 +11,7 @@ from appliance.config.load import parse
 from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
+from appliance.model.mail import Scope
 from appliance.web.field_descriptions import FIELD_DESCRIPTIONS, SCHEMA_FIELD_DESCRIPTIONS
 from appliance.web.openapi import document
 from appliance.web.operations import PAGE_LIMIT
@@ -90,6 +91,14 @@ def test_every_field_of_a_message_has_its_row(name: str) -> None:
 def test_every_value_is_there(value: str) -> None:
     """Each status, source, scope and role that an answer may have is named."""
     assert f"`{value}`" in TEXT or f'"{value}"' in TEXT
+
+
+@pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.SEND], ids=str)
+def test_every_scope_that_reads_a_message_is_named_with_the_route(scope: Scope) -> None:
+    """In the list of routes, and in the description of the operation."""
+    (row,) = [row for row in rows(TEXT) if row[0] == "`GET /emails/{id}`"]
+    assert f"`{scope.value}`" in row[2]
+    assert f"`{scope.value}`" in DOCUMENT["paths"]["/emails/{id}"]["get"]["description"]
 
 
 @pytest.mark.parametrize("code", list(Code), ids=str)
