@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,11 @@ _PORT = click.IntRange(1, 65535)
 
 
 @click.command()
-@click.option("--sandbox", is_flag=True, help="Use the built-in settings, whatever settings files there are.")
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    help="Use the built-in settings, whatever files there are, and take webhooks to this machine.",
+)
 @click.option("--port", type=_PORT, help="Of HTTP, with the built-in settings. Else $APPLIANCE_HTTP_PORT, 8080.")
 @click.option("--smtp-port", type=_PORT, help="Of SMTP, with the built-in settings. Else $APPLIANCE_SMTP_PORT, 2587.")
 @config_option
@@ -78,9 +83,10 @@ def _settings(sandbox: bool, port: int | None, smtp_port: int | None) -> "Config
         return settings
     given = {HTTP_PORT_VARIABLE: port, SMTP_PORT_VARIABLE: smtp_port}
     try:
-        return embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in given.items() if value}})
+        chosen = embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in given.items() if value}})
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
+    return replace(chosen, local_webhooks=sandbox)
 
 
 def _run(read_settings: "Callable[[], Config]") -> None:

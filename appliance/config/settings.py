@@ -438,7 +438,10 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting; `source` is the file it came from, None and `embedded` when there was none."""
+    """Every setting; `source` is the file it came from, None and `embedded` when there was none.
+
+    `local_webhooks` if the operator asked for them by `serve --sandbox`: plain http to this machine.
+    """
 
     server: ServerSettings
     store: StoreSettings
@@ -457,6 +460,7 @@ class Config:
     log: LogSettings
     source: Path | None = None
     embedded: bool = False
+    local_webhooks: bool = False
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -64,7 +64,7 @@ def build_poster(
         own_names=own_names(config),
         allowed=config.webhooks.allow_networks,
         own=LocalAddresses(frozenset(config.delivery.own_addresses), others),
-        plain_loopback=config.embedded,
+        plain_loopback=config.local_webhooks,
     )
 
 

@@ -3,7 +3,7 @@
 - The owner of a webhook chooses what this machine connects to: https, a public host, an allowed port, in one plain
   spelling. A check can be bypassed where two programs read one URL differently, so a URL with more than one possible
   reading is refused. Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands
-  for all names below. With the built-in settings, to try it on a laptop, plain http to loopback is allowed as well.
+  for all names below. Under `serve --sandbox`, to try it on a laptop, plain http to loopback is allowed as well.
 - The addresses of a name are checked at every attempt, and the address that was checked is the one dialled. One refused
   address refuses the whole name: a name with a private address beside a public one is an attempt to make this server
   dial the private one. The owner of the URL reads the error texts, so they name neither the addresses behind a name,

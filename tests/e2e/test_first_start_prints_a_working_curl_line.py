@@ -104,9 +104,11 @@ def test_the_pasted_lines_send_and_show_a_message(tmp_path: Path) -> None:
 
 
 def check_the_other_credentials(text: str) -> None:
-    """Login and SMTP credential work as printed, too; the URL shows the dashboard."""
+    """Login and SMTP credential work as printed, too; the URL shows the dashboard. No webhook goes to this machine."""
     login = {"email": value(text, "Login"), "password": value(text, "Password")}
-    assert httpx.post(f"{URL}/v1/auth/login", json=login, trust_env=False).status_code == 200
+    token = httpx.post(f"{URL}/v1/auth/login", json=login, trust_env=False).json()["token"]
+    local, headers = {"url": "http://localhost:3000/hook"}, {"Authorization": f"Bearer {token}"}
+    assert httpx.put(f"{URL}/v1/webhook", json=local, headers=headers, trust_env=False).status_code == 400
     page = httpx.get(URL, trust_env=False, follow_redirects=True)
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     basic = (value(text, "SMTP username"), value(text, "SMTP password"))

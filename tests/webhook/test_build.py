@@ -1,11 +1,12 @@
 """The operator's settings for webhooks: trust, ports, networks, and the names of the service itself."""
 
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-from appliance.config.load import parse
+from appliance.config.load import embedded, parse
 from appliance.config.settings import Config, ConfigError
 from appliance.net.address_policy import Address
 from appliance.outside import Outside
@@ -60,6 +61,15 @@ async def test_addresses_of_other_nodes_are_this_machines() -> None:
     made = build_poster(config(""), ZoneResolver({"b.example": {"A": ["9.9.9.8"]}}), Outside(), lambda: told)
     told.add(ip_address("9.9.9.8"))
     assert "one is an address of this machine" in str(await made.check("https://b.example/"))
+
+
+async def test_plain_http_to_this_machine_is_refused_without_any_file(tmp_path: Path) -> None:
+    """The built-in settings alone allow no more than any others; `serve --sandbox` asks for it."""
+    settings, url = embedded(tmp_path), "http://localhost:3000/hooks"
+    made = build_poster(settings, ZoneResolver({}), Outside())
+    assert await made.check(url) == "the URL must begin with https://"
+    made = build_poster(replace(settings, local_webhooks=True), ZoneResolver({}), Outside())
+    assert await made.check(url) is None
 
 
 async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:

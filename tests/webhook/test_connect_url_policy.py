@@ -121,8 +121,8 @@ LOCAL_URLS = {
 
 
 @pytest.mark.parametrize("url", LOCAL_URLS)
-def test_plain_http_to_this_machine_is_for_a_first_look(url: str) -> None:
-    """Only with the built-in settings."""
+def test_plain_http_to_this_machine_has_to_be_asked_for(url: str) -> None:
+    """Only `serve --sandbox` does."""
     target = read_url(url, PORTS, OWN_NAMES, plain_loopback=True)
     assert (target[:3], target.secure) == (LOCAL_URLS[url], False)
     with pytest.raises(UrlRefused, match="must begin with https"):
