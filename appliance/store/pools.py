@@ -56,6 +56,10 @@ _SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_b
     VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
 _SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
     VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
+# A killed run leaves what it said. The node that has a session with the same recipient now replaces it.
+_SAY_SESSION_OF_NODE = f"""{_SAY_SESSION} ON CONFLICT (recipient_id) DO UPDATE SET owner = excluded.owner,
+    host = excluded.host, address = excluded.address, started_at = excluded.started_at, awaits = excluded.awaits,
+    since = excluded.since"""
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
     ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
@@ -187,7 +191,7 @@ class PoolStates(StorePart):
                 run(tx, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
             run(tx, "DELETE FROM smtp_sessions WHERE TRUE /* own smtp_sessions */", {})
             for session in sessions:
-                run(tx, _SAY_SESSION, asdict(session))
+                run(tx, _SAY_SESSION_OF_NODE if self.engine.is_shared else _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():
                 run(tx, _LEARN, {"domain": domain, "pool": pool, "now": now})
 

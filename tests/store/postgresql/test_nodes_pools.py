@@ -11,11 +11,12 @@ from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.pool_limiters import PoolLimiters, Proofs
 from appliance.deliver.providers import pools
-from appliance.model.mail import Account
+from appliance.model.mail import Account, OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.report.explain import standing
 from appliance.store import Store
+from appliance.store.engine import Row
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import BEAT, HOLDS_KEPT, STEADY, Membership, NodeIdentity
 from tests.fakes.dns import ZoneResolver
@@ -80,6 +81,21 @@ async def test_a_pool_on_two_nodes_is_told_once(url: str, clock: Clock) -> None:
     assert [(state.in_use, state.allowed) for state in await other.pools.states()] == [(2, 5)]
     for store in (one, other):
         await store.engine.close()
+
+
+async def test_a_session_that_a_killed_run_said_it_had(two: list[Store]) -> None:
+    """The next run that has a session with the same recipient says so in its place, and takes it back when it ends."""
+
+    async def say(store: Store, *hosts: str) -> list[Row]:
+        sessions = [OutgoingSession("rcp_1", host, "192.0.2.1", 1, "greeting", 1) for host in hosts]
+        await store.pools.say([], {}, sessions)
+        return await store.engine.rows("SELECT owner, host FROM smtp_sessions", {})
+
+    killed, other = two
+    assert await say(killed, "mx1.test") == [(FIRST, "mx1.test")]
+    assert await say(other, "mx2.test") == [(SECOND, "mx2.test")]
+    assert await say(killed) == [(SECOND, "mx2.test")]
+    assert await say(other) == []
 
 
 # ---- whose hold it is
