@@ -430,10 +430,11 @@ class PoolLimiters:
         learnt, self._learnt = self._learnt, {}
         try:
             await self.store.pools.say(states[0], learnt, states[1])
-            self._published = states
+            learnt, self._published = {}, states
         except Refused as refused:
-            self._learnt = learnt | self._learnt
             log.warning("the state of pools waits for the storage", reason=refused.text)
+        finally:
+            self._learnt = learnt | self._learnt
 
 
 def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:

@@ -10,7 +10,6 @@ is in the store, so a restart continues where the last process ended. On shutdow
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
@@ -106,6 +105,8 @@ PENDING_PER_POOL = 100  # envelopes of one pool, or for domains not routed yet
 PENDING_OF_NEW = 1_000  # envelopes in all up to which new mail is taken from memory: it need not be found later
 PENDING_OF_ONE = 5  # envelopes of one account for one pool that are taken whatever the others have pending
 FEW_PENDING = 50  # envelopes, in all or of one pool, below which a poll for more is worth it at any time
+BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback, and may come again each time
+NOT_PUBLISHED = "the state of delivery cannot be published"
 
 log = get_logger("deliver")
 
@@ -224,8 +225,10 @@ class Scheduler:
         self._recording.close()
         with trio.CancelScope(shield=True):
             await self.warmup.save()
-            with suppress(Refused):
+            try:
                 await self.limiters.publish(self._pending, [])  # no session is under way
+            except Exception:
+                log.exception(NOT_PUBLISHED)
 
     async def _sign(self) -> None:
         while True:
@@ -237,17 +240,26 @@ class Scheduler:
             await self.deliverer.connections.close_idle()
 
     async def _publish(self) -> None:
-        """Tell the commands of the shell, in other processes, how delivery stands; and notice what they did."""
+        """Tell the commands of the shell, in other processes, how delivery stands; and notice what they did.
+
+        Mail does not depend on it, so an error is logged, and delivery goes on.
+        """
         version: int | None = None
         while True:
-            with suppress(Refused):  # the storage is away: the next time
+            pause = self.intervals.publish
+            try:
                 newer = await self.store.queue_control.version()
                 if version not in (None, newer):
                     self.new_mail.request_poll()
                     self.store.new_simulated_mail.set()
                 version = newer
                 await self.limiters.publish(self._pending, self._in_flight.told())
-            await trio.sleep(self.intervals.publish)
+            except Refused:
+                pass  # the storage is away: the next time
+            except Exception:
+                log.exception(NOT_PUBLISHED)
+                pause = BUG_PAUSE
+            await trio.sleep(pause)
 
     async def _check_clock(self) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""

@@ -16,7 +16,7 @@ from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_PER_POOL, Intervals
+from appliance.deliver.scheduler import NOT_PUBLISHED, PENDING_OF_NEW, PENDING_PER_POOL, Intervals
 from appliance.errors import Code, Refused
 from appliance.model.queue import PoolHold
 from appliance.store.pools import EVERY
@@ -353,6 +353,36 @@ async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, a
         assert not played.scheduler._pending.queues
         assert await played.rows("SELECT count(*) FROM pool_states") == [(0,)]
         assert await played.rows("SELECT count(*) FROM destinations") == [(200,)]
+
+
+async def test_what_cannot_be_told_to_the_shell_ends_no_delivery(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is logged with its traceback, mail goes out, and what was learnt is told when that works again."""
+    stored = StoredPools.say
+
+    async def fail(self: StoredPools, *told: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StoredPools, "say", fail)
+    zone, addresses = domain_zone("a.test", "b.test")
+    async with stage(tmp_path, zone, {each: FakeMx() for each in addresses.values()}, running=False) as played:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(played.scheduler.run)
+            await played.final(await played.send("ada@a.test"), within=5)
+            await trio.sleep(25)
+            await played.final(await played.send("bob@a.test"), within=5)
+            logged = [record for record in caplog.records if record.message == NOT_PUBLISHED]
+            assert len(logged) == 3
+            assert all(record.exc_info for record in logged)
+            monkeypatch.setattr(StoredPools, "say", stored)
+            await trio.sleep(15)
+            assert await played.rows("SELECT domain FROM destinations") == [("a.test",)]
+            monkeypatch.setattr(StoredPools, "say", fail)
+            caplog.clear()
+            await played.final(await played.send("eve@b.test"), within=5)
+            nursery.cancel_scope.cancel()
+        assert NOT_PUBLISHED in [record.message for record in caplog.records]
 
 
 async def test_sessions_in_all_are_limited(tmp_path: Path, autojump_clock: MockClock) -> None:
