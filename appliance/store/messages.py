@@ -65,6 +65,7 @@ _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:
     WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
 _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
     WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
+_LOCK_ACCOUNTS = Many("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
 # ---- accepting
 
@@ -124,6 +125,8 @@ def accept(tx: Tx, outside: Outside, news: Sequence[NewMessage]) -> list[int | E
         if len(news) > 1:
             raise busy()  # all start again, each alone: those behind it counted with it
         return [KeyTaken()]
+    if by_themselves:  # each locks its account: so lock all of them now, in the order in which others do
+        tx.lock(_LOCK_ACCOUNTS, [(account_id,) for account_id in sorted({new.account_id for new in news})])
     _write(tx, outside, accepted)
     for number in by_themselves:
         (results[number],) = accept(tx, outside, [news[number]])
@@ -234,15 +237,17 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
 
 
 def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
-    """Write everything but the keys; the accounts last, because others wait for those rows until the commit."""
-    for new, standing, _ in accepted:
+    """Write everything but the keys; the accounts late, because others wait for those rows until the commit.
+
+    What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
+    """
+    insert(tx, [(new, charged) for new, _, charged in accepted])
+    _charge(tx, outside, accepted)
+    for new, standing, charged in accepted:
         if standing.daily_cap is not None and new.source is not Source.TEST:
             row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
-    insert(tx, [(new, charged) for new, _, charged in accepted])
-    _charge(tx, outside, accepted)
-    for new, standing, charged in accepted:
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
             bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)

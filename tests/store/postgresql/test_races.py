@@ -14,7 +14,9 @@ from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, 
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run
+from appliance.store.messages import accept
 from appliance.store.postgresql.transactions import LOCKED_FROM, RERUNS
+from appliance.telemetry.metrics import STORE_RERUNS
 from tests.store.postgresql.stepping import (
     FIRST,
     SECOND,
@@ -169,13 +171,55 @@ async def test_a_daily_cap_that_was_reached_since_it_was_looked_for(
     await two[0].accounts.set_daily_cap(messages.account_id, 5)
     ours = messages.new(*[f"{number}@example.net" for number in range(3)])
     theirs = messages.new(*[f"{number}@example.net" for number in range(3)])
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO daily_volume")) as barrier:
+    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
         first, second = await overtaken(
             barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
         )
     second.unwrap()
     assert refused(first, Code.WARMUP_LIMITED)
     assert await two[0].engine.rows("SELECT recipients FROM daily_volume", {}) == [(3,)]
+
+
+@pytest.mark.parametrize("by_itself", ["capped", "suppressed"])
+async def test_mail_of_several_accounts_in_two_orders(
+    two: Nodes, url: str, monkeypatch: pytest.MonkeyPatch, by_itself: str
+) -> None:
+    """Messages that are accepted by themselves, in one transaction: no node waits for one that waits for it."""
+    accounts = [await two[0].accounts.create(f"a{each}", f"a{each}@example.org", HASH) for each in range(2)]
+    for account in accounts:
+        if by_itself == "capped":
+            await two[0].accounts.set_daily_cap(account.id, 5)
+        else:
+            await two[0].suppressions.add(account.id, "b@example.net", "manual")
+
+    async def send(store: Store, order: list[Account]) -> list[object]:
+        outside = store.messages.outside
+        news = [Messages(outside, account.id).new() for account in order]
+        return list(await store.engine.write(lambda tx: accept(tx, outside, news), locks=True))
+
+    reruns = STORE_RERUNS.values[""]
+    with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
+        ended = await queued_behind(url, barrier, lambda: send(two[0], accounts[::-1]), lambda: send(two[1], accounts))
+    assert [each.unwrap() for each in ended] == [[0 if by_itself == "capped" else None] * 2] * 2
+    assert STORE_RERUNS.values[""] == reruns
+
+
+async def test_a_capped_message_and_one_among_others(
+    two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account is locked before the count of its day, by both."""
+    await two[0].accounts.set_daily_cap(messages.account_id, 5)
+    outside, several = messages.outside, [messages.new(), messages.new()]
+    reruns = STORE_RERUNS.values[""]
+    with stopping(monkeypatch, Barrier(FIRST, "accounts WHERE id IN", after=True)) as barrier:
+        ended = await queued_behind(
+            url,
+            barrier,
+            lambda: two[0].engine.write(lambda tx: accept(tx, outside, several), locks=True),
+            lambda: two[1].messages.accept(messages.new()),
+        )
+    assert all(isinstance(each, outcome.Value) for each in ended), ended
+    assert STORE_RERUNS.values[""] == reruns
 
 
 async def test_a_daily_cap_that_comes_while_mail_is_accepted(
