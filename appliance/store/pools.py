@@ -52,6 +52,12 @@ _NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNI
     WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
 _STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states
     ORDER BY pool"""
+# What is said counts as long as the run that said it is one of the nodes.
+_IS_NODE = "EXISTS (SELECT 1 FROM nodes n WHERE n.owner = {table}.owner AND n.adopted_by IS NULL)"
+_STATES_OF_NODES = _STATES.replace("ORDER", f"WHERE {_IS_NODE.format(table='pool_states')} ORDER")
+_SAID = ("pool_states", "smtp_sessions")
+_ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
+_FORGET_LEFT = tuple(f"DELETE FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
 _SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
     VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
 _SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
@@ -170,7 +176,7 @@ class PoolStates(StorePart):
     async def states(self) -> list[PoolState]:
         """The state of each pool, over all nodes."""
         states: dict[str, PoolState] = {}
-        for *row, told in await self.engine.rows(_STATES, {}):
+        for *row, told in await self.engine.rows(_STATES_OF_NODES if self.engine.is_shared else _STATES, {}):
             slowed = tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
             state = replace(PoolState(*row), slowed_accounts=slowed)
             known = states.get(state.pool)
@@ -180,10 +186,17 @@ class PoolStates(StorePart):
     async def say(
         self, states: Iterable[PoolState], destinations: dict[str, str], sessions: Iterable[OutgoingSession] = ()
     ) -> None:
-        """Publish how the pools stand, which sessions take long, and which pools domains were found to belong to."""
+        """Publish how the pools stand, which sessions take long, and which pools domains were found to belong to.
+
+        What runs that have ended said is deleted.
+        """
         now = self.outside.now()
+        # Looked for by itself: it is rarely there, and a serializable transaction must not read what other nodes say.
+        left = self.engine.is_shared and bool(await self.engine.rows(_ANY_LEFT, {}))
 
         def work(tx: Tx) -> None:
+            for forget in _FORGET_LEFT if left else ():
+                run(tx, forget, {})
             run(tx, "DELETE FROM pool_states WHERE TRUE /* own pool_states */", {})
             for state in states:
                 accounts = [astuple(each) for each in state.slowed_accounts]

@@ -199,6 +199,17 @@ def test_both_engines_have_the_same_tables(tmp_path: Path, url: str) -> None:
     assert set(of_file(tmp_path / FILE_NAME)) == {table.name for table in tables()} | NOT_COPIED
 
 
+def test_what_servers_said_of_delivery_is_left_out(tmp_path: Path, url: str, file: Path) -> None:
+    """It is true while they run; and two nodes, or two runs of one, may have said it of the same pool."""
+    copied(file, url)
+    for owner in ("one", "other"):
+        execute(
+            url, f"INSERT INTO pool_states (owner, pool, in_use, allowed, updated_at) VALUES ('{owner}', 'p', 1, 1, 1)"
+        )
+    copied(url, tmp_path / FILE_NAME)
+    assert of_file(tmp_path / FILE_NAME)["pool_states"] == []
+
+
 def test_every_row_comes_back(file: Path, url: str, tmp_path: Path) -> None:
     """To PostgreSQL, to another one, and back to a file, every value is as it was, and the old file untouched."""
     before, digest = of_file(file), hashlib.sha256(file.read_bytes()).digest()

@@ -14,7 +14,8 @@ from appliance.store.sqlite.connection import Connection, open_fixed, open_reade
 from appliance.store.sqlite.integrity import schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known
 
-NOT_COPIED = {"migrations"}  # tables that each database has for itself
+# Tables that each database has for itself; the last two are what a running server, or each of several, said.
+NOT_COPIED = {"migrations", "pool_states", "smtp_sessions"}
 
 _KINDS = {"TEXT": "", "INTEGER": "i", "BLOB": "b"}
 _TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"

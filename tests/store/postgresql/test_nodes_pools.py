@@ -64,13 +64,9 @@ async def told(store: Store) -> list[tuple[str, str, str, int | None]]:
     return [(hold.pool, hold.node, hold.reason, hold.probe_at) for hold in await store.pools.all_holds()]
 
 
-async def test_a_pool_on_two_nodes_is_told_once(url: str, clock: Clock) -> None:
+async def test_a_pool_on_two_nodes_is_told_once(two: list[Store]) -> None:
     """Sessions are added up, the longer wait counts; and what one node says anew replaces only its own."""
-    outside = Outside(now=clock)
-    one, other = (
-        Store(PostgresEngine(url, Membership(NodeIdentity(name, name, name, f"{name}.test", "1", 1))), outside)
-        for name in ("one", "other")
-    )
+    one, other = two
     slowed = SlowedAccount("acc_1", 9, "too much", 1)
     await one.pools.say([PoolState("google", 3, 10, None, None, 0)], {})
     await other.pools.say([PoolState("google", 2, 5, 7, "busy", 0, slowed_accounts=(slowed,))], {})
@@ -79,8 +75,19 @@ async def test_a_pool_on_two_nodes_is_told_once(url: str, clock: Clock) -> None:
     assert both.slowed_accounts == (slowed,)
     await one.pools.say([], {})
     assert [(state.in_use, state.allowed) for state in await other.pools.states()] == [(2, 5)]
-    for store in (one, other):
-        await store.engine.close()
+
+
+async def test_what_a_run_said_ends_with_it(two: list[Store], shell: Store) -> None:
+    """It is told no more, and deleted when another node says something."""
+    for number, store in enumerate(two):
+        session = OutgoingSession(f"rcp_{number}", "mx.test", "192.0.2.1", 1, "greeting", 1)
+        await store.pools.say([PoolState("google", 3, 10, None, None, 0)], {}, [session])
+    assert [(state.in_use, state.allowed) for state in await shell.pools.states()] == [(6, 20)]
+    await leave(two[0])
+    assert [(state.in_use, state.allowed) for state in await shell.pools.states()] == [(3, 10)]
+    await two[1].pools.say([PoolState("yahoo", 0, 5, None, None, 0)], {})
+    for table in ("pool_states", "smtp_sessions"):
+        assert await shell.engine.rows(f"SELECT owner FROM {table} WHERE owner <> '{SECOND}'", {}) == []
 
 
 async def test_a_session_that_a_killed_run_said_it_had(two: list[Store]) -> None:
