@@ -65,7 +65,8 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""  # noqa: S608 - our own words, as below
 _WAITING = """SELECT message_id FROM recipients
-    WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT :most"""
+    WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
+    /* all owners of recipients */ LIMIT :most"""
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
         EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)

@@ -70,15 +70,20 @@ _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
     ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
 _ANY_IS_WAITING = """SELECT 1 FROM recipients
-    WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL LIMIT 1"""
+    WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
+    /* all owners of recipients */ LIMIT 1"""
 _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
         SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
             AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
-_IS_WAITING_AT_NODE = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
-        SELECT 1 FROM recipients r JOIN nodes n ON n.owner = r.owner WHERE r.simulated = 0
-            AND r.account_id = :account_id AND r.domain = d.domain AND r.next_attempt_at IS NOT NULL AND n.name = :node
-    ) LIMIT 1"""
+# Of a shared database: the pools that mail of an account waits for, and at which nodes. From what waits, not from the
+# domains of a pool: there may be thousands of those, and for each of them the rows of every node to be looked for.
+_WAITING_AT = """WITH lanes AS MATERIALIZED (
+        SELECT DISTINCT owner, domain FROM recipients
+        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+    )
+    SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
+    LEFT JOIN nodes n ON n.owner = l.owner"""
 
 TOLD_FOR = 7 * DAY  # after the last mail: what went longer ago went from an address we may no longer have
 LOOKED_AT = 1_000  # of them, the last ones: a pool is often no more than one small domain
@@ -240,12 +245,22 @@ class PoolStates(StorePart):
         if not holds:
             return []
 
-        def is_waiting(tx: Tx, hold: PoolHold) -> bool:
-            query = _ANY_IS_WAITING if hold.pool == EVERY else _IS_WAITING_AT_NODE if hold.node else _IS_WAITING
-            return first(tx, query, {"account_id": account_id, "pool": hold.pool, "node": hold.node}) is not None
+        def waiting(tx: Tx) -> list[PoolHold]:
+            wanted = {"account_id": account_id}
+            at = rows(tx, _WAITING_AT, wanted) if self.engine.is_shared else []
+            pools = {pool for pool, _ in at}
+
+            def is_waiting(hold: PoolHold) -> bool:
+                if hold.pool == EVERY:
+                    return first(tx, _ANY_IS_WAITING, wanted) is not None
+                if self.engine.is_shared:
+                    return (hold.pool, hold.node) in at if hold.node else hold.pool in pools
+                return first(tx, _IS_WAITING, {**wanted, "pool": hold.pool}) is not None
+
+            return list(filter(is_waiting, holds))
 
         by_pool: dict[str, PoolHold] = {}
-        for found in await self.engine.scan(lambda tx: [hold for hold in holds if is_waiting(tx, hold)], account_id):
+        for found in await self.engine.scan(waiting, account_id):
             by_pool.setdefault(found.pool, found)
         return list(by_pool.values())
 

@@ -75,15 +75,17 @@ _TO_DOMAIN = "domain = :wanted"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
 _LATER = """SELECT message_id, id FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-        AND lower(address) = lower(coalesce(:address, address))
+        AND lower(address) = lower(coalesce(:address, address)) /* all owners of recipients */
     ORDER BY next_attempt_at LIMIT :most"""
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
 _MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND next_attempt_at > :now"""
-_BEYOND = "SELECT 1 FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT 1"
+_BEYOND = """SELECT 1 FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT 1"""
 _BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
-        (SELECT message_id, id FROM recipients WHERE simulated = :simulated AND next_attempt_at > :beyond LIMIT :most)
+        (SELECT message_id, id FROM recipients
+        WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT :most)
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
@@ -128,7 +130,7 @@ class QueueControl(StorePart):
         return frozenset(await self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
-        """Make due what waits for a time beyond this one; how many recipients that were."""
+        """Make due what waits on this node for a time beyond this one; how many recipients that were."""
         total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
         while await self.engine.one(int, _BEYOND, wanted):
             change = wanted | {"now": self.outside.now(), "most": self.made_due_together}

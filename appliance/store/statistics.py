@@ -116,11 +116,12 @@ _FEEDBACK_TAIL = _FEEDBACK.format(
 )
 _WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
-    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL GROUP BY domain
+    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+    GROUP BY domain
 ) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
 _SIMULATED = """SELECT count(*) FROM recipients
-    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL"""
+    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */"""
 
 
 def bucket_milliseconds(bucket: int) -> float:

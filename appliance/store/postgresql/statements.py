@@ -2,7 +2,8 @@
 
 What SQLite needs to be told, and PostgreSQL does not understand, is taken out: `CROSS JOIN … ON` (the order of a join)
 and `INDEXED BY`. Some of SQLite's functions have other names here. `/* own TABLE */` marks where only the rows of this
-node count; the embedded engine has no other node's.
+node count, and `/* all owners of TABLE */` where those of all nodes do, of recipients that wait: their indexes begin
+with the owner. The embedded engine has no other node's.
 """
 
 import re
@@ -11,6 +12,18 @@ from functools import cache
 from appliance.store.engine import VALUE, Many
 
 ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Many`
+
+# Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
+# condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
+_OWNERS = """ARRAY(WITH RECURSIVE owners (owner) AS (
+    SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(w.owner) FROM recipients w WHERE w.next_attempt_at IS NOT NULL AND w.owner > owners.owner)
+    FROM owners WHERE owners.owner IS NOT NULL
+) SELECT owner FROM owners WHERE owner IS NOT NULL)"""
+# Always true. Plans are made for no account in particular, so where one has nearly all that waits PostgreSQL would as
+# soon read everything by the other index; this is a condition that only the index of lanes has.
+_BY_LANE = r"\1.domain >= (SELECT '')"
 
 _WORDS = (
     (re.compile(r"\bCROSS JOIN\b"), "JOIN"),
@@ -23,6 +36,7 @@ _WORDS = (
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"\bx''"), "''::bytea"),
     (re.compile(r"/\* own (\w+) \*/"), r"AND \1.owner = current_setting('appliance.owner')"),
+    (re.compile(r"/\* all owners of (\w+) \*/"), rf"AND \1.owner = ANY ({_OWNERS}) AND {_BY_LANE}"),
 )
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
 
