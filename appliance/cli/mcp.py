@@ -249,10 +249,14 @@ def _run(words: list[str]) -> str:
     from appliance.cli import main
 
     config, printed = named_config(), io.StringIO()
-    with redirect_stdout(printed):
-        main.main(
-            [*(["--config", str(config)] if config else []), *words], prog_name="appliance", standalone_mode=False
-        )
+    given = [*(["--config", str(config)] if config else []), *words]
+    try:
+        with redirect_stdout(printed):
+            main.main(given, prog_name="appliance", standalone_mode=False)
+    except click.ClickException:
+        if not printed.getvalue():
+            raise
+        # It has a result, which tells what is wrong; the reason is for its exit code.
     return printed.getvalue()
 
 
