@@ -9,8 +9,9 @@ no rule names is tried again.
 3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, no address at fault. DNS is told
    apart from a server: where no server was asked, none has refused.
 4. 4xx: temporary.
-5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a MAIL answered with a code that asks for AUTH): temporary, for
-   it is neither about this recipient nor about this message. Another server, or this one on another day, may take it.
+5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a MAIL answered with a code that asks for AUTH, and by the
+   operator's relay anything so answered): temporary, for it is neither about this recipient nor about this message.
+   Another server, or this one on another day, may take it.
 6. 5xx to a recipient that means only that the transaction has too many, where it has others: temporary.
 7. 5xx to the message or the recipient: bounced; whose fault it is stands in the tables below.
 """
@@ -136,7 +137,8 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
 
 def _rejected(verdict: Verdict, recipients: int, relayed: bool) -> Judgement:
     fault = _fault(verdict, recipients, relayed)
-    if verdict.is_before_mail or (verdict.stage is Stage.MAIL and verdict.code in _ABOUT_THE_SESSION):
+    asks_for_login = verdict.code in _ABOUT_THE_SESSION and (verdict.stage is Stage.MAIL or relayed)
+    if verdict.is_before_mail or asks_for_login:
         # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
         unwanted = fault is FaultSide.SENDER
         return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)

@@ -208,11 +208,12 @@ def test_a_refused_session_is_temporary(stage: Stage) -> None:
 @pytest.mark.parametrize("text", ["530 Authentication required", "530 5.7.0 Must issue STARTTLS first", "535 5.7.8 no"])
 def test_a_missing_login_is_temporary_before_a_recipient_is_named(text: str) -> None:
     """What asks for AUTH or TLS is the operator's to mend: the mail waits, the pool hears of it. Said to a recipient or
-    to the message it bounces, as every other 5xx does.
+    to the message it bounces, as every other 5xx does, unless the operator's own relay says it.
     """
     assert judge(said(text, Stage.MAIL)) == UNWANTED
     for stage in (Stage.RCPT, Stage.DATA, Stage.END_OF_DATA):
         assert judge(said(text, stage)) == SENDER
+        assert judge(said(text, stage), relayed=True) == UNWANTED
 
 
 def test_mail_from_never_blames_a_recipient() -> None:
