@@ -1,7 +1,7 @@
 """The bytes of large messages: stored in parts before the message, whole or not at all, and deleted a few at a time."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -143,18 +143,33 @@ async def test_a_refusal_after_the_parts_deletes_them(database: Database) -> Non
         assert await counted(store) == await recounted(store)
 
 
-async def test_others_commit_between_parts(database: Database) -> None:
+def before_each_part(monkeypatch: pytest.MonkeyPatch, store: Store, others: Callable[[], Awaitable[None]]) -> None:
+    """Have others do something before each part is written."""
+    write = store.engine.write
+
+    async def beside(work: Callable[[Tx], object], *, bulk: bool = False) -> object:
+        if bulk:
+            await others()
+        return await write(work, bulk=bulk)
+
+    monkeypatch.setattr(store.engine, "write", beside)
+
+
+async def test_others_commit_between_parts(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a large message is being stored, small ones are accepted, and it is to be seen only when all is there."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        messages = Messages(database.outside, account.id)
-        new, seen = large(messages, 8 * 1024 * 1024), []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.messages.accept, new)
-            while await store.messages.read(account.id, new.id) is None:
-                seen += await rows(store, "SELECT count(*) FROM message_body_parts")
-                await store.messages.accept(messages.new())
-        assert len(set(seen)) > 5
+        messages, seen = Messages(database.outside, account.id), list[int]()
+        new = large(messages)
+
+        async def others() -> None:
+            assert await store.messages.read(account.id, new.id) is None
+            seen.append((await parts(store))[0])
+            await store.messages.accept(messages.new())
+
+        before_each_part(monkeypatch, store, others)
+        await store.messages.accept(new)
+        assert seen == list(range(-(-(WRITTEN_ON_LOOP - HEAD) // PART)))
         assert await store.messages.mime(new.id) == new.mime
 
 
@@ -174,14 +189,11 @@ async def test_only_beside_other_writes_is_there_a_rest_between_parts(
         messages = Messages(database.outside, account.id)
         await store.messages.accept(large(messages))
         assert rests == []
-        write = store.engine.write
 
-        async def beside_others(work: Callable[[Tx], object], *, bulk: bool = False) -> object:
-            if bulk:
-                await store.messages.accept(messages.new())
-            return await write(work, bulk=bulk)
+        async def others() -> None:
+            await store.messages.accept(messages.new())
 
-        monkeypatch.setattr(store.engine, "write", beside_others)
+        before_each_part(monkeypatch, store, others)
         await store.messages.accept(large(messages))
         assert len(rests) == -(-(WRITTEN_ON_LOOP - HEAD) // PART)
         assert all(0 < seconds <= LONGEST_PART_REST for seconds in rests)
