@@ -1,5 +1,6 @@
 """Fills a database with messages that were delivered long ago, for benchmarks of a full database."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -60,3 +61,4 @@ def fill(data_dir: Path, account_id: str, count: int, *, age: float = 60) -> Non
             print(f"\rfilling: {100 * min(count, first + BATCH) // count} %", end="\r", file=sys.stderr, flush=True)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
+    os.sync()  # else the system writes out gigabytes while what follows is measured
