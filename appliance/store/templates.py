@@ -1,6 +1,7 @@
 """Templates: each save is a new version, and old versions stay while the template is in use.
 
-Of a deleted template only its alias and the number of its last version stay, until no message is left that names one.
+A deleted template leaves its alias and its last version number, so that a template saved again under that alias never
+repeats a version that a message names. An account keeps the 1,000 newest of these rows; retention deletes old ones.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from appliance.store.engine import Found, StorePart, Tx, rows, run
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
 TEMPLATES = 1_000  # of one account
+DELETED_TEMPLATES = 1_000  # rows of deleted templates that one account keeps
+TRIMMED = 100  # rows beyond those that one delete removes: a database of an older release may have many
 VERSIONS = 100  # kept of one template
 PAGE_CHARACTERS = 48 * 1024  # of text and HTML in one page of a list, which may end early for it
 
@@ -32,7 +35,7 @@ _FORGET = """DELETE FROM template_versions WHERE account_id = :account_id AND al
     RETURNING subject, text_body, html_body"""
 _TEMPLATES = """SELECT t.alias, t.version, v.subject, v.text_body, v.html_body, t.created_at, t.updated_at,
         t.unsubscribe
-    FROM templates t JOIN template_versions v USING (account_id, alias, version)
+    FROM templates t INDEXED BY templates_live JOIN template_versions v USING (account_id, alias, version)
     WHERE t.account_id = :account_id AND t.deleted = 0"""
 _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_at
     FROM template_versions v JOIN templates t USING (account_id, alias)
@@ -40,6 +43,12 @@ _VERSIONS = """SELECT v.version, v.subject, v.text_body, v.html_body, v.created_
     ORDER BY v.version DESC LIMIT :most"""
 _DELETE = """UPDATE templates SET deleted = 1, updated_at = :now
     WHERE account_id = :account_id AND alias = :alias AND deleted = 0 RETURNING alias"""
+# Versions keep their template: a release before 0.6 kept the versions of deleted templates.
+_TRIM_DELETED = """DELETE FROM templates WHERE account_id = :account_id AND alias IN
+        (SELECT t.alias FROM templates t WHERE t.account_id = :account_id AND t.deleted = 1
+        ORDER BY t.updated_at DESC LIMIT :most OFFSET :kept)
+    AND NOT EXISTS (SELECT 1 FROM template_versions v
+        WHERE v.account_id = templates.account_id AND v.alias = templates.alias)"""
 # What `of_template` says of each version, without reading megabytes of them.
 _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
         + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
@@ -88,6 +97,7 @@ class Templates(StorePart):
                 raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
             ((size,),) = rows(tx, _SIZE, row)
             run(tx, _DELETE_VERSIONS, row)
+            run(tx, _TRIM_DELETED, row | {"kept": DELETED_TEMPLATES, "most": TRIMMED})
             add(tx, account_id, -size)
 
         await self.engine.write(work, large=True)

@@ -5,8 +5,8 @@ import pytest
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
 from appliance.store import Store
-from appliance.store.engine import Row
-from appliance.store.templates import PAGE_CHARACTERS
+from appliance.store.engine import Row, Tx, run
+from appliance.store.templates import DELETED_TEMPLATES, PAGE_CHARACTERS
 from tests.store.samples import HASH
 
 
@@ -78,3 +78,24 @@ async def test_accounts_do_not_see_each_others_templates(store: Store, account: 
     assert current is not None
     assert current.subject == "mine"
     assert await store.templates.current(other.id, "welcome") is None
+
+INSERT_DELETED = """INSERT INTO templates (account_id, alias, version, deleted, created_at, updated_at)
+    VALUES (:account_id, :alias, 3, 1, 1, :at)"""
+
+
+async def test_an_account_keeps_a_bounded_number_of_deleted_templates(store: Store, account: Account) -> None:
+    """A delete trims the oldest rows, a hundred at most; the newest ones still continue their version numbers."""
+
+    def add(tx: Tx) -> None:
+        for number in range(DELETED_TEMPLATES + 150):
+            run(tx, INSERT_DELETED, {"account_id": account.id, "alias": f"old-{number:04}", "at": number})
+
+    await store.engine.write(add)
+    left = []
+    for alias in ("a", "b", "c"):
+        await store.templates.save(account.id, alias, "Hello", "text", None)
+        await store.templates.delete(account.id, alias)
+        left.append((await store.engine.rows("SELECT count(*) FROM templates", {}))[0][0])
+    assert left == [DELETED_TEMPLATES + 51, DELETED_TEMPLATES, DELETED_TEMPLATES]
+    assert (await store.templates.save(account.id, "old-1149", "Again", "text", None)).version == 4
+    assert (await store.templates.save(account.id, "old-0000", "Again", "text", None)).version == 1

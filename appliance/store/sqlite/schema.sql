@@ -131,6 +131,8 @@ CREATE TABLE templates (
     unsubscribe INTEGER NOT NULL DEFAULT 0,     -- messages with it get a link to unsubscribe
     PRIMARY KEY (account_id, alias)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX templates_live ON templates (account_id, alias) WHERE deleted = 0;
+CREATE INDEX templates_deleted ON templates (account_id, updated_at) WHERE deleted = 1;
 
 CREATE TABLE template_versions (
     account_id TEXT NOT NULL,
@@ -326,6 +328,7 @@ CREATE TABLE dkim_keys (
     FOREIGN KEY (account_id, domain) REFERENCES domains (account_id, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX dkim_keys_pending ON dkim_keys (account_id, domain) WHERE pending = 1;
+CREATE INDEX dkim_keys_by_domain ON dkim_keys (domain, selector);
 
 -- Pools whose mail is held, by the operator or because servers there refuse us as a sender.
 CREATE TABLE pool_holds (
@@ -365,6 +368,7 @@ CREATE TABLE destinations (
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX destinations_by_pool ON destinations (pool);
+CREATE INDEX destinations_old ON destinations (updated_at);
 
 -- How far the warm-up of this machine's addresses has come at each pool. Kept when it is over, or it would begin again.
 CREATE TABLE warmups (

@@ -5,7 +5,7 @@ from uuid import uuid4
 import pytest
 
 from appliance.model.mail import Account
-from appliance.store import Store, feedback, mail_log, queue_control, webhooks
+from appliance.store import Store, domains, feedback, mail_log, queue_control, templates, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
 from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
@@ -164,3 +164,27 @@ async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, acco
     assert not [step for step in steps if step.startswith("SCAN")]
     (step,) = await plan(store, "SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1", {})
     assert step == "SCAN feedback_mail USING COVERING INDEX feedback_mail_next"
+
+
+# ---- templates and domains
+
+
+async def test_deleted_templates_are_not_read_to_find_those_in_use(store: Store) -> None:
+    """A list and the count of a PUT read only templates in use; retention reads only deleted ones."""
+    queries = {
+        templates._COUNT: "templates_live",
+        f"{templates._TEMPLATES} AND t.alias > :after ORDER BY t.alias LIMIT :most": "templates_live",
+        templates._TRIM_DELETED: "templates_deleted",
+    }
+    names = dict.fromkeys(("account_id", "alias", "after", "most", "kept"), 0)
+    for query, index in queries.items():
+        wanted = {name: value for name, value in names.items() if f":{name}" in query}
+        steps = [step for step in await plan(store, query, wanted) if "template_versions" not in step]
+        assert any(index in step for step in steps), steps
+        assert not [step for step in steps if step.startswith(("SCAN", "USE TEMP"))], steps
+
+
+async def test_the_selectors_of_a_domain_are_found_by_index(store: Store) -> None:
+    """A new key does not read the keys of every domain on the server."""
+    (step,) = await plan(store, domains._SELECTORS, {"domain": "example.com"})
+    assert step == "SEARCH dkim_keys USING COVERING INDEX dkim_keys_by_domain (domain=?)"
