@@ -24,7 +24,7 @@ from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, chang
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
-from appliance.times import HOUR, MINUTE
+from appliance.times import DAY, HOUR, MINUTE
 
 ROWS_SCANNED = 1_000  # at once, beside the writer
 LOGS_LOOKED_AT = 100  # audit logs, at once, beside the writer
@@ -75,6 +75,13 @@ _LOGS_OF_DELETED = """DELETE FROM webhook_deliveries WHERE (webhook_id, id) IN
 _DELETED = """DELETE FROM webhooks WHERE account_id IS NULL
         AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.webhook_id = webhooks.id)"""
 
+# An outgoing address that has sent nothing to a pool for this long has lost its reputation there: warm-up starts again.
+UNUSED_KEPT = 90 * DAY  # microseconds
+_UNUSED_DESTINATIONS = """DELETE FROM destinations WHERE domain IN
+        (SELECT domain FROM destinations WHERE updated_at < :unused_since ORDER BY updated_at LIMIT :most)"""
+_UNUSED_WARMUPS = """DELETE FROM warmups WHERE (pool, source) IN
+        (SELECT pool, source FROM warmups WHERE hour_at < :unused_since ORDER BY hour_at LIMIT :most)"""
+
 # What is kept for some days only, by table: its key.
 _REPORTS = {
     "dmarc_reports": "account_id, domain, org, report_id",
@@ -92,6 +99,8 @@ _ANY = (
     "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
     "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
     "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
+    "SELECT EXISTS (SELECT 1 FROM destinations WHERE updated_at < :unused_since)",
+    "SELECT EXISTS (SELECT 1 FROM warmups WHERE hour_at < :unused_since)",
     *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
 )
 _OLD_REPORTS = tuple(
@@ -108,7 +117,8 @@ _BEYOND = "SELECT id FROM audit_log WHERE account_id = :account_id ORDER BY id D
 _TRIM_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN (SELECT account_id, id FROM audit_log
         WHERE account_id = :account_id AND id <= :beyond ORDER BY id LIMIT :most)"""
 _EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
-_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_OLD_REPORTS)
+_UNUSED = (_UNUSED_DESTINATIONS, _UNUSED_WARMUPS)
+_STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_UNUSED, *_OLD_REPORTS)
 
 Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
 
@@ -122,10 +132,11 @@ class Deletion(StorePart):
     audit_most: int = AUDIT_MOST
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
-        """Delete `most` of each: expired keys and sessions, old reports, audit lines and webhook logs."""
+        """Delete `most` of each: expired keys and sessions; old reports, audit lines, webhook logs; unused pools."""
         now = self.outside.now()
         wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         wanted |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
+        wanted["unused_since"] = now - UNUSED_KEPT
         if not await self.engine.read(lambda tx: any(rows(tx, query, wanted)[0][0] for query in _ANY)):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
         work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from appliance.model.mail import Account, Outcome, RecipientStatus
+from appliance.model.warmup import WarmupPace
 from appliance.store import Store
 from appliance.store.engine import START, Row, Slice
-from appliance.store.retention import within
+from appliance.store.retention import UNUSED_KEPT, within
 from appliance.store.sessions import SESSION_LIFETIME
 from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, expire, outcome, record
 
@@ -291,6 +292,26 @@ async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Acco
     assert await expire(store) == 1
     assert await store.accounts.user_of_session(old.id) is None
     assert await store.accounts.user_of_session(young.id) == user
+
+
+async def test_unused_destinations_and_warmups_are_deleted(store: Store, clock: Clock) -> None:
+    """Mail to a million domains leaves no row behind for ever; a domain and an address in use keep theirs."""
+
+    async def use(name: str) -> None:
+        await store.pools.say([], {name: name})
+        await store.warmups.keep([WarmupPace(name, "192.0.2.1", 0, clock.now, 1, clock.now, 1, clock.now)])
+
+    await use("unused.test")
+    await use("used.test")
+    clock.now += UNUSED_KEPT // 2
+    await use("used.test")
+    assert await expire(store) == 0
+    clock.now += UNUSED_KEPT // 2 + SECOND
+    assert await expire(store) == 2
+    assert await store.pools.destination("unused.test") is None
+    assert await store.warmups.of("unused.test", "192.0.2.1") is None
+    assert await store.pools.destination("used.test") == "used.test"
+    assert await store.warmups.of("used.test", "192.0.2.1") is not None
 
 
 async def test_much_is_swept_in_slices(store: Store, messages: Messages, clock: Clock) -> None:

@@ -79,6 +79,7 @@ async def test_accounts_do_not_see_each_others_templates(store: Store, account: 
     assert current.subject == "mine"
     assert await store.templates.current(other.id, "welcome") is None
 
+
 INSERT_DELETED = """INSERT INTO templates (account_id, alias, version, deleted, created_at, updated_at)
     VALUES (:account_id, :alias, 3, 1, 1, :at)"""
 
