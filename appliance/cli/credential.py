@@ -6,7 +6,8 @@ from appliance.cli import database
 from appliance.cli.options import config_option
 from appliance.cli.output import record, show, show_list, show_record
 
-CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
+CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 
 
 @click.group()

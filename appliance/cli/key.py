@@ -13,9 +13,25 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
-KEY_COLUMNS |= {"domain": "DOMAIN", "created_at": "CREATED (UTC)", "expires_at": "EXPIRES (UTC)"}
+KEY_COLUMNS |= {
+    "domain": "DOMAIN",
+    "created_by": "CREATED BY",
+    "created_at": "CREATED (UTC)",
+    "expires_at": "EXPIRES (UTC)",
+}
 KEY_COLUMNS |= {"last_used_at": "LAST USED (UTC)", "last_used_from": "FROM", "revoked_at": "REVOKED (UTC)"}
-_FIELDS = ("name", "hint", "scope", "test", "domain", "created_at", "expires_at", "last_used_at", "last_used_from")
+_FIELDS = (
+    "name",
+    "hint",
+    "scope",
+    "test",
+    "domain",
+    "created_by",
+    "created_at",
+    "expires_at",
+    "last_used_at",
+    "last_used_from",
+)
 KEY_FIELDS = (*_FIELDS, "previous_hint", "previous_expires_at", "revoked_at")
 SCOPES = ("send", "read", "full", "manage")
 

@@ -89,6 +89,9 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
 def change_role(name: str, email: str, role: str, as_json: bool) -> None:
     """Give a person of the account NAME another role in it. An account keeps an owner.
 
+    A person who becomes a viewer may no longer send: API keys of the person with the scope full or manage become read,
+    those with the scope send and the SMTP credentials are revoked.
+
     \b
     Examples:
       appliance user role ann@acme.example viewer
@@ -100,7 +103,7 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
     async def work(store: "Store", account_id: str) -> "Person":
         found = await _named(store, name, account_id, email)
         about(found.email, {"role": role})
-        await store.people.set_role(account_id, found.id, AccountRole(role))
+        await store.people.set_role(account_id, found.id, AccountRole(role), by_admin=True)
         return await store.people.one(account_id, found.id)
 
     row = _person(database.run_for(name, work))
@@ -109,33 +112,39 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
 
 @user.command()
 @database.of_only_account_and("EMAIL")
-def remove(name: str, email: str, as_json: bool) -> None:
+@click.option("--keep-keys", is_flag=True, help="Keep the person's API keys and SMTP credentials for the account.")
+def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
     """Remove a person from the account NAME, or withdraw the invitation of that address.
 
-    The person's sessions end. An account keeps an owner.
+    The person's sessions end. The API keys and SMTP credentials that the person created are listed and revoked. An
+    account keeps an owner, and the installation an administrator.
 
     \b
     Examples:
       appliance user remove ann@acme.example
-      appliance user remove acme ann@acme.example
+      appliance user remove acme ann@acme.example --keep-keys
     """
+    from appliance.model.people import OwnedAccess, RemovedPerson
     from appliance.store.audit import about
 
-    async def work(store: "Store", account_id: str) -> tuple[str, str]:
+    async def work(store: "Store", account_id: str) -> "tuple[str, RemovedPerson]":
         for link in await store.people.invitations(account_id):
             if link.email == email.lower():
                 about(link.email)
                 await store.people.withdraw(account_id, link.id)
-                return link.id, link.email
+                return link.id, RemovedPerson(link.email, OwnedAccess())
         found = await _named(store, name, account_id, email)
-        about(found.email)
-        await store.people.remove(account_id, found.id)
-        return found.id, found.email
+        about(found.email, {"keep_keys": "true"} if keep_keys else None)
+        return found.id, await store.people.remove(account_id, found.id, by_admin=True, keep_keys=keep_keys)
 
-    removed, address = database.run_for(name, work)
-    invited = removed.startswith("inv_")
+    removed_id, removed = database.run_for(name, work)
+    address, keys, credentials = removed.email, removed.revoked.api_keys, removed.revoked.smtp_credentials
+    invited = removed_id.startswith("inv_")
     text = f"Withdrew the invitation of {address}." if invited else f"Removed {address} from account {name}."
-    show(as_json, {"id": removed, "email": address, "removed": True}, text)
+    text += "".join(f"\nRevoked API key {key_id} {label}".rstrip() for key_id, label in keys.items())
+    text += "".join(f"\nRevoked SMTP credential {username} {label}".rstrip() for username, label in credentials.items())
+    revoked = {"api_keys": list(keys), "smtp_credentials": list(credentials)}
+    show(as_json, {"id": removed_id, "email": address, "removed": True, "revoked": revoked}, text)
 
 
 @user.command("reset-password")

@@ -23,7 +23,7 @@ from appliance.errors import Code, Refused
 from appliance.feedback.return_path import ReturnPaths
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake.credentials import Credentials
-from appliance.intake.limits import FreeSpace, Quota, RequestRate
+from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, FreeSpace, Quota, RequestRate
 from appliance.intake.login_throttle import LoginThrottle
 from appliance.message import cost
 from appliance.message.addresses import Address
@@ -285,13 +285,18 @@ class MessageIntake:
         facts: MessageFacts,
         recipients: Sequence[str],
         *,
+        named: bool,
         key: str,
         request_id: str,
     ) -> Submitted:
-        """Accept a stored message of this account again, as a new one to these addresses."""
+        """Accept a stored message of this account again, as a new one to these addresses.
+
+        `named`: the client named the recipients. Else they are those that failed until now, and a retry of the same
+        request may find more: it is a retry all the same.
+        """
         self.check_open(caller)
-        wanted = "\0".join(("resend", repeats, *sorted(recipients)))
-        begun = self._begin(caller, _API, request_id, key, sha256(wanted.encode()).digest())
+        request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
+        begun = self._begin(caller, _API, request_id, key, sha256(request.encode()).digest())
         first = partial(self._resend_new, begun, repeats, facts, recipients)
         return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
@@ -511,10 +516,12 @@ class IntakeServices:
     credentials: Credentials
     guesses: LoginThrottle
     rate: RequestRate
+    read_rate: RequestRate  # of GET under /v1
     known: KnownNetworks = field(default_factory=KnownNetworks)
 
     def adopt(self, limits: LimitSettings) -> None:
         self.rate.per_second = limits.requests_per_second
+        self.read_rate.per_second = READS_PER_WRITE * limits.requests_per_second
         self.intake.free_space.min_bytes = limits.min_free_disk
         self.intake.free_space.min_percent = limits.min_free_disk_percent
         self.intake.quota.adopt(limits.stored_bytes_per_account)
@@ -536,4 +543,6 @@ def build_services(config: Config, outside: Outside, store: Store, key: bytes) -
         return_paths=ReturnPaths(key) if config.inbound.bind else None,
     )
     rate = RequestRate(limits.requests_per_second, outside, nodes=store.engine.live_nodes)
-    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate)
+    reads = READS_PER_WRITE * limits.requests_per_second
+    read_rate = RequestRate(reads, outside, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
+    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate, read_rate)

@@ -28,6 +28,10 @@ SPACE_CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leav
 log = get_logger("disk")
 
 
+READS_PER_WRITE = 10  # a credential may read this many times as often as it may write
+READS_REFUSED = "This credential may read {rate:g} times a second. Slow down and retry."
+
+
 @dataclass(slots=True)
 class RequestRate:
     """Requests a second for each credential, as a token bucket each; 0 turns it off."""

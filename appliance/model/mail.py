@@ -198,15 +198,20 @@ class KeyPrincipal(Struct, frozen=True, gc=False):
     expires_at: int | None = None  # of the key, or of a secret that was replaced
     replaced: bool = False  # by a newer secret
     test: bool = False  # whose mail is simulated
+    created_by: str | None = None  # the user whose key it is; keys that it creates are that user's, too
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        return _DEVELOPER if self.scope is Scope.MANAGE else frozenset()
+        return _DEVELOPER if self.scope is Scope.MANAGE and not self.test else frozenset()
 
     def covers(self, domain: str | None, expires_at: int | None) -> bool:
         """Whether a key with these limits may do no more than this one."""
-        as_narrow = self.domain is None or domain == self.domain
-        return as_narrow and (self.expires_at is None or (expires_at is not None and expires_at <= self.expires_at))
+        ends_first = self.expires_at is None or (expires_at is not None and expires_at <= self.expires_at)
+        return self.reaches(domain) and ends_first
+
+    def reaches(self, domain: str | None) -> bool:
+        """Whether the key's domain limit allows something of this domain; None: something of the whole account."""
+        return self.domain is None or domain == self.domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,7 @@ class SmtpCredential:
     revoked_at: int | None
     name: str = ""  # chosen by its owner
     last_used_at: int | None = None
+    created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +303,7 @@ class ApiKey:
     expires_at: int | None = None
     previous_hint: str | None = None  # of the secret before this one, while that is good
     previous_expires_at: int | None = None
+    created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
 
 
 @dataclass(frozen=True, slots=True)

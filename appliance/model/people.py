@@ -19,6 +19,22 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnedAccess:
+    """API keys by id and SMTP credentials by username, with what people call them."""
+
+    api_keys: dict[str, str] = field(default_factory=dict)
+    smtp_credentials: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedPerson:
+    """A user who was removed, and what was revoked with it."""
+
+    email: str
+    revoked: OwnedAccess
+
+
+@dataclass(frozen=True, slots=True)
 class PasswordLink:
     """An invitation, or for a user who is there (`user_id`) a password reset. Its token is known to its holder only."""
 

@@ -1,7 +1,8 @@
 """Who may send: From domains, SMTP credentials and API keys of the accounts, and the callers they stand for.
 
-Of a secret only its SHA-256 is stored. An owner may have so many credentials; the operator is not limited. A key that
-was rolled has two secrets until the time of the former one has ended.
+A key or credential belongs to the user who created it, and never allows more than that user's role. The store has the
+SHA-256 of a secret only. An owner may have so many credentials; the operator is not limited. A key that was rolled has
+two secrets until the time of the former one has ended.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import (
+    AccountRole,
     ApiKey,
     Caller,
     CredentialKind,
@@ -23,8 +25,9 @@ from appliance.model.mail import (
     Scope,
     SmtpCredential,
 )
+from appliance.model.people import OwnedAccess
 from appliance.outside import Outside
-from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, rows, run
+from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -42,18 +45,19 @@ _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
     WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
-_ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at)
-    VALUES (:username, :account_id, :sha256, :name, :now)"""
-_CREDENTIALS = """SELECT username, created_at, revoked_at, name, last_used_at FROM smtp_credentials
-    WHERE account_id = :account_id"""
+_ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at, created_by)
+    VALUES (:username, :account_id, :sha256, :name, :now, :created_by)"""
+_CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email
+    FROM smtp_credentials s LEFT JOIN users u ON u.id = s.created_by WHERE s.account_id = :account_id"""
 _REVOKE_CREDENTIAL = """UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now)
     WHERE account_id = :account_id AND username = :username RETURNING username"""
-_ADD_KEY = """INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, name, created_at, domain, expires_at)
-    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now, :domain, :expires_at)"""
+_ADD_KEY = """INSERT INTO api_keys
+        (id, account_id, key_sha256, hint, scope, test, name, created_at, domain, expires_at, created_by)
+    VALUES (:id, :account_id, :sha256, :hint, :scope, :test, :name, :now, :domain, :expires_at, :created_by)"""
 _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked_at, k.name, k.last_used_at,
         k.last_used_from, k.domain, k.expires_at, CASE WHEN k.previous_expires_at > :now THEN k.previous_hint END,
-        CASE WHEN k.previous_expires_at > :now THEN k.previous_expires_at END
-    FROM api_keys k JOIN accounts a ON a.id = k.account_id"""
+        CASE WHEN k.previous_expires_at > :now THEN k.previous_expires_at END, u.email
+    FROM api_keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN users u ON u.id = k.created_by"""
 # Of a key that works.
 _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint = hint,
         previous_expires_at = :previous_expires_at, key_sha256 = :sha256, hint = :hint
@@ -71,7 +75,7 @@ _SENDER = """a.id, a.suspended,
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
     JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
-        CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END
+        CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
     WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""  # noqa: S608
 _CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608
@@ -99,6 +103,23 @@ class CredentialLimits:
 _CREDENTIAL_TABLE = ("smtp_credentials", "username", "revoked_at", "SMTP credentials")
 _KEY_ENDED = "coalesce(revoked_at, CASE WHEN expires_at <= :now THEN expires_at END)"
 _KEY_TABLE = ("api_keys", "id", _KEY_ENDED, "API keys")
+
+# What belongs to one user (`:created_by`), or with `created_by IS NOT NULL` to any of the account.
+_WORKING_KEYS = f"account_id = :account_id AND {_KEY_ENDED} IS NULL"
+_WORKING_CREDENTIALS = "account_id = :account_id AND revoked_at IS NULL"
+# Only our own words are put into SQL (S608).
+_PEOPLES_KEYS = f"""SELECT created_by, id, name, hint FROM api_keys
+    WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""  # noqa: S608
+_PEOPLES_CREDENTIALS = f"""SELECT created_by, username, name FROM smtp_credentials
+    WHERE {_WORKING_CREDENTIALS} AND created_by IS NOT NULL ORDER BY username"""  # noqa: S608
+_REVOKE_KEYS = f"""UPDATE api_keys SET revoked_at = :now
+    WHERE {_WORKING_KEYS} AND created_by = :created_by AND scope = coalesce(:scope, scope) RETURNING id, name"""  # noqa: S608
+_REVOKE_CREDENTIALS = f"""UPDATE smtp_credentials SET revoked_at = :now
+    WHERE {_WORKING_CREDENTIALS} AND created_by = :created_by RETURNING username, name"""  # noqa: S608
+_ONLY_READ = """UPDATE api_keys SET scope = 'read'
+    WHERE account_id = :account_id AND created_by = :created_by AND revoked_at IS NULL"""
+_DISOWN = "UPDATE {table} SET created_by = NULL WHERE account_id = :account_id AND created_by = :created_by"
+_ROLE_OF = "SELECT account_role FROM users WHERE id = :created_by AND account_id = :account_id"
 
 
 def sha256(secret: str) -> bytes:
@@ -138,10 +159,13 @@ def domain_of(
     return Domain(name, bool(usable), created_at, verified_at, return_path, return_path_at, shown)
 
 
-def add_credential(tx: Tx, outside: Outside, account_id: str, name: str = "") -> tuple[str, str]:
+def add_credential(
+    tx: Tx, outside: Outside, account_id: str, name: str = "", created_by: str | None = None
+) -> tuple[str, str]:
+    _check_creator(tx, account_id, created_by)
     username, password = outside.identifier("smtp"), _new_secret(outside, "")
     row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
-    run(tx, _ADD_CREDENTIAL, row | {"name": name})
+    run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by})
     return username, password
 
 
@@ -155,12 +179,46 @@ def add_key(
     name: str = "",
     domain: str | None = None,
     expires_at: int | None = None,
+    created_by: str | None = None,
 ) -> tuple[str, str]:
+    _check_creator(tx, account_id, created_by)
     key_id, key = outside.identifier("key"), _new_key(outside, test=test)
     row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": outside.now()}
     row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
-    run(tx, _ADD_KEY, row)
+    run(tx, _ADD_KEY, row | {"created_by": created_by})
     return key_id, key
+
+
+def _check_creator(tx: Tx, account_id: str, created_by: str | None) -> None:
+    """Refuse a user who was removed or demoted since the request was authenticated."""
+    if created_by is None:
+        return
+    role = one(tx, AccountRole, _ROLE_OF, {"account_id": account_id, "created_by": created_by})
+    if role is None or role is AccountRole.VIEWER:
+        raise Refused(Code.FORBIDDEN, "The user whose login or API key this is may no longer create these.")
+
+
+def revoke_access(tx: Tx, account_id: str, user_id: str, now: int) -> OwnedAccess:
+    """Revoke the API keys and SMTP credentials of a user who leaves, as a step of a transaction."""
+    user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": None}
+    return OwnedAccess(dict(rows(tx, _REVOKE_KEYS, user)), dict(rows(tx, _REVOKE_CREDENTIALS, user)))
+
+
+def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
+    """Keep the API keys and SMTP credentials of a user who leaves, as the account's own."""
+    for table in ("api_keys", "smtp_credentials"):
+        run(tx, _DISOWN.format(table=table), {"account_id": account_id, "created_by": user_id})
+
+
+def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> None:
+    """Take from a user's API keys and SMTP credentials what a viewer may not do. Those that only send are revoked.
+
+    So is every SMTP credential: it sends, and has no scope.
+    """
+    user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": Scope.SEND.value}
+    run(tx, _REVOKE_KEYS, user)
+    run(tx, _REVOKE_CREDENTIALS, user)
+    run(tx, _ONLY_READ, user)
 
 
 def _new_key(outside: Outside, *, test: bool) -> str:
@@ -202,26 +260,29 @@ class Access(StorePart):
 
     # ---- SMTP credentials
 
-    async def create_credential(self, account_id: str, name: str = "", *, by_owner: bool = False) -> tuple[str, str]:
+    async def create_credential(
+        self, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
+    ) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
                 _make_room(tx, account_id, self.limits, self.outside.now(), *_CREDENTIAL_TABLE)
-            return add_credential(tx, self.outside, account_id, name)
+            return add_credential(tx, self.outside, account_id, name, created_by)
 
         return await self.engine.write(work)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
-        return await self._credentials("ORDER BY created_at", {"account_id": account_id})
+        return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
 
     async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
         """Up to `most` of them, the newest first, from the one before `before` on."""
         wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        return await self._credentials("AND username < :before ORDER BY username DESC LIMIT :most", wanted)
+        return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", wanted)
 
     async def credential(self, account_id: str, username: str) -> SmtpCredential:
-        (found,) = await self._credentials("AND username = :username", {"account_id": account_id, "username": username})
+        one_of_them = {"account_id": account_id, "username": username}
+        (found,) = await self._credentials("AND s.username = :username", one_of_them)
         return found
 
     async def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
@@ -244,9 +305,10 @@ class Access(StorePart):
         domain: str | None = None,
         expires_at: int | None = None,
         by_owner: bool = False,
+        created_by: str | None = None,
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
-        add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at)
+        add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at, created_by=created_by)
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
@@ -267,11 +329,17 @@ class Access(StorePart):
         which = "" if account_id is None else "WHERE k.account_id = :account_id"
         return await self._keys(f"{which} ORDER BY k.id", {"account_id": account_id})
 
-    async def newest_keys(self, account_id: str, before: str | None, most: int) -> list[ApiKey]:
-        """Up to `most` API keys of an account, the newest first, from the one before `before` on."""
-        wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
+    async def newest_keys(
+        self, account_id: str, before: str | None, most: int, domain: str | None = None
+    ) -> list[ApiKey]:
+        """Up to `most` API keys of an account, the newest first, from the one before `before` on.
+
+        With a domain only those that are limited to it.
+        """
+        page = {"account_id": account_id, "before": before or NEWEST, "most": most, "domain": domain}
+        limited = "" if domain is None else "AND k.domain = :domain"
         return await self._keys(
-            "WHERE k.account_id = :account_id AND k.id < :before ORDER BY k.id DESC LIMIT :most", wanted
+            f"WHERE k.account_id = :account_id AND k.id < :before {limited} ORDER BY k.id DESC LIMIT :most", page
         )
 
     async def key(self, key_id: str, account_id: str | None = None) -> ApiKey:
@@ -293,6 +361,16 @@ class Access(StorePart):
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         return str(revoked[0][0])
+
+    async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:
+        """The API keys and SMTP credentials that work, by the user who created them."""
+        account = {"account_id": account_id, "now": self.outside.now()}
+        by_user: dict[str, OwnedAccess] = {}
+        for user_id, key_id, name, hint in await self.engine.rows(_PEOPLES_KEYS, account):
+            by_user.setdefault(user_id, OwnedAccess()).api_keys[key_id] = name or f"…{hint}"
+        for user_id, username, name in await self.engine.rows(_PEOPLES_CREDENTIALS, account):
+            by_user.setdefault(user_id, OwnedAccess()).smtp_credentials[username] = name
+        return by_user
 
     # ---- callers
 
@@ -318,12 +396,12 @@ class Access(StorePart):
 
         Looking it up by its hash is the constant-time comparison.
         """
-        for *sender, key_id, scope, test, name, domain, expires_at, previous_at in await self.engine.rows(
+        for *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by in await self.engine.rows(
             _CALLER_BY_KEY, {"sha256": sha256(key)}
         ):
             ends = [at for at in (expires_at, previous_at) if at is not None]
             account_id, replaced = sender[0], previous_at is not None
-            limits = (domain, min(ends, default=None), replaced, bool(test))
+            limits = (domain, min(ends, default=None), replaced, bool(test), created_by)
             principal = KeyPrincipal(key_id, account_id, name, Scope(scope), *limits)
             return _caller(CredentialKind.KEY, f"key:{key_id}", *sender, test=bool(test), key=principal)
         return None

@@ -12,8 +12,8 @@ from appliance.model.mail import Account, AccountRole, LedgerEntry, LedgerKind, 
 from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
-from appliance.store.engine import NEWEST, Many, StorePart, Tx, first, one, rows, run
-from appliance.store.people import OF_USER, REPLACE_RESET
+from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, first, one, rows, run
+from appliance.store.people import OF_USER, REPLACE_RESET, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
 
@@ -203,9 +203,17 @@ class Accounts(StorePart):
     async def set_role(self, account_id: str, role: Role) -> None:
         """Make the account's first owner an administrator, or all of its users customers.
 
-        So none is left who was the first owner once. Tokens that were given with the former role end.
+        So none is left who was the first owner once. Tokens that were given with the former role end. The last
+        administrator of the installation stays one.
         """
-        await self.engine.change(_SET_ROLE, {"account_id": account_id, "role": role.value})
+
+        def work(tx: Tx) -> list[Row]:
+            changed = rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value})
+            if changed and role is Role.CUSTOMER:
+                check_admin(tx)
+            return changed
+
+        await self.engine.write(work)
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
         day = self.outside.now() // DAY

@@ -2,15 +2,22 @@
 
 Invariants: an account has an owner, whatever changes meet; a link is good once, and only the hash of its token is
 stored; a user who is removed, or whose role or password changes, can do nothing more by an older token. With an owner
-who leaves, or is one no more, all open invitations to the account end: the owner may have made them.
+who leaves, or is one no more, all open invitations to the account end: the owner may have made them. Only an
+administrator changes an administrator, and the installation keeps one once it has one.
 """
 
 import pybase64
 
 from appliance.errors import Code, Refused
 from appliance.model.mail import AccountRole, Role
-from appliance.model.people import PasswordLink, Person
-from appliance.store.access import CREDENTIAL_BYTES, sha256
+from appliance.model.people import OwnedAccess, PasswordLink, Person, RemovedPerson
+from appliance.store.access import (
+    CREDENTIAL_BYTES,
+    disown_access,
+    limit_access_to_reading,
+    revoke_access,
+    sha256,
+)
 from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY
 
@@ -20,6 +27,10 @@ PEOPLE_PER_ACCOUNT = 100  # users and open invitations
 
 UNKNOWN_PERSON = "There is no such user in this account."
 LAST_OWNER = "An account needs an owner: make another user an owner first."
+ONLY_BY_ADMIN = "This user is an administrator. Only an administrator may change or remove an administrator."
+LAST_ADMIN = (
+    "This is the only administrator of the installation. Make another one first: appliance account role NAME admin"
+)
 
 _PEOPLE = """SELECT u.id, u.email, u.account_role, u.role, f.confirmed_at IS NOT NULL, u.created_at,
         (SELECT max(s.renewed_at) FROM sessions s WHERE s.user_id = u.id AND s.expires_at > :now)
@@ -27,6 +38,7 @@ _PEOPLE = """SELECT u.id, u.email, u.account_role, u.role, f.confirmed_at IS NOT
     WHERE u.account_id = :account_id"""
 _COUNT = "SELECT count(*) FROM users WHERE account_id = :account_id"
 _OWNERS = "SELECT count(*) FROM users WHERE account_id = :account_id AND account_role = 'owner'"
+_ADMINS = "SELECT count(*) FROM users WHERE role = 'admin'"
 _SET_ROLE = """UPDATE users SET account_role = :account_role, token_epoch = token_epoch + 1
     WHERE id = :user_id AND account_id = :account_id AND account_role <> :account_role"""
 # Only these names of our own columns are put into SQL (S608).
@@ -71,32 +83,43 @@ class People(StorePart):
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
         return found
 
-    async def set_role(self, account_id: str, user_id: str, role: AccountRole) -> None:
-        """Give a user another role; what its tokens allowed ends."""
+    async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
+        """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.outside.now()}
 
         def work(tx: Tx) -> None:
-            former = _check_is_there(tx, change).account_role
+            former = _person_to_change(tx, change, by_admin=by_admin).account_role
             run(tx, _SET_ROLE, change)
+            if role is AccountRole.VIEWER:
+                limit_access_to_reading(tx, account_id, user_id, self.outside.now())
             if former is AccountRole.OWNER and role is not AccountRole.OWNER:
                 run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
 
         await self.engine.write(work)
 
-    async def remove(self, account_id: str, user_id: str) -> str:
-        """Delete a user with everything of it; its address."""
-        change = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
+    async def remove(
+        self, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
+    ) -> RemovedPerson:
+        """Delete a user, and revoke its API keys and SMTP credentials; with `keep_keys` they become the account's."""
+        now = self.outside.now()
+        change = {"account_id": account_id, "user_id": user_id, "now": now}
 
-        def work(tx: Tx) -> str:
-            former = _check_is_there(tx, change)
+        def work(tx: Tx) -> RemovedPerson:
+            former, revoked = _person_to_change(tx, change, by_admin=by_admin), OwnedAccess()
+            if keep_keys:
+                disown_access(tx, account_id, user_id)
+            else:
+                revoked = revoke_access(tx, account_id, user_id, now)
             for statement in OF_USER:
                 run(tx, f"{statement} = :user_id", change)
             run(tx, _REMOVE, change)
             if former.account_role is AccountRole.OWNER:
                 run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
-            return former.email
+            if former.role is Role.ADMIN:
+                check_admin(tx)
+            return RemovedPerson(former.email, revoked)
 
         return await self.engine.write(work)
 
@@ -196,11 +219,19 @@ class People(StorePart):
         return used[0] if used else None
 
 
-def _check_is_there(tx: Tx, wanted: Bindings) -> Person:
-    found = one(tx, _person, f"{_PEOPLE} AND u.id = :user_id", wanted)
-    if found is None:
+def _person_to_change(tx: Tx, change: Bindings, *, by_admin: bool) -> Person:
+    person = one(tx, _person, f"{_PEOPLE} AND u.id = :user_id", change)
+    if person is None:
         raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
-    return found
+    if person.role is Role.ADMIN and not by_admin:
+        raise Refused(Code.FORBIDDEN, ONLY_BY_ADMIN)
+    return person
+
+
+def check_admin(tx: Tx) -> None:
+    """Refuse a change that leaves the installation without an administrator; the transaction is rolled back."""
+    if not one(tx, int, _ADMINS, {}):
+        raise Refused(Code.CONFLICT, LAST_ADMIN)
 
 
 def _check_owner(tx: Tx, account_id: str) -> None:

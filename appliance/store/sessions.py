@@ -8,6 +8,7 @@ from appliance.store.engine import Row, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
+SESSION_MAXIMUM = 30 * DAY  # from the login on, however often it is renewed: then the user logs in again
 # The cookie before the current one is good for so long after it was replaced, to the browser that replaced it: windows
 # that are restored together renew at the same time, and over plain HTTP they have no lock in common.
 REPLACED_COOKIE_GRACE = 5 * SECOND
@@ -20,13 +21,16 @@ _BEGIN = f"""INSERT INTO sessions ({_COLUMNS})
     WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""  # noqa: S608
 _MAKE_ROOM = """DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
         (SELECT id FROM sessions WHERE user_id = :user_id ORDER BY renewed_at DESC, id DESC LIMIT :most)"""
+_NEW_EXPIRY = f"""CASE WHEN created_at + {SESSION_MAXIMUM} < :expires_at THEN created_at + {SESSION_MAXIMUM}
+    ELSE :expires_at END"""
 _RENEW = f"""UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent,
-        renewed_at = :now, expires_at = :expires_at
-    WHERE id = :id AND generation = :generation AND expires_at > :now RETURNING {_COLUMNS}"""  # noqa: S608
+        renewed_at = :now, expires_at = {_NEW_EXPIRY}
+    WHERE id = :id AND generation = :generation AND expires_at > :now AND created_at + {SESSION_MAXIMUM} > :now
+    RETURNING {_COLUMNS}"""  # noqa: S608
 _JUST_RENEWED = f"""SELECT {_COLUMNS} FROM sessions
     WHERE id = :id AND generation = :generation + 1 AND expires_at > :now
         AND renewed_at > :now - {REPLACED_COOKIE_GRACE} AND address = :address AND user_agent = :user_agent"""  # noqa: S608
-_EXTEND = "UPDATE sessions SET renewed_at = :now, expires_at = :expires_at WHERE id = :id"
+_EXTEND = f"UPDATE sessions SET renewed_at = :now, expires_at = {_NEW_EXPIRY} WHERE id = :id"  # noqa: S608
 _END_REUSED = "DELETE FROM sessions WHERE id = :id AND generation > :generation RETURNING id"
 _END = "DELETE FROM sessions WHERE id = :id AND user_id = :user_id RETURNING id"
 _END_ALL = "DELETE FROM sessions WHERE user_id = :user_id AND id <> :but RETURNING id"

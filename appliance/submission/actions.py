@@ -59,6 +59,7 @@ class Submit:
     size: int  # octets on the wire
     secure: bool  # received over TLS
     dsn: Mapping[str, DsnRequest] | None = None  # by the key of a recipient, what is to be told of it
+    login: Login | None = None  # that the session began with
 
 
 @dataclass(frozen=True, slots=True)

@@ -370,7 +370,7 @@ class SmtpProtocol:
             to = tuple(transaction.recipients.values())
             envelope = transaction.caller, transaction.sender, to
             self._submitting = True
-            return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn)
+            return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
         elif content.announced < limits.SMALL_CHUNK:
             self._counted(replies.CHUNK_TAKEN)
         else:

@@ -24,7 +24,7 @@ import trio_asyncio
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
-from appliance.errors import Refused
+from appliance.errors import Code, Refused
 from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
@@ -291,8 +291,12 @@ class Submission:
         self.services.intake.check_open(caller)
 
     async def _submit(self, message: Submit) -> str:
-        intake, caller = self.services.intake, message.caller
-        assert caller is not None  # noqa: S101 - a listener with logins
+        intake, credentials, login = self.services.intake, self.services.credentials, message.login
+        assert login is not None  # noqa: S101 - a listener with logins
+        # Looked up again: the message may have taken minutes, and its credential or domain may be gone.
+        caller = credentials.known_caller(login.username, login.password_sha256)
+        if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
+            raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
         request_id = self.outside.identifier("req")
         content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
         submitted = await intake.submit(

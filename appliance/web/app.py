@@ -34,10 +34,10 @@ from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.api.message_body import MessageBodies
-from appliance.web.auth import ENROL_FIRST, Authenticator
+from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
-from appliance.web.operations import HOLDERS, PAGE_LIMIT, Operation, operations_of
+from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
@@ -84,7 +84,8 @@ class Routes:
         caller = await self.store.access.caller_by_account(principal.account_id)
         assert caller is not None  # noqa: S101 - the principal has just been let in
         if isinstance(principal, KeyPrincipal):
-            caller = msgspec.structs.replace(caller, key=principal, test=principal.test)
+            scope = f"key:{principal.id}"
+            caller = msgspec.structs.replace(caller, key=principal, test=principal.test, idempotency_scope=scope)
         return caller
 
 
@@ -127,8 +128,11 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
     async def view(**parameters: str) -> Response:
         given: list[object] = list(parameters.values())
         if operation.permission is not None:
-            _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
-            principal = await auth.principal(authorization, address)
+            # The edge has authenticated a request without a body. A body takes time, so its sender is checked after it.
+            principal: Principal | None = request.scope.get("principal")  # type: ignore[assignment]
+            if principal is None:
+                _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
+                principal = await auth.principal(authorization, address)
             check_permission(operation, principal)
             given.insert(0, principal)
         if operation.body is not None:
@@ -176,6 +180,8 @@ def check_permission(operation: Operation, principal: Principal) -> None:
     if not isinstance(principal, User):
         if operation.people_only:
             raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
+        if operation.limited is Limited.REFUSED:
+            check_reach(principal)
     elif principal.must_enrol and not (operation.people_only and needed is Permission.VIEW):
         raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # all but what is about the person itself
 

@@ -12,7 +12,8 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
-from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, Role, User
+from appliance.message.addresses import parse
+from appliance.model.mail import Caller, KeyPrincipal, Message, Permission, Principal, Role, User
 from appliance.net.connection_limits import KnownNetworks
 from appliance.outside import Outside
 from appliance.store import Store
@@ -40,6 +41,7 @@ class Authenticator:
     # By keyed digest of the header, so that the cache holds no secret.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: TtlCache[bytes, Caller] = field(init=False)
+    changes: int = 0  # of credentials and accounts by this process
 
     def __post_init__(self) -> None:
         self._callers = TtlCache(CACHED, CACHED_FOR, self.outside.now)
@@ -74,6 +76,7 @@ class Authenticator:
 
     def forget(self) -> None:
         """Credentials or accounts were changed: read them again."""
+        self.changes += 1
         self._callers.clear()
         self.credentials.forget()
 
@@ -86,6 +89,18 @@ class Authenticator:
             return key
         user, _ = await self.user(authorization, address)
         return user
+
+    async def is_still_valid(self, authorization: bytes | None) -> bool:
+        """Whether a header that was good for `principal` still is. A failure does not count as a guess."""
+        if authorization is None:
+            return False
+        _, secret = _split(authorization)
+        if not secret.startswith(KEY_PREFIX):
+            return await self._user(secret) is not None
+        caller = await self.store.access.caller_by_key(secret)
+        if caller is None or caller.key is None or Permission.VIEW not in caller.key.permissions:
+            return False
+        return caller.key.expires_at is None or caller.key.expires_at > self.outside.now()
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
         """The user of this header, which must be a token."""
@@ -135,6 +150,22 @@ class Authenticator:
         if (user.id, user.token_epoch, user.account_id) != (claims.user_id, claims.epoch, claims.account_id):
             return None
         return replace(user, must_enrol=self.must_enrol(user)), claims
+
+
+def sees(key: KeyPrincipal | None, message: Message) -> bool:
+    """Whether the domain limit of an API key allows a message; a login and an unlimited key see all."""
+    if key is None or key.domain is None:
+        return True
+    try:
+        return key.reaches(parse(message.sender, "from").domain)
+    except Refused:
+        return False
+
+
+def check_reach(principal: Principal, domain: str | None = None) -> None:
+    """Refuse an API key something of another domain than its own; None: of the whole account."""
+    if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
+        raise Refused(Code.FORBIDDEN, f"This API key is limited to {principal.domain}. It may not do this.")
 
 
 def _split(authorization: bytes) -> tuple[str, str]:

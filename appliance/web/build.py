@@ -70,6 +70,7 @@ def build(
         outside=outside,
         auth=auth,
         rate=intake_services.rate,
+        read_rate=intake_services.read_rate,
         settings=config.http,
         stopping=stopping,
         pages=app,

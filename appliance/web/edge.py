@@ -20,6 +20,7 @@ from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
 from appliance.message.request import decode
+from appliance.model.mail import Caller, Message, Source
 from appliance.net.address_policy import client_network
 from appliance.outside import Outside
 from appliance.store import Store
@@ -35,7 +36,7 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
-from appliance.web.auth import Authenticator
+from appliance.web.auth import Authenticator, check_reach, sees
 from appliance.web.body import (
     BodyBudgets,
     ClientGone,
@@ -53,6 +54,7 @@ from appliance.web.message_json import message_json
 from appliance.web.session_cookie import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
+RECHECK_AFTER = 1.0  # seconds that a body may take before its sender is authenticated again
 UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
 BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header, takes no body, and adds no row
 # What must work on a full disk, besides DELETE: to log out, and to stop what fills it.
@@ -87,6 +89,7 @@ class Edge:
     outside: Outside
     auth: Authenticator
     rate: RequestRate
+    read_rate: RequestRate
     settings: HttpSettings  # may be replaced between requests
     stopping: trio.Event
     pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
@@ -151,11 +154,7 @@ class Edge:
 
     async def _send(self, exchange: "_Exchange", address: str) -> Answer:
         headers, request_id = exchange.headers, exchange.request_id
-        caller = await self.auth.caller(headers.get(b"authorization"), address)
-        exchange.peer.authenticated = True
-        if not caller.may_send:
-            what = "login" if caller.key is None else "API key, whose scope is read,"
-            raise Refused(Code.FORBIDDEN, f"With this {what} you may only read, not send.")
+        caller = await self._sender(exchange, address)
         if self.stopping.is_set():
             text = "The server is shutting down. Retry in a moment with the same key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
@@ -165,17 +164,29 @@ class Edge:
         check_encoding(headers.get(b"content-encoding"))
         key = idempotency_key(headers.get(b"idempotency-key"), doubled=b"idempotency-key" in exchange.doubled)
         self.intake.check_open(caller)
-        memory = self.budgets.of_account(caller.account_id)
+        memory, began = self.budgets.of_account(caller.account_id), trio.current_time()
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
             request = await self.intake.workers.run(caller.account_id, of_size(size), decode, body)
             body.clear()  # decoded: memory is not enough for both of a large message
+            if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be gone by now
+                caller = await self._sender(exchange, address)
+                self.intake.check_open(caller)
             accepted = await self.intake.send(caller, request, key, request_id, size)
         answer = json_answer(accepted.receipt, request_id)
         if accepted.replay_of is not None:
             answer.append((b"idempotent-replayed", b"true"))
             answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
         return 202, answer, accepted.receipt
+
+    async def _sender(self, exchange: "_Exchange", address: str) -> Caller:
+        """The caller of the request, who may send."""
+        caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
+        exchange.peer.authenticated = True
+        if not caller.may_send:
+            what = "login" if caller.key is None else "API key, whose scope is read,"
+            raise Refused(Code.FORBIDDEN, f"With this {what} you may only read, not send.")
+        return caller
 
     # ---- GET /emails/{id}
 
@@ -190,26 +201,44 @@ class Edge:
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")
         message = await self.store.messages.read(caller.account_id, message_id)
-        if message is None:
+        if message is None or not await self._may_see(caller, message):
             raise Refused(Code.NOT_FOUND, "There is no message with this id.")
         body = message_json(message, exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
 
+    async def _may_see(self, caller: Caller, message: Message) -> bool:
+        """Whether the limits of the caller's key allow this message: its domain, and for a test key simulated mail."""
+        if not sees(caller.key, message):
+            return False
+        if caller.key is None or not caller.key.test:
+            return True
+        facts = await self.store.mail_log.facts(caller.account_id, message.id)
+        return message.source is Source.TEST and facts is not None and facts.simulated
+
     # ---- GET /dashboard/live
 
     async def _stream(self, exchange: "_AsgiExchange", address: str) -> None:
-        principal = await self.auth.principal(exchange.headers.get(b"authorization"), address)
+        authorization = exchange.headers.get(b"authorization")
+        principal = await self.auth.principal(authorization, address)
+        check_reach(principal)
         exchange.peer.authenticated = True
         most = self.settings.max_connections // STREAMS_PART
         network = client_network(address)
-        await self.streams.serve(principal.account_id, network, exchange.peer, most, exchange.write)
+
+        async def is_valid() -> bool:
+            return await self.auth.is_still_valid(authorization)
+
+        await self.streams.serve(
+            principal.account_id, network, exchange.peer, most, exchange.write, is_valid, lambda: self.auth.changes
+        )
 
     # ---- everything else
 
     async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
         """Let Quart answer, with a small body, read whole, from a user who may send one.
 
-        Under /v1 every request that may change something counts for the rate of its user, with or without a body.
+        Under /v1 every request counts for the rate of its user: those that only read in a bucket of their own. Both are
+        refused here, before Quart has any work with them.
         """
         headers = exchange.headers
         if not _HOST.fullmatch(headers.get(b"host", b"")):
@@ -229,7 +258,12 @@ class Edge:
         check_encoding(headers.get(b"content-encoding"))
         method, path = scope["method"], scope["path"]
         changes = method not in ("GET", "HEAD") and path != BY_COOKIE
-        if (changes or exchange.expects_body) and path not in UNAUTHENTICATED_BODIES:
+        if not changes and not exchange.expects_body and authorization is not None:
+            principal = await self.auth.principal(authorization, address)
+            exchange.peer.authenticated = True
+            self.read_rate.take(f"user:{principal.id}")
+            scope["principal"] = principal
+        elif (changes or exchange.expects_body) and path not in UNAUTHENTICATED_BODIES:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)

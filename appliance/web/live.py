@@ -3,8 +3,8 @@ the server is there, for a hundredth of the bytes that a request each second tak
 this process has accepted mail of the account since the last one.
 
 A stream holds its connection and nothing else. Streams are limited in all, by account and by client network; a page
-that gets none asks with requests. A stream ends when its client is gone, after STREAM_SECONDS, so that a session that
-has ended is noticed, and at once when the process is stopping.
+that gets none asks with requests. A stream ends when its client is gone, when its login or API key no longer works,
+after STREAM_SECONDS, and at once when the process is stopping.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from appliance.web.http1 import Peer
 LIVE_PATH = "/dashboard/live"
 BEAT_SECONDS = 1.0
 STREAM_SECONDS = 300.0
+RECHECK_SECONDS = 10.0  # a logout in this process is seen at the next beat, one elsewhere after so long
 STREAMS_PART = 4  # one connection in so many may be a stream
 STREAMS_PER_ACCOUNT = STREAMS_PER_NETWORK = 50
 
@@ -36,9 +37,20 @@ class LiveStreams:
     by_network: Counter[str] = field(default_factory=Counter)
 
     async def serve(
-        self, account_id: str, network: str, peer: Peer, most: int, write: Callable[[bytes, bool], Awaitable[None]]
+        self,
+        account_id: str,
+        network: str,
+        peer: Peer,
+        most: int,
+        write: Callable[[bytes, bool], Awaitable[None]],
+        is_valid: Callable[[], Awaitable[bool]],
+        changes: Callable[[], int],
     ) -> None:
-        """Write until the stream ends; `write` takes what is to be sent at once, and whether more follows."""
+        """Write until the stream ends; `write` takes what is to be sent at once, and whether more follows.
+
+        `is_valid` reads the store. It is called when this process changed logins or keys, which `changes` counts, and
+        else every RECHECK_SECONDS.
+        """
         if (
             self.by_account.total() >= most
             or self.by_account[account_id] >= STREAMS_PER_ACCOUNT
@@ -50,7 +62,12 @@ class LiveStreams:
             counter[name] += 1
         try:
             ends, seen = trio.current_time() + STREAM_SECONDS, self.accepted.get(account_id, 0)
+            checked_at, checked_changes = trio.current_time(), changes()
             while not (self.stopping.is_set() or peer.gone) and trio.current_time() < ends:
+                if changes() != checked_changes or trio.current_time() >= checked_at + RECHECK_SECONDS:
+                    checked_at, checked_changes = trio.current_time(), changes()
+                    if not await is_valid():
+                        break
                 before, seen = seen, self.accepted.get(account_id, 0)
                 await write(_BEAT if seen == before else _MAIL, True)
                 with trio.move_on_after(BEAT_SECONDS):

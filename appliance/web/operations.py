@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +42,14 @@ WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 
 
+class Limited(Enum):
+    """What an operation is to an API key that is limited to one domain."""
+
+    REFUSED = auto()  # it concerns the whole account
+    NARROWED = auto()  # its handler shows and changes only what belongs to the key's domain
+    OPEN = auto()  # no domain's data are in it
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`.
@@ -58,6 +67,7 @@ class Operation:
     headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
     permission: Permission | None = None  # the method is called with a principal who has it; None: for everyone
     people_only: bool = False  # no API key may do it: it is about the person who has logged in
+    limited: Limited = Limited.REFUSED
     id: str = ""
     summary: str = ""
     description: str = ""
@@ -109,25 +119,32 @@ def for_customers(
     parameters: tuple[Json, ...] = (),
     permission: Permission | None = None,
     people_only: bool = False,
+    limited: Limited = Limited.REFUSED,
     needs_body: bool = True,
     action: str = "",
     media: str = "application/json",
 ) -> Operation:
     """An operation that needs a login, with the errors all of them have.
 
-    Without a permission of its own it needs `view` if it only reads, else `develop`.
+    Without a permission of its own it needs `view` if it only reads, else `develop`. An API key that is limited to a
+    domain may use it only if `limited` says so.
     """
     if permission is None:
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
     of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
     of_body = () if body is None else WITH_BODY
-    of_rate = () if name.startswith(("GET ", "HEAD ")) else (Code.RATE_LIMITED,)
-    of_permission = () if permission is Permission.VIEW and not people_only else (Code.FORBIDDEN,)
-    all_errors = (*of_query, *of_body, *of_rate, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
+    of_permission = () if permission is Permission.VIEW and limited is Limited.OPEN else (Code.FORBIDDEN,)
+    all_errors = (*of_query, *of_body, Code.RATE_LIMITED, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
     security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
     made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
     return replace(
-        made, permission=permission, people_only=people_only, needs_body=needs_body, action=action, media=media
+        made,
+        permission=permission,
+        people_only=people_only,
+        limited=limited,
+        needs_body=needs_body,
+        action=action,
+        media=media,
     )
 
 

@@ -152,7 +152,7 @@ async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
     _, token = await store.people.reset(user.id)
     with refusal(Code.NOT_FOUND):
         await store.people.remove("acc_other", user.id)
-    assert await store.people.remove(account.id, user.id) == "ann@example.org"
+    assert (await store.people.remove(account.id, user.id)).email == "ann@example.org"
     assert await store.accounts.user(user.id) is None
     assert await store.accounts.user_of_session(session.id) is None
     assert await store.people.use_link(token, HASH) is None
@@ -276,9 +276,10 @@ async def test_only_the_first_owner_becomes_an_administrator(store: Store, accou
 
 async def test_every_user_becomes_a_customer_again(store: Store, account: Account) -> None:
     """Also an administrator who is no longer the first owner; tokens of those who were none go on."""
+    await store.accounts.create("operator", "operator@example.org", HASH, Role.ADMIN)
     admin, user = await first_user(store, account), await joined(store, account, "ann@example.org", OWNER)
     await store.accounts.set_role(account.id, Role.ADMIN)
-    await store.people.set_role(account.id, admin.id, VIEWER)
+    await store.people.set_role(account.id, admin.id, VIEWER, by_admin=True)
     await store.accounts.set_role(account.id, Role.CUSTOMER)
     assert [person.role for person in await store.people.of(account.id)] == [Role.CUSTOMER, Role.CUSTOMER]
     assert await store.accounts.user(user.id) == user

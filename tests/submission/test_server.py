@@ -146,6 +146,7 @@ async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
             Credentials(store, outside, guesses),
             guesses,
             RequestRate(0, outside),
+            RequestRate(0, outside),
         )
         (url,) = await nursery.start(server.serve, settings, outside, services, stopping)
         yield Served(int(url.rpartition(":")[2]), account, intake, stopping)

@@ -9,7 +9,13 @@ import trio.testing
 
 from appliance.errors import Refused
 from appliance.web.http1 import Peer
-from appliance.web.live import STREAM_SECONDS, STREAMS_PER_ACCOUNT, STREAMS_PER_NETWORK, LiveStreams
+from appliance.web.live import (
+    RECHECK_SECONDS,
+    STREAM_SECONDS,
+    STREAMS_PER_ACCOUNT,
+    STREAMS_PER_NETWORK,
+    LiveStreams,
+)
 
 ROOM = 1_000
 
@@ -22,6 +28,7 @@ class Page:
         self.peer = Peer(None)
         self.lines: list[bytes] = []
         self.ended = False
+        self.is_logged_in, self.checks, self.changes = True, 0, 0
 
     async def read(self, room: int = ROOM) -> None:
         """Take the stream to its end."""
@@ -30,7 +37,11 @@ class Page:
             self.lines.append(data)
             self.ended = not more
 
-        await self.streams.serve(self.account, self.network, self.peer, room, write)
+        async def is_valid() -> bool:
+            self.checks += 1
+            return self.is_logged_in
+
+        await self.streams.serve(self.account, self.network, self.peer, room, write, is_valid, lambda: self.changes)
 
 
 def streams(accepted: Any = None) -> LiveStreams:
@@ -77,6 +88,21 @@ async def test_it_ends_in_time_and_with_its_client(autojump_clock: trio.testing.
         assert gone.ended
     assert page.ended
     assert len(page.lines) == STREAM_SECONDS + 1
+
+
+@pytest.mark.parametrize(("changed_here", "within"), [(True, 1), (False, RECHECK_SECONDS)])
+async def test_it_ends_with_its_login(
+    changed_here: bool, within: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A logout in this process ends it at the next beat, one in another process some beats later."""
+    page = Page(streams())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(page.read)
+        await trio.sleep(0.5)
+        page.is_logged_in, page.changes = False, int(changed_here)
+    assert page.ended
+    assert trio.current_time() <= within + 0.1
+    assert page.checks == 1
 
 
 @pytest.mark.parametrize("shared", ["account", "network", "all"])

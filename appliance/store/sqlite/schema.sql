@@ -97,7 +97,8 @@ CREATE TABLE smtp_credentials (
     created_at INTEGER NOT NULL,
     revoked_at INTEGER,
     name TEXT NOT NULL DEFAULT '',              -- what its owner calls it
-    last_used_at INTEGER                        -- to the minute
+    last_used_at INTEGER,                       -- to the minute
+    created_by TEXT                             -- the user who created it; NULL: the shell, or unknown
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX smtp_credentials_by_account ON smtp_credentials (account_id);
 
@@ -117,7 +118,8 @@ CREATE TABLE api_keys (
     expires_at INTEGER,
     previous_sha256 BLOB UNIQUE,                -- the secret that was replaced last, and is good until then
     previous_hint TEXT,
-    previous_expires_at INTEGER
+    previous_expires_at INTEGER,
+    created_by TEXT                             -- the user who created it; NULL: the shell, or unknown
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX api_keys_by_account ON api_keys (account_id);
 

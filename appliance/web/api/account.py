@@ -5,11 +5,11 @@ from enum import StrEnum
 import msgspec
 from quart import request
 
-from appliance.model.mail import AccountRole, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.model.mail import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
 from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, for_customers
+from appliance.web.operations import PAGING_BACK, Limited, for_customers
 
 
 class EntryKind(StrEnum):
@@ -72,7 +72,7 @@ class CreditsAnswer(msgspec.Struct):
 
 
 class AccountRoutes(Routes):
-    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."))
+    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
         """Read the account of the token, how to reach the service, and what needs attention."""
         account, config, intake = (
@@ -96,7 +96,7 @@ class AccountRoutes(Routes):
             account_role=by.account_role if by else AccountRole.DEVELOPER,
             stored_bytes_limit=intake.quota.bytes(),
             service=service,
-            warnings=await warnings_of(account, self.store, intake.free_space),
+            warnings=_within_reach(user, await warnings_of(account, self.store, intake.free_space)),
             request_id=request_id(),
         )
 
@@ -108,6 +108,13 @@ class AccountRoutes(Routes):
         following = found[limit - 1].id if len(found) > limit else None
         balance = (await self.store.accounts.find(user.account_id)).credits
         return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
+
+
+def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:
+    """The warnings without those about something that a key limited to a domain may not see."""
+    if not isinstance(principal, KeyPrincipal) or principal.domain is None:
+        return warnings
+    return [warning for warning in warnings if warning.subject in (None, principal.domain)]
 
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:

@@ -19,7 +19,8 @@ from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
 from appliance.web.answer import Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, for_customers, identifier
+from appliance.web.auth import check_reach
+from appliance.web.operations import PAGING_BACK, Limited, for_customers, identifier
 
 MAX_EXPIRY = 3_650 * DAY  # microseconds from now
 MAX_OVERLAP = 30 * DAY
@@ -28,6 +29,11 @@ REPLACED = "This secret of the API key was replaced: keys are made, rolled and r
 NO_MORE = "An API key may not make or roll one that may do more, or for longer, than itself."
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
+
+
+def _creator(principal: Principal) -> str | None:
+    """The user whom a new key or credential belongs to: a key creates for the user who created it."""
+    return principal.created_by if isinstance(principal, KeyPrincipal) else principal.id
 
 
 class RevokedAnswer(msgspec.Struct):
@@ -48,6 +54,7 @@ class SmtpCredentialObject(msgspec.Struct):
 
     username: str
     name: str
+    created_by: str | None
     created_at: Time
     last_used_at: Time | None
     revoked_at: Time | None
@@ -98,11 +105,13 @@ class SmtpCredentialRoutes(Routes):
         answer only.
         """
         check_line("name", body.name)
-        if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # which a password knows no limits of
+        if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # a password has no limits
             raise Refused(Code.FORBIDDEN, NO_MORE)
         name = body.name.strip()
         about(None, {"name": name}, made=itemgetter(0))
-        username, password = await self.store.access.create_credential(user.account_id, name, by_owner=True)
+        username, password = await self.store.access.create_credential(
+            user.account_id, name, by_owner=True, created_by=_creator(user)
+        )
         created_at = rfc3339((await self.store.access.credential(user.account_id, username)).created_at)
         return NewSmtpCredentialAnswer(username, password, name, created_at, request_id())
 
@@ -146,6 +155,7 @@ class ApiKeyObject(msgspec.Struct):
     scope: Scope
     test: bool
     domain: str | None
+    created_by: str | None
     created_at: Time
     expires_at: Time | None
     last_used_at: Time | None
@@ -180,12 +190,18 @@ def _check_is_current(user: Principal) -> None:
 
 
 class ApiKeyRoutes(Routes):
-    @for_customers("GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK)
+    @for_customers(
+        "GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK, limited=Limited.NARROWED
+    )
     async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
-        """List the account's API keys, revoked ones too, newest first."""
-        limit = page_limit()
+        """List the account's API keys, revoked ones too, newest first.
+
+        An API key that is limited to a domain sees the keys with the same limit only.
+        """
+        limit, before = page_limit(), request.args.get("before")
+        domain = user.domain if isinstance(user, KeyPrincipal) else None
         await self.services.auth.credentials.record_uses()
-        found = await self.store.access.newest_keys(user.account_id, request.args.get("before"), limit + 1)
+        found = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
         following = found[limit - 1].id if len(found) > limit else None
         shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
@@ -196,6 +212,7 @@ class ApiKeyRoutes(Routes):
         Code.CONFLICT,
         body=ApiKeyRequest,
         action="api_key.created",
+        limited=Limited.NARROWED,
     )
     async def create_api_key(self, user: Principal, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key.
@@ -222,6 +239,7 @@ class ApiKeyRoutes(Routes):
             domain=domain,
             expires_at=expires_at,
             by_owner=True,
+            created_by=_creator(user),
         )
         created = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
@@ -250,6 +268,7 @@ class ApiKeyRoutes(Routes):
         needs_body=False,
         parameters=(_KEY_ID,),
         action="api_key.rolled",
+        limited=Limited.NARROWED,
     )
     async def roll_api_key(self, user: Principal, key_id: str, body: RollRequest) -> NewApiKeyAnswer:
         """Give an API key a new secret; the former one works for `overlap` more seconds, a day if it is not given.
@@ -272,12 +291,17 @@ class ApiKeyRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_KEY_ID,),
         action="api_key.revoked",
+        limited=Limited.NARROWED,
     )
     async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
-        """Stop an API key from working, for good."""
+        """Stop an API key from working, for good.
+
+        An API key that is limited to a domain revokes keys with the same limit only.
+        """
         _check_is_current(user)
         if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
             raise Refused(Code.NOT_FOUND, "there is no such API key")
+        check_reach(user, (await self.store.access.key(key_id, user.account_id)).domain)
         await self.store.access.revoke_key(key_id, user.account_id)
         self.services.auth.forget()
         return RevokedAnswer(True, request_id())

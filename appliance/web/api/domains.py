@@ -23,11 +23,12 @@ from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, Refused
 from appliance.intake.account_rules import domain_name, return_path
-from appliance.model.mail import Domain, DomainDns, RecordStatus, User
+from appliance.model.mail import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
-from appliance.web.operations import PAGING, Json, for_customers, parameter
+from appliance.web.auth import check_reach
+from appliance.web.operations import PAGING, Json, Limited, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records together
 DNS_CHECKS = 10  # domains checked at once, of all accounts
@@ -143,14 +144,20 @@ class DomainRoutes(Routes):
         super().__init__(services)
         self.lookups = DomainLookups(services)
 
-    @for_customers("GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING)
-    async def list_domains(self, user: User) -> DomainsAnswer:
-        """List the account's domains by name."""
+    @for_customers(
+        "GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING, limited=Limited.NARROWED
+    )
+    async def list_domains(self, user: Principal) -> DomainsAnswer:
+        """List the account's domains by name. An API key that is limited to a domain sees that one only."""
         limit = page_limit()
+        if isinstance(user, KeyPrincipal) and user.domain is not None:
+            with suppress(Refused):
+                own = await self.store.domains.find(user.account_id, user.domain)
+                return DomainsAnswer([_listed(own)], None, request_id())
+            return DomainsAnswer([], None, request_id())
         found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
-        shown = [object_from(DomainObject, each, status=_status(each), dns=_dns(each.dns)) for each in found[:limit]]
-        return DomainsAnswer(shown, following, request_id())
+        return DomainsAnswer([_listed(domain) for domain in found[:limit]], following, request_id())
 
     @for_customers(
         "POST /v1/domains",
@@ -158,23 +165,31 @@ class DomainRoutes(Routes):
         Code.CONFLICT,
         body=DomainRequest,
         action="domain.added",
+        limited=Limited.NARROWED,
     )
-    async def add_domain(self, user: User, body: DomainRequest) -> DomainAnswer:
+    async def add_domain(self, user: Principal, body: DomainRequest) -> DomainAnswer:
         """Add a domain; it may be sent from once it is verified.
 
         Publish the `records` of the answer in DNS, then call `verifyDomain`. A subdomain is a domain of its own.
         """
         name = domain_name(body.domain)
+        check_reach(user, name)
         about(name, {"return_path": body.return_path})
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
         wanted = await self.lookups.records(user.account_id, added)
         return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])
 
-    @for_customers("GET /v1/domains/{domain}", (200, DomainAnswer, "The domain."), Code.NOT_FOUND, parameters=(_NAME,))
-    async def get_domain(self, user: User, name: str) -> DomainAnswer:
+    @for_customers(
+        "GET /v1/domains/{domain}",
+        (200, DomainAnswer, "The domain."),
+        Code.NOT_FOUND,
+        parameters=(_NAME,),
+        limited=Limited.NARROWED,
+    )
+    async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain with the DNS records to publish, and what DNS shows now."""
-        found = await self.store.domains.find(user.account_id, _spelled(name))
+        found = await self.store.domains.find(user.account_id, _spelled(user, name))
         checked = await self.lookups.look(user.account_id, found)
         return _answer(await self.store.domains.find(user.account_id, found.name), checked)
 
@@ -184,13 +199,14 @@ class DomainRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.checked",
+        limited=Limited.NARROWED,
     )
-    async def verify_domain(self, user: User, name: str) -> DomainAnswer:
+    async def verify_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are.
 
         If both records of its return path are published, mail leaves with it from now on.
         """
-        found = await self.store.domains.find(user.account_id, _spelled(name))
+        found = await self.store.domains.find(user.account_id, _spelled(user, name))
         checked = await self.lookups.look(user.account_id, found)
         if await self.services.signing_keys.switch(user.account_id, found.name, checked):
             checked = await self.lookups.look(user.account_id, found)
@@ -207,20 +223,27 @@ class DomainRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.removed",
+        limited=Limited.NARROWED,
     )
-    async def remove_domain(self, user: User, name: str) -> DeletedAnswer:
+    async def remove_domain(self, user: Principal, name: str) -> DeletedAnswer:
         """Remove a domain; what is queued from it still goes out."""
-        await self.store.domains.remove(user.account_id, _spelled(name))
+        await self.store.domains.remove(user.account_id, _spelled(user, name))
         self.services.auth.forget()
         return DeletedAnswer(True, request_id())
 
 
-def _spelled(name: str) -> str:
-    """The domain as it is stored; 404 if it is not a domain name."""
+def _spelled(principal: Principal, name: str) -> str:
+    """The domain as it is stored, if the principal may reach it; 404 if it is not a domain name."""
     try:
-        return domain_name(name)
+        domain = domain_name(name)
     except Refused as refused:
         raise Refused(Code.NOT_FOUND, "There is no such domain in this account.") from refused
+    check_reach(principal, domain)
+    return domain
+
+
+def _listed(domain: Domain) -> DomainObject:
+    return object_from(DomainObject, domain, status=_status(domain), dns=_dns(domain.dns))
 
 
 def _status(domain: Domain) -> DomainStatus:

@@ -4,6 +4,7 @@ Long lists and long timelines are read and encoded off the event loop.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -15,8 +16,9 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
-from appliance.model.dashboard import MailFilter, MailPage
+from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
 from appliance.model.mail import (
+    KeyPrincipal,
     Message,
     MessageStatus,
     Principal,
@@ -24,16 +26,16 @@ from appliance.model.mail import (
     RecipientOutcome,
     RecipientStatus,
     Source,
-    User,
 )
 from appliance.times import microseconds, rfc3339
 from appliance.web.answer import Time
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
 from appliance.web.api.timeline import MessageDetails, encoded_details
 from appliance.web.app import Routes, choice, page_limit, request_id
+from appliance.web.auth import sees
 from appliance.web.body import idempotency_key
 from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID
-from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Json, Limited, for_customers, parameter
 
 CANCEL_REASON = "given up by the account's owner"
 _UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
@@ -134,14 +136,27 @@ FILE_NUMBER = parameter(
 
 
 class EmailRoutes(Routes):
+    async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
+        """A message that the principal may see; any other is 404."""
+        message = await self.store.messages.read(principal.account_id, message_id)
+        facts = await self.store.mail_log.facts(principal.account_id, message_id)
+        key = principal if isinstance(principal, KeyPrincipal) else None
+        if message is None or facts is None or not sees(key, message):
+            raise _unknown()
+        return message, facts
+
     @for_customers(
-        "GET /v1/emails", (200, EmailsAnswer, "A page of messages."), parameters=(*EMAIL_FILTERS, *PAGING_BACK)
+        "GET /v1/emails",
+        (200, EmailsAnswer, "A page of messages."),
+        parameters=(*EMAIL_FILTERS, *PAGING_BACK),
+        limited=Limited.NARROWED,
     )
-    async def list_emails(self, user: User) -> bytes:
+    async def list_emails(self, user: Principal) -> bytes:
         """List the account's messages, newest first.
 
         Filters are combined: a message has to pass all of them. A page may hold fewer messages than asked for while the
-        search is not over; `next` is null only at its end.
+        search is not over; `next` is null only at its end. An API key that is limited to a domain finds the messages
+        from that domain only.
         """
         limit = page_limit()
         wanted = MailFilter(
@@ -155,21 +170,27 @@ class EmailRoutes(Routes):
             since=_moment("since"),
             until=_moment("until"),
         )
+        if isinstance(user, KeyPrincipal) and user.domain is not None:
+            if wanted.sender is None:
+                wanted = replace(wanted, sender=user.domain)
+            elif not user.reaches(searched_recipient(wanted.sender).rpartition("@")[2]):
+                return _encoded_page(MailPage((), None), request_id())
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
         found = await self.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
         cost = MESSAGE_COST * len(found.messages)
         return await self.services.intake.workers.run(account_id, cost, _encoded_page, found, request_id())
 
     @for_customers(
-        "GET /v1/emails/{id:not_test}", (200, MessageDetails, "The message."), Code.NOT_FOUND, parameters=(MESSAGE_ID,)
+        "GET /v1/emails/{id:not_test}",
+        (200, MessageDetails, "The message."),
+        Code.NOT_FOUND,
+        parameters=(MESSAGE_ID,),
+        limited=Limited.NARROWED,
     )
-    async def get_email_details(self, user: User, message_id: str) -> bytes:
+    async def get_email_details(self, user: Principal, message_id: str) -> bytes:
         """Read a message with every attempt to deliver it, and what happens next."""
         store, account_id = self.store, user.account_id
-        message = await store.messages.read(account_id, message_id)
-        facts = await store.mail_log.facts(account_id, message_id)
-        if message is None or facts is None:
-            raise _unknown()
+        message, facts = await self._visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
         read = store.records
         record = await (read.of if cost <= ON_LOOP else read.off_loop)(message_id, account_id)
@@ -186,11 +207,11 @@ class EmailRoutes(Routes):
         (200, BodyAnswer, "Header, texts and attached files."),
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
+        limited=Limited.NARROWED,
     )
-    async def get_email_body(self, user: User, message_id: str) -> Response:
+    async def get_email_body(self, user: Principal, message_id: str) -> Response:
         """Read what a message says, while its body is kept."""
-        if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
-            raise _unknown()
+        _, facts = await self._visible(user, message_id)
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
     @for_customers(
@@ -200,14 +221,14 @@ class EmailRoutes(Routes):
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
         action="email.cancelled",
+        limited=Limited.NARROWED,
     )
-    async def cancel_email(self, user: User, message_id: str) -> CancelledAnswer:
+    async def cancel_email(self, user: Principal, message_id: str) -> CancelledAnswer:
         """Give up what still waits of a message.
 
         Recipients that are still queued fail, their credits are returned, and their events are posted.
         """
-        if await self.store.mail_log.facts(user.account_id, message_id) is None:
-            raise _unknown()
+        await self._visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
         return CancelledAnswer(count, request_id())
 
@@ -217,11 +238,11 @@ class EmailRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         media=RAW_MESSAGE,
+        limited=Limited.NARROWED,
     )
-    async def get_email_raw(self, user: User, message_id: str) -> Response:
+    async def get_email_raw(self, user: Principal, message_id: str) -> Response:
         """Download a message as an `.eml` file, while its body is kept."""
-        if (facts := await self.store.mail_log.facts(user.account_id, message_id)) is None:
-            raise _unknown()
+        _, facts = await self._visible(user, message_id)
         return await self.services.bodies.raw(user.account_id, message_id, facts.size)
 
     @for_customers(
@@ -230,15 +251,16 @@ class EmailRoutes(Routes):
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID, FILE_NUMBER),
         media=OCTETS,
+        limited=Limited.NARROWED,
     )
-    async def get_email_attachment(self, user: User, message_id: str, number: str) -> Response:
+    async def get_email_attachment(self, user: Principal, message_id: str, number: str) -> Response:
         """Download a file of a message, while its body is kept.
 
         It is always answered as `application/octet-stream`; the type that it says it has is in `attachments` of the
         body.
         """
-        facts = await self.store.mail_log.facts(user.account_id, message_id)
-        if facts is None or not (number.isascii() and number.isdigit() and len(number) <= 3):
+        _, facts = await self._visible(user, message_id)
+        if not (number.isascii() and number.isdigit() and len(number) <= 3):
             raise _unknown()
         return await self.services.bodies.attachment(user.account_id, message_id, facts.size, int(number))
 
@@ -249,26 +271,26 @@ class EmailRoutes(Routes):
         *(code for code in Code if code is not Code.INTERNAL_ERROR),
         body=ResendRequest,
         parameters=(MESSAGE_ID, KEY_PARAMETER),
+        limited=Limited.NARROWED,
     )
     async def resend_email(self, user: Principal, message_id: str, body: ResendRequest) -> ResentAnswer:
         """Send a message again, as a new one, to recipients that did not get it.
 
-        Without `recipients` it goes to those that bounced or failed. It is checked, charged and delivered like any
-        message, has an id and a date of its own, and names the one that it repeats in `X-Service-Repeats`. A retry with
-        the same `Idempotency-Key` and recipients is safe.
+        Without `recipients` it goes to those that bounced, also late, or failed. It is checked, charged and delivered
+        like any message, has an id and a date of its own, and names the one that it repeats in `X-Service-Repeats`. A
+        retry with the same `Idempotency-Key` and the same body is safe: it returns the first message, even if more
+        recipients have failed since.
         """
         given = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
         key = idempotency_key(given[0] if given else None, doubled=len(given) > 1)
-        message = await self.store.messages.read(user.account_id, message_id)
-        facts = await self.store.mail_log.facts(user.account_id, message_id)
-        if message is None or facts is None:
-            raise _unknown()
+        message, facts = await self._visible(user, message_id)
         addresses = [each.email for each in _to_repeat(message, body)]
         intake, own = self.services.intake, request_id()
         caller = await self.caller_of(user)
         if facts.simulated and not intake.sandbox:  # what a test key has sent never leaves, nor does its repetition
             caller = msgspec.structs.replace(caller, test=True)
-        made = await intake.resend(caller, message_id, facts, addresses, key=key, request_id=own)
+        named = body.recipients is not UNSET
+        made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own)
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
         return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own)
@@ -276,10 +298,15 @@ class EmailRoutes(Routes):
 
 def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
     if body.recipients is UNSET:
-        found = [each for each in message.recipients if each.status in _UNDELIVERED]
-        if not found:
-            raise Refused(Code.CONFLICT, "No recipient of this message has bounced or failed.")
-        return found
+        undelivered = [
+            recipient
+            for recipient in message.recipients
+            if recipient.status in _UNDELIVERED
+            or (recipient.late_bounce is not None and recipient.status is RecipientStatus.DELIVERED)
+        ]
+        if not undelivered:
+            raise Refused(Code.CONFLICT, "No recipient of this message has bounced or failed. Name the recipients.")
+        return undelivered
     wanted = set(body.recipients)
     found = [each for each in message.recipients if each.id in wanted]
     if len(found) < len(wanted):

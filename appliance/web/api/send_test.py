@@ -15,7 +15,7 @@ from appliance.model.mail import Caller, MessageStatus, Principal, Source
 from appliance.times import SECOND
 from appliance.web.api.templates import BODY, LINE
 from appliance.web.app import ApiServices, Routes, request_id
-from appliance.web.operations import for_customers
+from appliance.web.operations import Limited, for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
 TRACKED_ACCOUNTS = 10_000  # with the time of their last test
@@ -77,6 +77,7 @@ class SendTestRoutes(Routes):
         Code.PAYLOAD_TOO_LARGE,
         Code.RATE_LIMITED,
         body=TestMailRequest,
+        limited=Limited.NARROWED,
     )
     async def send_test_email(self, user: Principal, body: TestMailRequest) -> TestMailAnswer:
         """Send a test to one address: free of charge, really delivered, at most every 15 seconds.

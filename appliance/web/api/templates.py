@@ -16,7 +16,7 @@ from appliance.model.mail import StoredTemplate, User
 from appliance.web.answer import DeletedAnswer, Time, object_from
 from appliance.web.api.unsubscribe_tags import check_links
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, for_customers, identifier, limit_parameter
+from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, Limited, for_customers, identifier, limit_parameter
 
 NO_TEMPLATE = "There is no template with this alias."
 VERSIONS_ON_PAGE = 20  # fewer than in other lists: each comes with its bodies
@@ -89,7 +89,9 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions on the page."), {**BEFO
 
 
 class TemplateRoutes(Routes):
-    @for_customers("GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING)
+    @for_customers(
+        "GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING, limited=Limited.OPEN
+    )
     async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
@@ -101,7 +103,11 @@ class TemplateRoutes(Routes):
         return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
 
     @for_customers(
-        "GET /v1/templates/{alias}", (200, TemplateAnswer, "The template."), Code.NOT_FOUND, parameters=(_ALIAS,)
+        "GET /v1/templates/{alias}",
+        (200, TemplateAnswer, "The template."),
+        Code.NOT_FOUND,
+        parameters=(_ALIAS,),
+        limited=Limited.OPEN,
     )
     async def get_template(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
@@ -160,6 +166,7 @@ class TemplateRoutes(Routes):
         (200, TemplateVersionsAnswer, "A page of versions."),
         Code.NOT_FOUND,
         parameters=(_ALIAS, *_VERSIONS),
+        limited=Limited.OPEN,
     )
     async def list_template_versions(self, user: User, alias: str) -> TemplateVersionsAnswer:
         """List what was saved as this template, the newest first."""

@@ -3,6 +3,9 @@
 Administrators see the people of every account, and make links that set another password: /v1/admin/users.
 """
 
+from collections.abc import Mapping
+from enum import StrEnum
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -14,12 +17,12 @@ from appliance.intake.limits import RequestRate
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
 from appliance.model.dashboard import Actor
 from appliance.model.mail import AccountRole, Permission, Role, User
-from appliance.model.people import PasswordLink, Person
+from appliance.model.people import OwnedAccess, PasswordLink, Person
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
 from appliance.web.answer import DeletedAnswer, Object, Time, object_from
-from appliance.web.app import ApiServices, Routes, client_address, request_id
-from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier
+from appliance.web.app import ApiServices, Routes, choice, client_address, request_id
+from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier, parameter
 
 LINK_REFUSED = "This link is not good any more: it was used, or withdrawn, or it has expired. Ask for a new one."
 NO_USER = "There is no such user."
@@ -30,6 +33,21 @@ TOO_MANY_INVITATIONS = "This account has invited 100 people; now one may be invi
 
 _USER_ID = identifier("The user's id.", "^usr_[0-9a-f]{32}$")
 _PERSON_ID = identifier("The id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
+
+
+class KeepKeys(StrEnum):
+    """Whether the API keys and SMTP credentials of a removed user keep working."""
+
+    TRUE = "true"
+    FALSE = "false"
+
+
+_KEEP_KEYS = parameter(
+    "keep_keys",
+    "query",
+    "`true`: the API keys and SMTP credentials that the user created keep working. Default: they are revoked.",
+    {"type": "string", "enum": list(KeepKeys), "default": "false"},
+)
 
 
 class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,8 +70,22 @@ class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
     password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
 
 
+class OwnedKeyObject(msgspec.Struct):
+    """An API key that works; its name, or its last four characters if it has none."""
+
+    id: str
+    name: str
+
+
+class OwnedCredentialObject(msgspec.Struct):
+    """An SMTP credential that works."""
+
+    username: str
+    name: str
+
+
 class UserObject(msgspec.Struct):
-    """A user of the account."""
+    """A user of the account, with the API keys and SMTP credentials that are revoked if the user is removed."""
 
     id: str
     email: str
@@ -62,6 +94,8 @@ class UserObject(msgspec.Struct):
     totp: bool
     created_at: Time
     last_seen_at: Time | None
+    api_keys: list[OwnedKeyObject]
+    smtp_credentials: list[OwnedCredentialObject]
 
 
 class UserAnswer(UserObject):
@@ -89,6 +123,21 @@ class UsersAnswer(msgspec.Struct):
     request_id: str
 
 
+class RevokedAccessObject(msgspec.Struct):
+    """The ids of API keys and the usernames of SMTP credentials that no longer work."""
+
+    api_keys: list[str]
+    smtp_credentials: list[str]
+
+
+class RemovedUserAnswer(msgspec.Struct):
+    """A user was removed, or an invitation withdrawn."""
+
+    deleted: bool
+    revoked: RevokedAccessObject
+    request_id: str
+
+
 class PasswordLinkAnswer(InvitationObject):
     """A link that sets a password, once; it is shown only here."""
 
@@ -105,7 +154,8 @@ class AcceptedAnswer(msgspec.Struct):
 
 class _People(Routes):
     async def _people(self, account_id: str) -> UsersAnswer:
-        users = [_shown(UserObject, each) for each in await self.store.people.of(account_id)]
+        access = await self.store.access.of_people(account_id)
+        users = [_shown(UserObject, each, access) for each in await self.store.people.of(account_id)]
         open_ones = [
             object_from(InvitationObject, each, role=each.account_role)
             for each in await self.store.people.invitations(account_id)
@@ -120,11 +170,12 @@ class _People(Routes):
         concerns(user.account_id)
         return user
 
-    async def _change_role(self, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
+    async def _change_role(self, by: User, account_id: str, user_id: str, role: AccountRole) -> UserAnswer:
         about((await self.store.people.one(account_id, user_id)).email, {"role": role})
-        await self.store.people.set_role(account_id, user_id, role)
+        await self.store.people.set_role(account_id, user_id, role, by_admin=by.role is Role.ADMIN)
         self.services.auth.forget()
-        return _shown(UserAnswer, await self.store.people.one(account_id, user_id), request_id=request_id())
+        access = await self.store.access.of_people(account_id)
+        return _shown(UserAnswer, await self.store.people.one(account_id, user_id), access, request_id=request_id())
 
     def _with_link(self, link: PasswordLink, token: str) -> PasswordLinkAnswer:
         shown = account_rules.password_link(self.services.config.http.base_url, link.email, token)
@@ -174,28 +225,43 @@ class UserRoutes(_People):
         action="user.role_changed",
     )
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
-        """Give a user another role, which counts from the next request on. An account keeps at least one owner."""
-        return await self._change_role(user.account_id, user_id, body.role)
+        """Give a user another role. It applies from the next request on, and an account keeps at least one owner.
+
+        A user who becomes a viewer keeps only what a viewer may do: the user's API keys with the scope `full` or
+        `manage` become `read`, and those with the scope `send` and the SMTP credentials are revoked. Only an
+        administrator may change the role of an administrator.
+        """
+        return await self._change_role(user, user.account_id, user_id, body.role)
 
     @for_customers(
         "DELETE /v1/users/{id}",
-        (200, DeletedAnswer, "Removed."),
+        (200, RemovedUserAnswer, "Removed."),
         Code.NOT_FOUND,
         Code.CONFLICT,
-        parameters=(_PERSON_ID,),
+        parameters=(_PERSON_ID, _KEEP_KEYS),
         permission=Permission.OWN,
         action="user.removed",
     )
-    async def remove_user(self, user: User, person_id: str) -> DeletedAnswer:
-        """Remove a user from the account, or withdraw an invitation. The sessions of the user end at once."""
+    async def remove_user(self, user: User, person_id: str) -> RemovedUserAnswer:
+        """Remove a user from the account, or withdraw an invitation.
+
+        The user's sessions end at once, and the API keys and SMTP credentials that the user created are revoked. With
+        `keep_keys=true` they keep working and belong to the account. Only an administrator may remove an administrator,
+        and the installation keeps at least one.
+        """
+        revoked = OwnedAccess()
+        keep_keys = choice("keep_keys", KeepKeys) is KeepKeys.TRUE
         if person_id.startswith("inv_"):
             about(made=lambda withdrawn: str(withdrawn[0][0]), action="invitation.withdrawn")  # the address
             await self.store.people.withdraw(user.account_id, person_id)
         else:
-            about(made=str)  # the address
-            await self.store.people.remove(user.account_id, person_id)
+            about(details={"keep_keys": "true"} if keep_keys else None, made=attrgetter("email"))
+            by_admin = user.role is Role.ADMIN
+            removed = await self.store.people.remove(user.account_id, person_id, by_admin=by_admin, keep_keys=keep_keys)
+            revoked = removed.revoked
             self.services.auth.forget()
-        return DeletedAnswer(True, request_id())
+        ended = RevokedAccessObject(list(revoked.api_keys), list(revoked.smtp_credentials))
+        return RemovedUserAnswer(True, ended, request_id())
 
     @Operation(
         "POST /v1/auth/invitation",
@@ -243,10 +309,10 @@ class AdminUserRoutes(_People):
         parameters=(_USER_ID,),
         action="user.role_changed",
     )
-    async def change_managed_user_role(self, _admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
+    async def change_managed_user_role(self, admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
         """Give a user of any account another role in it."""
         user = await self._user(user_id)
-        return await self._change_role(user.account_id, user_id, body.role)
+        return await self._change_role(admin, user.account_id, user_id, body.role)
 
     @for_admins(
         "POST /v1/admin/users/{id}/password-reset",
@@ -278,6 +344,15 @@ class AdminUserRoutes(_People):
         return DeletedAnswer(True, request_id())
 
 
-def _shown(kind: type[Object], person: Person, **more: str) -> Object:
-    admin = person.role is Role.ADMIN
-    return object_from(kind, person, role=person.account_role, admin=admin, totp=person.has_totp, **more)
+def _shown(kind: type[Object], person: Person, access: Mapping[str, OwnedAccess], **more: str) -> Object:
+    owned = access.get(person.id, OwnedAccess())
+    return object_from(
+        kind,
+        person,
+        role=person.account_role,
+        admin=person.role is Role.ADMIN,
+        totp=person.has_totp,
+        api_keys=[OwnedKeyObject(*key) for key in owned.api_keys.items()],
+        smtp_credentials=[OwnedCredentialObject(*credential) for credential in owned.smtp_credentials.items()],
+        **more,
+    )

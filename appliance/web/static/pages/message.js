@@ -181,9 +181,10 @@ export default async function message(page) {
 		},
 		"danger",
 	);
-	const again = button("", () => sendAgain(shown, shown.recipients.filter(isProblem), page.go));
+	const undelivered = () => shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at);
+	const again = button("", () => sendAgain(shown, undelivered(), page.go));
 	const offer = () => {
-		const many = shown.recipients.filter((each) => isProblem(each) && !each.next_attempt_at).length;
+		const many = undelivered().length;
 		cancel.hidden = !waits(shown) || !may("cancelEmail");
 		again.hidden = many < 2 || !shown.body_kept || !may("resendEmail");
 		again.textContent = `Send again to ${many}`;
