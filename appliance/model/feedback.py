@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FeedbackResult(StrEnum):
@@ -21,6 +22,22 @@ class FeedbackResult(StrEnum):
 # What large mailbox providers publish for bulk senders: complaints a delivery from which on they warn, and refuse.
 COMPLAINT_MARKS = (0.001, 0.003)
 COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: with fewer a single complaint would be above the first line
+
+
+class ShareScope(StrEnum):
+    """What a mail in the queue is counted by; the limits are in store/feedback_shares.py."""
+
+    ALL = "all"
+    WITHOUT_TOKEN = "without_token"  # noqa: S105 - a scope
+    NETWORK = "network"  # of the client
+    ACCOUNT = "account"  # that owns the return path
+    ADDRESS = "address"  # such as dmarc@bounces.example.com
+    TOKEN = "token"  # noqa: S105 - a scope
+
+
+class QueueShare(NamedTuple):
+    scope: ShareScope
+    name: str  # within the scope
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to 
 FEEDBACK_RECIPIENTS = Counter(
     "appliance_feedback_recipients_total",
     ("result",),
-    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown or other.",
+    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown, limited or other.",
 )
 FEEDBACK = Counter(
     "appliance_feedback_total",

@@ -162,5 +162,5 @@ async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, acco
     steps = await plan(store, feedback._BY_IDS, wanted)
     assert "SEARCH r USING PRIMARY KEY (message_id>? AND message_id<?)" in steps
     assert not [step for step in steps if step.startswith("SCAN")]
-    (step,) = await plan(store, "SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1", {})
+    (step,) = await plan(store, feedback.NEXT_MAIL, {})
     assert step == "SCAN feedback_mail USING COVERING INDEX feedback_mail_next"
