@@ -35,9 +35,10 @@ class FeedbackRates:
         self._buckets = {scope: rate(per_second, burst=burst) for scope, (per_second, burst) in RATES.items()}
 
     def take(self, network: str, shares: Iterable[QueueShare]) -> None:
-        """Count one mail of a network for each share; raises Refused when one of them has had too many."""
+        """Count one mail of a network for each share with a rate; raises Refused when one of them has had too many."""
         for scope, name in shares:
-            self._buckets[scope].take(f"{network} {name}" if scope is ShareScope.ADDRESS else name)
+            if (bucket := self._buckets.get(scope)) is not None:
+                bucket.take(f"{network} {name}" if scope is ShareScope.ADDRESS else name)
 
 
 def network_share(network: str) -> QueueShare:
@@ -50,7 +51,10 @@ def address_shares(address: FeedbackAddress, owners: Iterable[str]) -> list[Queu
     The tokens and feedback addresses of a return path that has no owner, or several, count for its name.
     """
     accounts = sorted(set(owners))
-    owner = QueueShare(ShareScope.ACCOUNT, accounts[0] if len(accounts) == 1 else address.domain)
+    owner = accounts[0] if len(accounts) == 1 else address.domain
     if address.token is not None:
-        return [QueueShare(ShareScope.TOKEN, address.token), owner]
-    return [QueueShare(ShareScope.ADDRESS, f"{address.report}@{address.domain}"), owner]
+        return [QueueShare(ShareScope.TOKEN, address.token), QueueShare(ShareScope.ACCOUNT, owner)]
+    return [
+        QueueShare(ShareScope.ADDRESS, f"{address.report}@{address.domain}"),
+        QueueShare(ShareScope.ACCOUNT_WITHOUT_TOKEN, owner),
+    ]

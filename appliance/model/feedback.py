@@ -30,7 +30,8 @@ class ShareScope(StrEnum):
     ALL = "all"
     WITHOUT_TOKEN = "without_token"  # noqa: S105 - a scope
     NETWORK = "network"  # of the client
-    ACCOUNT = "account"  # that owns the return path
+    ACCOUNT = "account"  # that owns the return path: its mail with a token
+    ACCOUNT_WITHOUT_TOKEN = "account_without_token"  # noqa: S105 - a scope: its other mail, which anyone can send
     ADDRESS = "address"  # such as dmarc@bounces.example.com
     TOKEN = "token"  # noqa: S105 - a scope
 

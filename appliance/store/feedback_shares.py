@@ -22,6 +22,7 @@ SHARE_PARTS = {
     ShareScope.WITHOUT_TOKEN: 4,  # anyone can send such mail
     ShareScope.NETWORK: 8,
     ShareScope.ACCOUNT: 8,
+    ShareScope.ACCOUNT_WITHOUT_TOKEN: 16,
     ShareScope.ADDRESS: 32,
     ShareScope.TOKEN: 64,
 }
