@@ -1,8 +1,8 @@
 """The listener for feedback: accepts bounces, complaints, unsubscriptions and reports by SMTP, and nothing else.
 
-A recipient is a token that is valid at its return path, which its MAC decides without the database; or `fbl`, `dmarc`
-or `tlsrpt` at the return path of a domain that is registered here. All others are refused at RCPT: nothing is relayed,
-there is no mailbox, and no mail is accepted that would have to be sent back. Any sender is accepted, also none. A
+A recipient is a token that is valid at its return path, which its MAC decides without the database; or `fbl`, `dmarc`,
+`tlsrpt`, `postmaster` or `abuse` at the return path of a domain that is registered here. All others are refused at
+RCPT: nothing is relayed, and no mail is accepted that would have to be sent back. Any sender is accepted, also none. A
 message is on disk before its 250. The server is that of submission, with its limits; guesses end with its limit of
 errors. A client network over its rate is refused at MAIL, a token, address or account over its rate, or without room in
 the queue, at RCPT: see `rates.py`.

@@ -15,7 +15,10 @@ class FeedbackResult(StrEnum):
     NOT_DELIVERED = "not_delivered"  # the recipient has another result, so it is not changed
     UNMATCHED = "unmatched"  # it leads to no recipient of an account with that return path
     NO_COMPLAINT = "no_complaint"  # a report of another kind, such as `not-spam`
+    NOT_VERIFIED = "not_verified"  # a complaint without a token or a signed copy of ours: kept in the inbox
     NOT_UNDERSTOOD = "not_understood"
+    KEPT = "kept"  # in the inbox, for a person to read
+    FORWARDED = "forwarded"  # kept in the inbox, and sent to the operator's address
     GIVEN_UP = "given_up"  # it could not be read, however often
 
 
@@ -50,6 +53,37 @@ class FeedbackMail:
     mime: bytes = field(repr=False)
     received_at: int
     tries: int  # at reading it, with this one
+
+
+NO_ACCOUNT = ""  # owns the mail of a return path that no account, or several accounts, have
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMail:
+    """A mail to be kept in the feedback inbox; the texts have no control characters."""
+
+    id: str
+    kind: str  # the local part of the address
+    address: str  # it was sent to
+    sender: str
+    subject: str
+    received_at: int
+    mime: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InboxMail:
+    """A mail in the feedback inbox, without its content."""
+
+    id: str
+    account_id: str  # NO_ACCOUNT: only administrators see it
+    kind: str
+    address: str
+    sender: str
+    subject: str
+    result: str  # a FeedbackResult
+    received_at: int
+    size: int  # of the whole mail in bytes
 
 
 @dataclass(frozen=True, slots=True)

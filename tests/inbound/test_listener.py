@@ -189,7 +189,7 @@ async def test_wrong_tokens_are_refused_without_the_database() -> None:
     assert new.fakes.added == [((good.decode(),), MESSAGE)]
 
 
-@pytest.mark.parametrize("kind", [b"fbl", b"DMARC", b"tlsrpt"])
+@pytest.mark.parametrize("kind", [b"fbl", b"DMARC", b"tlsrpt", b"postmaster", b"Abuse"])
 async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
     """A name is looked up once for a while, known or not."""
     new = await talk()
@@ -204,7 +204,7 @@ async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
     [
         b"ada@example.net",
         b"postmaster",
-        b"postmaster@bounces.example.com",
+        b"webmaster@bounces.example.com",
         b"fbl",
         b"b+@bounces.example.com",
         b"fbl@bounces.example.com@example.net",
