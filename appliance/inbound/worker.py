@@ -58,7 +58,7 @@ FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused, or what h
 
 FORWARDED_BYTES: Final = 256 * 1024  # of a mail to postmaster@ or abuse@; a larger one stays in the inbox
 FORWARDED_PER_HOUR: Final = 30
-SHOWN_CHARACTERS: Final = 255  # of a header field in the inbox
+INBOX_FIELD_CHARACTERS: Final = 255  # of a header field in the inbox
 
 TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
 UNSUBSCRIBE_ADDRESS: Final = "unsubscribe"  # also a kind of address
@@ -281,7 +281,7 @@ def _shown_fields(mime: bytes) -> tuple[str, str, bool]:
     """The sender and the subject of a mail, and whether a program has sent it (RFC 3834 2), which may answer again."""
     headers = read_header(mime)
     sender, subject, submitted, kind = (
-        one_line(first_value(headers, name))[:SHOWN_CHARACTERS]
+        one_line(first_value(headers, name))[:INBOX_FIELD_CHARACTERS]
         for name in ("from", "subject", "auto-submitted", "content-type")
     )
     word = submitted.partition(";")[0].strip().lower()

@@ -1,7 +1,7 @@
 """Verifies the header part of DKIM signatures (RFC 6376 6.1): whether a header is one that a key has signed. No I/O.
 
 The body is not compared with its hash. Mailbox providers return messages with the body cut or left out, and a header
-that verifies proves by itself that whoever sent it has the message. Only what `dkim.py` writes is read: relaxed
+that verifies proves by itself that its sender has the message. Only what `dkim.py` writes is read: relaxed
 canonicalization of the header, and SHA-256.
 """
 

@@ -55,7 +55,7 @@ class FeedbackMail:
     tries: int  # at reading it, with this one
 
 
-NO_ACCOUNT = ""  # owns the mail of a return path that no account, or several accounts, have
+NO_SINGLE_OWNER = ""  # owns the mail of a return path that no account, or several accounts, have
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class InboxMail:
     """A mail in the feedback inbox, without its content."""
 
     id: str
-    account_id: str  # NO_ACCOUNT: only administrators see it
+    account_id: str  # NO_SINGLE_OWNER: only administrators see it
     kind: str
     address: str
     sender: str

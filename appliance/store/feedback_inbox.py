@@ -2,14 +2,14 @@
 
 Mail belongs to the only account that has proven a domain with that return path. If there is none, or several, only
 administrators and the operator's commands see it. The inbox keeps the newest mails of each account and kind, and the
-beginning of each: whoever sends more pushes out older ones of the same kind, and nothing else.
+beginning of each: new mail removes only older mail of the same kind.
 """
 
 from functools import partial
 
 from appliance.message.addresses import Address, parse
 from appliance.message.forwarded import forwarded_mail, forwarded_subject
-from appliance.model.feedback import NO_ACCOUNT, FeedbackResult, InboxMail, KeptMail
+from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
 from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.outside import Outside, identifier_from
 from appliance.store.body_parts import add as count_bytes
@@ -33,7 +33,8 @@ _TRIM = """DELETE FROM feedback_inbox WHERE account_id = :account_id AND kind = 
         OFFSET :most)"""
 _COLUMNS = "id, account_id, kind, address, sender, subject, result, received_at, size"
 _PAGE = f"""SELECT {_COLUMNS} FROM feedback_inbox WHERE account_id IN (:account_id, :shared)
-    AND kind IN ('fbl', 'postmaster', 'abuse') ORDER BY id DESC LIMIT :most"""  # noqa: S608 - our own words, as below
+    AND kind IN ('fbl', 'postmaster', 'abuse') AND id < :before
+    ORDER BY id DESC LIMIT :most"""  # noqa: S608 - our own words, as below
 _PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"  # noqa: S608
 _FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"  # noqa: S608
 _FIND_OF = f"""SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id AND account_id IN (:account_id, :shared)
@@ -48,11 +49,14 @@ class FeedbackInbox(StorePart):
         """A step of the transaction that ends a mail in the queue: keep it, and send a copy to an address, if any."""
         return partial(_keep, outside=self.outside, mail=mail, result=result, forward_to=forward_to)
 
-    async def newest(self, account_id: str | None, most: int, *, shared: bool = False) -> list[InboxMail]:
+    async def newest(
+        self, account_id: str | None, most: int, *, before: str = NEWEST, shared: bool = False
+    ) -> list[InboxMail]:
         """The newest mails of an account, with `shared` also those of no single account; None: of all accounts."""
+        wanted = {"before": before, "most": most}
         if account_id is None:
-            return await self.engine.all(InboxMail, _PAGE_OF_ALL, {"before": NEWEST, "most": most})
-        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), "most": most})
+            return await self.engine.all(InboxMail, _PAGE_OF_ALL, wanted)
+        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), **wanted})
 
     async def find(
         self, account_id: str | None, mail_id: str, *, shared: bool = False
@@ -74,12 +78,12 @@ class FeedbackInbox(StorePart):
 
 
 def _whose(account_id: str, shared: bool) -> dict[str, str]:
-    return {"account_id": account_id, "shared": NO_ACCOUNT if shared else account_id}
+    return {"account_id": account_id, "shared": NO_SINGLE_OWNER if shared else account_id}
 
 
 def _keep(tx: Tx, *, outside: Outside, mail: KeptMail, result: FeedbackResult, forward_to: str) -> tuple[str, set[str]]:
     owners = rows(tx, _OWNERS, {"name": mail.address.rpartition("@")[2]})
-    account_id, domain, is_suspended = owners[0] if len(owners) == 1 else (NO_ACCOUNT, "", 1)
+    account_id, domain, is_suspended = owners[0] if len(owners) == 1 else (NO_SINGLE_OWNER, "", 1)
     if forward_to and not is_suspended and _forward(tx, outside, mail, account_id, domain, forward_to):
         result = FeedbackResult.FORWARDED
     row = {
