@@ -82,8 +82,8 @@ FEEDBACK_RECIPIENTS = Counter(
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
-    "Feedback read, by address (bounce, fbl or unsubscribe) and what came of it: late_bounced, complained, "
-    "unsubscribed, delayed, repeated, …",
+    "Feedback read, by address (bounce, unsubscribe, fbl, postmaster or abuse) and what came of it: late_bounced, "
+    "complained, unsubscribed, delayed, repeated, …",
 )
 REPORTS_READ = Counter(
     "appliance_reports_total",
