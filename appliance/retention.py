@@ -109,6 +109,7 @@ class RetentionWorker:
                 dropping=self._dropping("events", "events", lambda _: (self._old(), self._old())),
             ),
             _Task("complaints", lambda _, most: store.feedback.forget_complaints(self._old(), most)),
+            _Task("feedback inbox", lambda _, most: store.feedback_inbox.forget(self._old(), most)),
             _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), outside.now(), most)),
         )
         # With many free pages SQLite scans the list of them for each one that it removes.

@@ -27,7 +27,7 @@ from appliance.dns.resolver import DnsResolver
 from appliance.errors import Refused
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
-from appliance.inbound.worker import FeedbackWorker
+from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.intake.accept import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
@@ -204,7 +204,8 @@ async def _run_all(
         workers.start_soon(store.engine.finish_upgrade)
         workers.start_soon(webhooks.run)
         workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
-        workers.start_soon(FeedbackWorker(store, ReturnPaths(key)).run)
+        feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(outside), config.inbound.forward_to)
+        workers.start_soon(feedback_worker.run)
         workers.start_soon(_update_statistics, store, shared)
         workers.start_soon(_index_mail, store)
         rotating = SigningKeys(store, outside, key)

@@ -25,7 +25,7 @@ READ = sorted(
 )
 RETIRED = re.compile(
     r"in charge of|\b(?:nobody|somebody|whoever|anybody|everybody)\b"
-    r"|\b(?:parcels?|couriers?|doorkeepers?|offices?|house|manners|errands?|deeds|janitor|inbox|front door|entrance)\b"
+    r"|\b(?:parcels?|couriers?|doorkeepers?|offices?|house|manners|errands?|deeds|janitor|front door|entrance)\b"
     r"|\b(?:gates?|station|old books|the books|trail|for ever)\b|(?<!in.)(?<!single.)\bflights?\b",
     re.IGNORECASE,
 )

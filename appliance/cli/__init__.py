@@ -21,6 +21,7 @@ from appliance.cli.database import load_settings
 from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
 from appliance.cli.explain import explain
+from appliance.cli.feedback import feedback
 from appliance.cli.health import health
 from appliance.cli.install import install, uninstall
 from appliance.cli.key import key
@@ -116,7 +117,7 @@ def main() -> None:
 
 # In the order of the help.
 _COMMANDS: tuple[click.Command, ...] = (setup, serve, account, user, domain, credential, key, suppressions, webhook)
-_COMMANDS += (template, queue, messages, explain, audit, send_test, pause, resume, nodes, backup, verify, restore)
-_COMMANDS += (store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
+_COMMANDS += (template, queue, messages, explain, feedback, audit, send_test, pause, resume, nodes)
+_COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in _COMMANDS:
     main.add_command(_command)

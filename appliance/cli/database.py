@@ -123,7 +123,7 @@ READ_ONLY_COMMANDS = frozenset(
     {
         *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
         *("suppressions list", "suppressions export", "webhook show", "template list", "template show"),
-        *("template pull", "queue show", "messages", "explain", "audit", "nodes list", "mcp"),
+        *("template pull", "queue show", "messages", "explain", "feedback inbox", "audit", "nodes list", "mcp"),
     }
 )
 

@@ -254,6 +254,11 @@ class InboundSettings:
     )
     tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: that of [smtp]")
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
+    forward_to: str = _key(
+        optional(MAILBOX, ""),
+        "",
+        "Address that gets copies of mail to postmaster@ and abuse@ of return paths; empty: none",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Complaints of mailbox providers: feedback reports (RFC 5965) as Yahoo, Comcast and Validity send them, and the older
 form of Microsoft's JMRP, which only attaches the message. No I/O, nothing raises.
 
-Who complained is often taken out of a report. What leads to the recipient is what we wrote into the message: its return
-path, in whatever field the provider kept it, and its Message-ID. Both are candidates: the caller checks the tokens.
+Providers often remove the recipient from a report. What leads to the recipient is what we wrote into the message: the
+token of its return path or of its address to unsubscribe, in whatever field the provider kept it, and its DKIM
+signature with its Message-ID. All are candidates: the caller checks them.
 """
 
 import re
@@ -12,12 +13,13 @@ from typing import Final
 
 from appliance.feedback.mime import ReceivedMail, field_groups, first_value, open_mail
 from appliance.message.decoding import one_line
+from appliance.message.dkim_verify import HeaderSignature, header_signatures
 
 RETURN_PATHS: Final = 20  # candidates in one report
 _SHOWN: Final = 255  # characters of a field
 _SEARCHED: Final = 64 * 1024  # characters of the header of the message inside
 
-_RETURN_PATH: Final = re.compile(r"\bb\+[a-z2-7]{24}@[a-z0-9.-]{1,253}", re.ASCII | re.IGNORECASE)
+_RETURN_PATH: Final = re.compile(r"\b(?:b\+[a-z2-7]{24}|u\+[a-z2-7]{25})@[a-z0-9.-]{1,253}", re.ASCII | re.IGNORECASE)
 _MESSAGE_ID: Final = re.compile(r"<([^<>\s]{1,250})>")
 _JMRP: Final = re.compile(r"complaint about message from|staff@hotmail\.com", re.IGNORECASE)
 
@@ -43,6 +45,7 @@ class Complaint:
     recipients: tuple[str, ...] = ()  # where the provider tells
     return_paths: tuple[str, ...] = ()  # addresses that look like ours, in lower case; not checked
     message_id: str = ""  # without its angle brackets
+    signatures: tuple[HeaderSignature, ...] = ()  # of the message inside; not verified
 
     @property
     def is_complaint(self) -> bool:
@@ -80,6 +83,7 @@ def _complaint(mail: ReceivedMail, fields: dict[str, str]) -> Complaint:
         recipients=tuple(dict.fromkeys(address for value in told if (address := _address(value)))),
         return_paths=tuple(dict.fromkeys(path.lower().rstrip(".") for path in paths))[:RETURN_PATHS],
         message_id=message_id[1] if message_id else "",
+        signatures=tuple(header_signatures(mail.embedded_bytes)),
     )
 
 

@@ -48,13 +48,18 @@ class ReceivedMail:
         return (text_from_html(html.text(READ_CHARACTERS)) or "") if html else ""
 
     @cached_property
-    def embedded(self) -> list[tuple[str, str]]:
-        """The header of the message that is inside; empty when there is none."""
+    def embedded_bytes(self) -> bytes:
+        """The message that is inside, from its header on; empty when there is none."""
         part = next((part for part in self.parts if part.kind in _EMBEDDED), None)
         if part is None:
-            return []
+            return b""
         start = _MESSAGE_START.match(part.content)
-        return read_header(part.content[start.end() if start else 0 :])
+        return part.content[start.end() if start else 0 :]
+
+    @cached_property
+    def embedded(self) -> list[tuple[str, str]]:
+        """The header of the message that is inside; empty when there is none."""
+        return read_header(self.embedded_bytes) if self.embedded_bytes else []
 
 
 def open_mail(mime: bytes) -> ReceivedMail:

@@ -1,6 +1,6 @@
 """Makes and checks the addresses that feedback comes back to: `b+TOKEN@bounces.domain` for what happened to one
-recipient of one message, `u+TOKEN@` for that recipient to unsubscribe, and `fbl@`, `dmarc@` and `tlsrpt@` for reports.
-No I/O.
+recipient of one message, `u+TOKEN@` for that recipient to unsubscribe, `fbl@`, `dmarc@` and `tlsrpt@` for reports, and
+`postmaster@` and `abuse@`, which every mail domain has (RFC 2142). No I/O.
 
 A token is 120 bits in 24 characters of base32 (RFC 4648 6), in lower case and read in either, for local parts are
 folded on the way:
@@ -60,16 +60,19 @@ _PAIRS: Final = tuple(first + second for first in _BASE32 for second in _BASE32)
 _SHIFTS: Final = tuple(range(5 * (_TOKEN_CHARACTERS - 2), -1, -10))
 
 _ADDRESS: Final = re.compile(
-    r"(?:b\+([a-z2-7]{24})|u\+([a-z2-7]{25})|(fbl|dmarc|tlsrpt))@([a-z0-9._-]{1,253})", re.ASCII | re.IGNORECASE
+    r"(?:b\+([a-z2-7]{24})|u\+([a-z2-7]{25})|(fbl|dmarc|tlsrpt|postmaster|abuse))@([a-z0-9._-]{1,253})",
+    re.ASCII | re.IGNORECASE,
 )
 
 
 class ReportAddress(StrEnum):
-    """The local parts that reports are sent to."""
+    """The local parts without a token."""
 
     COMPLAINTS = "fbl"
     DMARC = "dmarc"
     TLS = "tlsrpt"
+    POSTMASTER = "postmaster"
+    ABUSE = "abuse"
 
 
 class TokenFault(StrEnum):

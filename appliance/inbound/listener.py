@@ -1,9 +1,11 @@
-"""The listener for feedback: takes bounces, complaints, unsubscriptions and reports by SMTP, and nothing else.
+"""The listener for feedback: accepts bounces, complaints, unsubscriptions and reports by SMTP, and nothing else.
 
-A recipient is a token that is valid at its return path, which its MAC decides without the database; or `fbl`, `dmarc`
-or `tlsrpt` at the return path of a domain that is registered here. All others are refused at RCPT: nothing is relayed,
-there is no mailbox, and no mail is taken that would have to be sent back. Any sender is taken, also none. A message is
-on disk before its 250. The server is that of submission, with its limits; guesses end with its limit of errors.
+A recipient is a token that is valid at its return path, which its MAC decides without the database; or `fbl`, `dmarc`,
+`tlsrpt`, `postmaster` or `abuse` at the return path of a domain that is registered here. All others are refused at
+RCPT: nothing is relayed, and no mail is accepted that would have to be sent back. Any sender is accepted, also none. A
+message is on disk before its 250. The server is that of submission, with its limits; guesses end with its limit of
+errors. A client network over its rate is refused at MAIL, a token, address or account over its rate, or without room in
+the queue, at RCPT: see `rates.py`.
 """
 
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from appliance.config.settings import Config
 from appliance.config.values import MIB
 from appliance.errors import Code, Refused, invalid
 from appliance.feedback.return_path import ReturnPaths, TokenFault, read_address
+from appliance.inbound.rates import FeedbackRates, address_shares, network_share
 from appliance.intake.accept import MessageIntake
 from appliance.message import limits
 from appliance.message.addresses import Address
@@ -63,57 +66,80 @@ class FeedbackListener:
     store: Store
     intake: MessageIntake
     return_paths: ReturnPaths
-    _names: TtlCache[str, bool] = field(default_factory=lambda: TtlCache(NAMES_CACHED, NAME_CACHED_FOR))
+    rates: FeedbackRates
+    # The accounts that own a return path, by its name; empty: none does.
+    _owners: TtlCache[str, tuple[str, ...]] = field(default_factory=lambda: TtlCache(NAMES_CACHED, NAME_CACHED_FOR))
 
     def backend_for(self, address: str, _: Callable[[Caller], bool]) -> Backend:
         owner = client_network(address)
         return Backend(
-            check_sender=self.check_sender,
-            check_recipient=self.check_recipient,
+            check_sender=partial(self.check_sender, owner),
+            check_recipient=partial(self.check_recipient, owner),
             find_recipient=self.find_recipient,
             submit=partial(self.submit, owner),
             most_recipients=FEEDBACK_ADDRESSES,
             owner=owner,
         )
 
-    def check_sender(self, _: Caller | None, sender: str, utf8: bool) -> str:
-        """Any sender, as it came; refused for now while the disk is nearly full."""
+    def check_sender(self, network: str, _: Caller | None, sender: str, utf8: bool) -> str:
+        """Accept any sender; refuse for now while the disk is nearly full, or after too much mail of this network."""
         if not (utf8 or sender.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
         try:
             self.intake.check_disk()
+            self.rates.take(network, [network_share(network)])
         except Refused as refused:
-            raise Rejected(replies.refusal(refused)) from None
+            raise Rejected(_for_now(refused)) from None
         return sender
 
-    def check_recipient(self, _: Caller | None, text: str) -> Address | FindRecipient:
-        found = read_address(text)
-        if found is None:
+    def check_recipient(self, network: str, _: Caller | None, text: str) -> FindRecipient:
+        """Refuse what the address alone shows to be wrong."""
+        address = read_address(text)
+        if address is None:
             raise _refused("other", NO_RELAY)
-        if found.token is None:
-            known = self._names.get(found.domain)
-            return FindRecipient("", text) if known is None else _report_address(text, known)
-        checked = self.return_paths.check(found.token, found.domain, self.outside.now())
+        if address.token is None:
+            if self._owners.get(address.domain) == ():
+                raise _refused("unknown", NAME_UNKNOWN)
+            return FindRecipient(network, text)
+        checked = self.return_paths.check(address.token, address.domain, self.outside.now())
         if checked is TokenFault.EXPIRED:
             raise _refused("expired", TOKEN_EXPIRED)
         if checked is TokenFault.FORGED:
             raise _refused("forged", NO_SUCH_TOKEN)
-        return _taken(text)
+        return FindRecipient(network, text)
 
     async def find_recipient(self, action: FindRecipient) -> Address | Rejected | Refused:
-        name = action.text.rpartition("@")[2].lower()
+        address = read_address(action.text)
+        assert address is not None  # noqa: S101 - check_recipient has read it
         try:
-            known = bool(await self.store.domains.of_return_path(name))
-            self._names.put(name, known)
-            return _report_address(action.text, known)
-        except (Rejected, Refused) as refused:
-            return refused
+            owners = await self._owners_of(address.domain)
+            if address.token is None and not owners:
+                return _refused("unknown", NAME_UNKNOWN)
+            shares = address_shares(address, owners)
+            self.rates.take(action.owner, shares)
+            await self.store.feedback.check_room([network_share(action.owner), *shares])
+        except Refused as refused:
+            return _refused("limited", _for_now(refused))
+        FEEDBACK_RECIPIENTS.add("taken")
+        local, _, domain = action.text.lower().rpartition("@")
+        return Address(name="", local=local, domain=domain, text=action.text, spelling=f"{local}@{domain}")
 
-    async def submit(self, owner: str, message: Submit) -> str:
-        mime = await self.intake.workers.run(owner, of_size(message.size), checked_mail, message.content)
-        mail_id = await self.store.feedback.add(message.recipients, mime)
+    async def submit(self, network: str, message: Submit) -> str:
+        mime = await self.intake.workers.run(network, of_size(message.size), checked_mail, message.content)
+        shares = {network_share(network)}
+        for text in message.recipients:
+            if (address := read_address(text)) is not None:
+                shares.update(address_shares(address, await self._owners_of(address.domain)))
+        mail_id = await self.store.feedback.add(message.recipients, mime, shares)
         log.info("feedback received", mail_id=mail_id, recipients=len(message.recipients), bytes=message.size)
         return mail_id
+
+    async def _owners_of(self, name: str) -> tuple[str, ...]:
+        owners = self._owners.get(name)
+        if owners is None:
+            owners = tuple(account_id for account_id, _ in await self.store.domains.of_return_path(name))
+            self._owners.put(name, owners)
+        return owners
 
 
 def checked_mail(content: Callable[[], bytes]) -> bytes:
@@ -129,16 +155,9 @@ def checked_mail(content: Callable[[], bytes]) -> bytes:
     return mime[:KEPT_BYTES]
 
 
-def _report_address(text: str, known: bool) -> Address:
-    if not known:
-        raise _refused("unknown", NAME_UNKNOWN)
-    return _taken(text)
-
-
-def _taken(text: str) -> Address:
-    FEEDBACK_RECIPIENTS.add("taken")
-    local, _, domain = text.lower().rpartition("@")
-    return Address(name="", local=local, domain=domain, text=text, spelling=f"{local}@{domain}")
+def _for_now(refused: Refused) -> bytes:
+    """A temporary reply. The code of `errors.py` for a rate, 452, means too many recipients to some servers."""
+    return replies.reply("451 4.7.1" if refused.code is Code.RATE_LIMITED else refused.code.smtp, refused.text)
 
 
 def _refused(why: str, reply: bytes) -> Rejected:
@@ -158,7 +177,7 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Take feedback until `stopping`; `started` returns the URLs of the listeners."""
-    listener = FeedbackListener(outside, store, intake, ReturnPaths(key))
+    listener = FeedbackListener(outside, store, intake, ReturnPaths(key), FeedbackRates(outside))
     service = SmtpService(
         way="inbound",
         files=inbound_files,

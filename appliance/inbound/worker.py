@@ -9,11 +9,13 @@ can send, take a fifth of that thread's time at most. On several nodes one at a 
 |---|---|---|
 | a token | complaint, else bounce | the token's recipient |
 | a token to unsubscribe | nothing: what it says does not matter | the token's recipient and its list |
-| `fbl@` | complaint | the recipient of a token in it, else that of its Message-ID |
+| `fbl@` | complaint | the recipient of a token in it, else that of the signed message in it |
 | `dmarc@`, `tlsrpt@` | report | the domains of that return path |
+| `postmaster@`, `abuse@` | nothing | the feedback inbox, and the operator's address if the settings name one |
 
-A complaint counts only for a recipient that is proven by a token, or by the id of a message that has no other, which
-only those know who have the message; not for an address that anyone could name.
+A complaint counts only for a recipient that is proven by a token, or by a copy of the message with our signature, if
+that message has no other recipient; not for an address or a Message-ID, which anyone could name. Other mail to `fbl@`,
+such as the verification mail of a feedback loop, is kept in the inbox for a person to read.
 """
 
 import re
@@ -29,12 +31,18 @@ from appliance.feedback.arf import Complaint, read_complaint
 from appliance.feedback.bounce_class import BounceClass
 from appliance.feedback.dmarc_report import dmarc_counts
 from appliance.feedback.dsn import Notice, NoticeKind, read_notice
+from appliance.feedback.mime import first_value
 from appliance.feedback.report_file import UnreadableReport
 from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
 from appliance.feedback.tls_report import tls_counts
-from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, NewComplaint
+from appliance.intake.limits import RequestRate
+from appliance.message.decoding import one_line
+from appliance.message.dkim_verify import HeaderSignature
+from appliance.message.reader import read_header
+from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, KeptMail, NewComplaint
 from appliance.model.mail import LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
+from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import Tx
 from appliance.store.feedback import FeedbackStep, ResultPending
@@ -47,6 +55,10 @@ FEEDBACK_CHORE_EVERY: Final = 10.0  # seconds; what one node does at a time is a
 FEEDBACK_POLL: Final = 10.0  # seconds; another node may have taken mail
 REPORT_REST: Final = 4.0  # times as long as a report took nothing else is read on that thread
 FEEDBACK_PAUSE: Final = 2.0  # seconds until what the storage refused, or what has no result yet, is tried again
+
+FORWARDED_BYTES: Final = 256 * 1024  # of a mail to postmaster@ or abuse@; a larger one stays in the inbox
+FORWARDED_PER_HOUR: Final = 30
+INBOX_FIELD_CHARACTERS: Final = 255  # of a header field in the inbox
 
 TOKEN: Final = "bounce"  # noqa: S105 - the kind of address, in metrics
 UNSUBSCRIBE_ADDRESS: Final = "unsubscribe"  # also a kind of address
@@ -72,6 +84,8 @@ class _Read:
 class FeedbackWorker:
     store: Store
     return_paths: ReturnPaths
+    forwarding_rate: RequestRate
+    forward_to: str = ""  # the operator's address for mail to postmaster@ and abuse@; empty: none
     _thread: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _pending: dict[str, float] = field(default_factory=dict)  # mails that wait for a result, and until when
 
@@ -138,6 +152,8 @@ class FeedbackWorker:
             return await self._read_at_token(mail, found)
         if found.report is ReportAddress.COMPLAINTS:
             return await self._read_complaint(mail, found.domain)
+        if found.report in (ReportAddress.POSTMASTER, ReportAddress.ABUSE):
+            return await self._keep(mail, found.report, found.domain, FeedbackResult.KEPT, forwards=True)
         assert found.report is not None  # noqa: S101
         if found.report not in reports:
             reports[found.report] = await self._report(mail, _READERS[found.report])
@@ -176,11 +192,27 @@ class FeedbackWorker:
         kind = ReportAddress.COMPLAINTS
         said = await self._on_thread(partial(read_complaint, attached=True), mail.mime)
         if said is None:
-            return _Read(kind, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+            return await self._keep(mail, kind, name, FeedbackResult.NOT_UNDERSTOOD)
+        if not said.is_complaint:
+            return _Read(kind, _nothing(FeedbackResult.NO_COMPLAINT))
         recipient = await self._complainant(said, name, mail.received_at)
         if recipient is None:
-            return _Read(kind, _nothing(FeedbackResult.UNMATCHED))
+            return await self._keep(mail, kind, name, FeedbackResult.NOT_VERIFIED)
         return self._complained(kind, said, recipient)
+
+    async def _keep(
+        self, mail: FeedbackMail, kind: ReportAddress, name: str, result: FeedbackResult, *, forwards: bool = False
+    ) -> _Read:
+        """Keep a mail in the inbox; with `forwards` also send it to the operator, unless that could loop or flood."""
+        sender, subject, is_automatic = await self._on_thread(_shown_fields, mail.mime)
+        kept = KeptMail(mail.id, kind, f"{kind}@{name}", sender, subject, mail.received_at, mail.mime)
+        forward_to = self.forward_to if forwards and not is_automatic and len(mail.mime) <= FORWARDED_BYTES else ""
+        if forward_to:
+            try:
+                self.forwarding_rate.take(forward_to)
+            except Refused:
+                forward_to = ""
+        return _Read(kind, self.store.feedback_inbox.keep(kept, result, forward_to))
 
     def _complained(self, kind: str, said: Complaint, recipient: FeedbackRecipient) -> _Read:
         if not said.is_complaint:
@@ -213,11 +245,22 @@ class FeedbackWorker:
             address = read_address(path)
             if address is not None and (recipient := await self._recipient(address, at)) is not None:
                 return recipient
-        found = _OUR_MESSAGE_ID.fullmatch(complaint.message_id)
-        if found is None:
+        message_id = _OUR_MESSAGE_ID.fullmatch(complaint.message_id)
+        if message_id is None or not complaint.signatures:
             return None
-        recipients = await _patiently(partial(self.store.feedback.recipients_of, f"msg_{found[1]}", name))
-        return recipients[0] if len(recipients) == 1 else None  # of several, each could name another
+        recipients = await _patiently(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
+        if len(recipients) != 1:  # of several, each could name another
+            return None
+        is_signed = any([await self._is_ours(signature, recipients[0]) for signature in complaint.signatures])
+        return recipients[0] if is_signed else None
+
+    async def _is_ours(self, signature: HeaderSignature, recipient: FeedbackRecipient) -> bool:
+        """Whether a key of the recipient's account made the signature, and the Message-ID is signed."""
+        if b"message-id" not in signature.signed_names:
+            return False
+        keys = await _patiently(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
+        records = [key.record for key in keys if key.selector == signature.selector]
+        return await self._on_thread(lambda: any(signature.verifies(record) for record in records))
 
     async def _on_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await trio.to_thread.run_sync(partial(work, *arguments), limiter=self._thread)
@@ -227,6 +270,22 @@ _READERS: Final[dict[ReportAddress, Callable[[bytes], DmarcCounts | TlsCounts]]]
     ReportAddress.DMARC: dmarc_counts,
     ReportAddress.TLS: tls_counts,
 }
+
+
+def forwarding_rate(outside: Outside) -> RequestRate:
+    """How much mail the operator gets; what is over it stays in the inbox."""
+    return RequestRate(FORWARDED_PER_HOUR / 3_600, outside, burst=FORWARDED_PER_HOUR)
+
+
+def _shown_fields(mime: bytes) -> tuple[str, str, bool]:
+    """The sender and the subject of a mail, and whether a program has sent it (RFC 3834 2), which may answer again."""
+    headers = read_header(mime)
+    sender, subject, submitted, kind = (
+        one_line(first_value(headers, name))[:INBOX_FIELD_CHARACTERS]
+        for name in ("from", "subject", "auto-submitted", "content-type")
+    )
+    word = submitted.partition(";")[0].strip().lower()
+    return sender, subject, word not in ("", "no") or kind.lower().startswith("multipart/report")
 
 
 def _complaint_or_notice(mime: bytes, address: str) -> Complaint | Notice:

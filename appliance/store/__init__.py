@@ -33,6 +33,7 @@ from appliance.store.faults import (
     UnfinishedCopy,
 )
 from appliance.store.feedback import FeedbackStore
+from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
@@ -92,6 +93,7 @@ class Store:
         self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)
         self.body_parts = BodyParts(engine, outside)
         self.feedback = FeedbackStore(engine, outside, self.webhook_posts)
+        self.feedback_inbox = FeedbackInbox(engine, outside)
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)

@@ -1,6 +1,6 @@
 """Mail that came back: kept until it is read; and what it does, late bounces, complaints and unsubscriptions.
 
-A mail is on disk before its sender is told so. What it does and its deletion are one transaction: it counts once,
+A mail is on disk before its sender gets the 250. What it does and its deletion are one transaction: it counts once,
 whichever node reads it, and however often that node is killed. A reading that was begun counts as a try, so that a mail
 which ends the process each time is given up.
 
@@ -8,7 +8,7 @@ Results are final: a late bounce changes neither the status of a delivered recip
 credit goes back to the account with a line in the ledger; the recipient shows `late_bounce`, of which the first counts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from appliance.concurrency.wake import Wake
-from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.model.feedback import (
     ComplaintRate,
@@ -24,6 +23,7 @@ from appliance.model.feedback import (
     FeedbackRecipient,
     FeedbackResult,
     NewComplaint,
+    QueueShare,
 )
 from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
 from appliance.model.webhooks import EventType, envelope
@@ -32,6 +32,17 @@ from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
 from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
+from appliance.store.feedback_shares import (
+    ANY_COUNT,
+    DELETE_STALE,
+    QueueLimits,
+    all_shares,
+    check_room,
+    count_in,
+    count_out,
+    encoded,
+    has_token,
+)
 from appliance.store.queue import INSERT_EVENTS
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
@@ -40,22 +51,18 @@ from appliance.store.unsubscriptions import unsubscribe
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import DAY
 
-WAITING_MOST = 10_000  # mails that may wait to be read; more are refused for now
-WAITING_BYTES = 512 * 1024 * 1024  # of all of them together
-WITHOUT_TOKEN_PART = 4  # up to one part in so many of either, mail may wait that has no token: anyone can send that
 LARGE_MAIL = 128 * 1024  # bytes from which a mail is written in a commit of its own
 MATCHED_RECIPIENTS = 50  # of a message, by the interface
 REASON_CHARACTERS = 200  # of a bounce, in the reason of a suppression
 
-_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at) VALUES (:id, :addresses, :mime, :now)"""
-_WAITING = "SELECT count(*), coalesce(sum(length(mime)), 0) FROM feedback_mail"
+_ADD = """INSERT INTO feedback_mail (id, addresses, mime, received_at, size, shares, without_token)
+    VALUES (:id, :addresses, :mime, :now, :size, :shares, :without_token)"""
 _ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
-# What is about a recipient before reports, which anyone can send and which take longer to read.
-_NEXT = """UPDATE feedback_mail SET tries = tries + 1
-    WHERE id = (SELECT id FROM feedback_mail
-        ORDER BY tries, CASE WHEN substr(addresses, 2, 1) = '+' THEN 0 ELSE 1 END, id LIMIT 1)
-    RETURNING id, addresses, mime, received_at, tries"""
-_DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING id"
+# Mail about a recipient before reports, which anyone can send and which take longer to read.
+NEXT_MAIL = "SELECT id FROM feedback_mail ORDER BY tries, without_token, id LIMIT 1"
+_NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
+    RETURNING id, addresses, mime, received_at, tries"""  # noqa: S608 - our own words
+_DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
 # The domain of the account whose return path was written to; NULL: the account has none of that name.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
@@ -104,36 +111,51 @@ class ResultPending(Exception):
 class FeedbackStore(StorePart):
     posts: WebhookPosts
     arrived: Wake = field(default_factory=Wake)  # there may be mail to read
-    waiting_most: int = WAITING_MOST
-    waiting_bytes: int = WAITING_BYTES
+    limits: QueueLimits = field(default_factory=QueueLimits)
 
     # ---- mail
 
-    async def add(self, addresses: Sequence[str], mime: bytes) -> str:
-        """Store a mail until it is read; its id. Refused for now while too many wait, without a token before that."""
-        ((waiting, size),) = await self.engine.rows(_WAITING, {})
-        part = 1 if any(address[1:2] == "+" for address in addresses) else WITHOUT_TOKEN_PART
-        if waiting >= self.waiting_most // part or int(size) + len(mime) > self.waiting_bytes // part:
-            text = "Too much feedback waits to be read. Try again later."
-            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=600)
-        mail_id = self.outside.identifier("fbm")
-        row = {"id": mail_id, "addresses": " ".join(addresses), "mime": mime, "now": self.outside.now()}
-        await self.engine.write(lambda tx: run(tx, _ADD, row), bulk=len(mime) > LARGE_MAIL)
+    async def check_room(self, shares: Iterable[QueueShare]) -> None:
+        """Raise Refused if one more mail with these shares would be over a limit of the queue."""
+        await self.engine.read(lambda tx: check_room(tx, all_shares(shares), self.limits))
+
+    async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
+        """Store a mail until it is read; return its id. Raises Refused while a limit of the queue is reached."""
+        mail_id, counted = self.outside.identifier("fbm"), all_shares(shares)
+        row = {
+            "id": mail_id,
+            "addresses": " ".join(addresses),
+            "mime": mime,
+            "now": self.outside.now(),
+            "size": len(mime),
+            "shares": encoded(counted),
+            "without_token": int(not has_token(counted)),
+        }
+
+        def work(tx: Tx) -> None:
+            count_in(tx, counted, len(mime), self.limits)
+            run(tx, _ADD, row)
+
+        await self.engine.write(work, bulk=len(mime) > LARGE_MAIL, locks=True)
         self.arrived.set()
         return mail_id
 
     async def next(self) -> FeedbackMail | None:
         """The mail to be read next, one more try at it counted; None when none waits."""
-        if not await self.engine.rows(_ANY, {}):
-            return None  # and nothing is written: a server at rest leaves its disk alone
+        if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
+            if await self.engine.rows(ANY_COUNT, {}):
+                await self.engine.change(DELETE_STALE, {})
+            return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
     async def finish(self, mail_id: str, steps: Sequence[FeedbackStep]) -> list[str] | None:
         """Take these steps and delete the mail; the results, or None if that has been done before."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
-            if first(tx, _DELETE, {"id": mail_id}) is None:
+            deleted = first(tx, _DELETE, {"id": mail_id})
+            if deleted is None:
                 return None
+            count_out(tx, *deleted)
             results, accounts = list[str](), set[str]()
             for step in steps:
                 result, told = step(tx)

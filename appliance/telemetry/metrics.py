@@ -77,13 +77,13 @@ WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to 
 FEEDBACK_RECIPIENTS = Counter(
     "appliance_feedback_recipients_total",
     ("result",),
-    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown or other.",
+    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown, limited or other.",
 )
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
-    "Feedback read, by address (bounce, fbl or unsubscribe) and what came of it: late_bounced, complained, "
-    "unsubscribed, delayed, repeated, …",
+    "Feedback read, by address (bounce, unsubscribe, fbl, postmaster or abuse) and what came of it: late_bounced, "
+    "complained, unsubscribed, delayed, repeated, …",
 )
 REPORTS_READ = Counter(
     "appliance_reports_total",

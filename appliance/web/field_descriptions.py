@@ -379,6 +379,25 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     },
     "HeaderObject": {"name": "The name of the header field.", "value": "Its value, decoded."},
     "HealthAnswer": {"status": "`ok` if the process is alive (`/healthz`), `ready` if it can store mail (`/readyz`)."},
+    "InboxAnswer": {
+        "mails": "The newest first.",
+    },
+    "InboxMailAnswer": {
+        "mail": "What the list shows of it.",
+        "text": "The first text of the mail, or its HTML as text; up to 64 KiB.",
+        "source": "The beginning of the mail as it was received, up to 64 KiB.",
+        "truncated": "Whether the mail is longer than what is kept of it.",
+    },
+    "InboxMailObject": {
+        "kind": "The local part of the address: `fbl`, `postmaster` or `abuse`.",
+        "address": "Where it was sent to.",
+        "sender": "Its From field, as it was written: anyone can write any.",
+        "subject": "Its Subject field.",
+        "result": "`not_understood`: no complaint. `not_verified`: a complaint that proves no recipient, and changes"
+        " nothing. `kept`: to be read. `forwarded`: also sent to the operator.",
+        "received_at": "When it was received.",
+        "size": "Of the whole mail, in bytes.",
+    },
     "InvitationObject": {"id": "The invitation's id, `inv_…`.", "email": _INVITED, "role": _ACCOUNT_ROLE},
     "InvitationRequest": {"email": _INVITED, "role": _ACCOUNT_ROLE},
     "LedgerEntryObject": {"id": "The entry's id, `led_…`."},

@@ -28,6 +28,7 @@ from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
 from appliance.web.api.domains import DomainRoutes
 from appliance.web.api.emails import EmailRoutes
 from appliance.web.api.feedback import FeedbackRoutes
+from appliance.web.api.feedback_inbox import FeedbackInboxRoutes
 from appliance.web.api.login import LoginRoutes, SessionRoutes
 from appliance.web.api.send_test import SendTestRoutes
 from appliance.web.api.stats import StatsRoutes
@@ -66,7 +67,11 @@ _TAGS = (
     _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
     _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
     _Tag("People", "The users of the account, their roles and second factors.", (UserRoutes, TotpRoutes)),
-    _Tag("Account", "The account, its credits and its statistics.", (AccountRoutes, StatsRoutes, FeedbackRoutes)),
+    _Tag(
+        "Account",
+        "The account, its credits and its statistics.",
+        (AccountRoutes, StatsRoutes, FeedbackRoutes, FeedbackInboxRoutes),
+    ),
     _Tag("Audit", "Who changed what in the account, when and from where.", (AuditRoutes,)),
     _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
     _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),

@@ -12,12 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
+from appliance.outside import Outside
+from tests.e2e.feedback.feedback import NAME, return_path
 from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
 from tests.e2e.raw import Client, request
+from tests.e2e.submission.client import Raw
+from tests.inbound.bounces import bounce
 from tests.running_appliance import Provisioned, Running
 
 HELD = 300  # connections that promise a body, from three addresses
 HOLD = 30.0  # seconds for which each waits
+FLOOD_MAILS = 50  # on each connection
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,27 @@ def promise(target: Target, number: int) -> None:
         client.rest()
 
 
+def flood(address: Callable[[Target], str]) -> Input:
+    """Bounces to one address, one after the other on a connection, until the server has had enough."""
+
+    def send(target: Target, _: int) -> None:
+        envelope = b"MAIL FROM:<>\r\nRCPT TO:<%b>\r\nDATA\r\n" % address(target).encode()
+        with Raw(target.running, "inbound") as client:
+            client.say(b"EHLO mx.example.net")
+            for _ in range(FLOOD_MAILS):
+                client.send(envelope)
+                codes = [client.reply()[:3] for _ in range(3)]
+                if codes[-1] == b"354":
+                    client.send(bounce("ada@example.net") + b".\r\n")
+                    client.reply()
+                else:
+                    client.say(b"RSET")
+
+    return send
+
+
+ONE_RECIPIENT = Outside().identifier("rcp")
+
 # As often as it took to slow an honest client down to a second before these were mended, or more often.
 ATTACKS = {
     "300 bodies promised, none sent": Attack(promise, 100, HELD),
@@ -49,6 +75,8 @@ ATTACKS = {
     "262 KB of tiny JSON values": Attack(SENDERS["262 KB of tiny values"], 5),
     "100 headers of one long word": Attack(SENDERS["100 headers of one long word"], 10),
     "listing of 100 messages": Attack(SENDERS["a list of the newest 100 messages"], 170),
+    "bounces to one return path": Attack(flood(lambda target: return_path(target.running, ONE_RECIPIENT)), 20),
+    "mail to one report address": Attack(flood(lambda _: f"dmarc@{NAME}"), 20),
     "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
     "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
 }
@@ -56,16 +84,15 @@ ATTACKS = {
 
 def described(running: Running, account: Provisioned) -> str:
     """What an attacker with this account knows."""
-    return json.dumps(
-        {"url": running.url, "smtp": running.smtp, "data_dir": str(running.data_dir), "account": asdict(account)}
-    )
+    listeners = {"url": running.url, "smtp": running.smtp, "inbound": running.inbound}
+    return json.dumps({**listeners, "data_dir": str(running.data_dir), "account": asdict(account)})
 
 
 def _target(told: str) -> Target:
     known = json.loads(told)
     directory = Path(known["data_dir"])
     running = Running(directory, directory, directory, Provisioned(**known["account"]), directory)
-    running.url, running.smtp = known["url"], known["smtp"]
+    running.url, running.smtp, running.inbound = known["url"], known["smtp"], known["inbound"]
     return Target(running)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.bench.attacker import ATTACKS, described
+from tests.e2e.feedback.feedback import LISTENS
 from tests.running_appliance import Provisioned, Running, add_account, appliance
 
 CONNECTIONS = 4
@@ -90,7 +91,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of each, in turns; their median counts")
     parser.add_argument("--only", default="", help="attacks whose name has this in it")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        appliance(Path(directory), credit=10**9, fresh=True, retention=LISTENS) as running,
+    ):
         account = add_account(running.data_dir, "honest", credit=10**9)
         honest(running, account, 3)
         ratios = []

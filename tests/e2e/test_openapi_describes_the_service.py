@@ -46,6 +46,8 @@ CONFIG = SchemathesisConfig.from_dict(
 HTTPS = 'base_url = "https://mail.example.com"'  # so that there can be links to unsubscribe
 NO_RECEIVER = 'allow_networks = ["127.0.0.0/8"]\nports = [9]'
 WEBHOOK = {"url": "https://127.0.0.2:9/"}
+KEPT_MAIL = """INSERT INTO feedback_inbox VALUES (?, 'fbl', 'fbm_1', 'fbl@bounces.example.com', 'a@b.example', 's',
+    'not_understood', 1, 4, ?)"""
 DOCUMENT = document("http://127.0.0.1")
 # Schemathesis writes into what it is given, so it gets a copy.
 schema = schemathesis.openapi.from_dict(json.loads(json.dumps(DOCUMENT)), config=CONFIG)
@@ -275,6 +277,9 @@ def check_the_dashboard(running: Running, fickle: Running, customer: dict[str, s
     check(running, "GET", "/v1/account", customer)
     check(running, "GET", "/v1/credits", customer)
     check(running, "GET", "/v1/audit", customer)
+    engines.rows(running.data_dir, KEPT_MAIL, running.account.account_id, b"mail")
+    (kept,) = check(running, "GET", "/v1/feedback/inbox", customer).json()["mails"]
+    check(running, "GET", f"/v1/feedback/inbox/{kept['id']}", customer)
     check(running, "POST", "/v1/domains", customer, {"domain": "success.example"})
     check(running, "GET", "/v1/domains", customer)
     check(running, "GET", "/v1/domains/success.example", customer)

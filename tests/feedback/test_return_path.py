@@ -174,7 +174,9 @@ def test_the_form_does_not_change() -> None:
         ("", None),
         ("fbl@a@b", None),
         ("fbl@example.com\n", None),
-        ("postmaster@bounces.example.com", None),
+        ("Postmaster@bounces.example.com", FeedbackAddress(NAME, report=ReportAddress.POSTMASTER)),
+        ("abuse@bounces.example.com", FeedbackAddress(NAME, report=ReportAddress.ABUSE)),
+        ("mailer-daemon@bounces.example.com", None),
         ("fbl@" + "a" * 400, None),
     ],
 )

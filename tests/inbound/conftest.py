@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from appliance.feedback.return_path import ReturnPaths
-from appliance.inbound.worker import FeedbackWorker
+from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.model.mail import Message, NewMessage, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
@@ -67,4 +67,4 @@ async def read(tmp_path: Path) -> AsyncIterator[Read]:
     async with open_store(tmp_path, outside, inline=True) as store:
         account_id = await stored_mail.account(store)
         await store.access.add_domain(account_id, "example.com", usable=True)
-        yield Read(store, outside, FeedbackWorker(store, ReturnPaths(KEY)), account_id)
+        yield Read(store, outside, FeedbackWorker(store, ReturnPaths(KEY), forwarding_rate(outside)), account_id)

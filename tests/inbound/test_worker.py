@@ -7,9 +7,13 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
+from appliance.feedback.mime import open_mail
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
-from appliance.model.mail import RecipientStatus
+from appliance.keys.dkim_keys import SigningKeys
+from appliance.message.dkim import sign
+from appliance.model.mail import NewMessage, RecipientStatus
+from appliance.store.feedback_inbox import INBOX_BYTES, INBOX_MAILS
 from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 from tests import stored_mail
 from tests.feedback.mutations import mutated
@@ -197,28 +201,187 @@ async def test_a_complaint_at_the_address_of_complaints(read: Read) -> None:
     assert await read.rows("SELECT provider, kind, domain FROM complaints") == [("example.net", "abuse", "example.com")]
 
 
-async def test_a_complaint_by_the_id_of_the_message(read: Read) -> None:
-    """For its only recipient; not for one of several, whom another of them could name, nor at another's name."""
-    one = await read.delivered("ada@example.net")
-    two = await read.delivered("bob@example.net", "cyd@example.net")
-    ids = [f"Message-ID: <{message.id.removeprefix('msg_')}@example.com>" for message in (one, two)]
-    await read.comes_back(complaint(ids[1]), f"fbl@{NAME}")
-    await read.comes_back(complaint(ids[1], recipient="eve@example.net"), f"fbl@{NAME}")
-    await read.comes_back(complaint(ids[0]), "fbl@bounces.example.org")
-    assert await read.suppressed() == []
-    await read.comes_back(complaint(ids[0]), f"fbl@{NAME}")
-    await read.comes_back(complaint(ids[1], recipient="Cyd@example.net"), f"fbl@{NAME}")
+async def test_a_complaint_with_an_address_to_unsubscribe(read: Read) -> None:
+    """Its token proves the recipient as well: providers that remove the return path keep List-Unsubscribe."""
+    message = await read.delivered("ada@example.net", "bob@example.net")
+    address = ReturnPaths(KEY).unsubscribe_address(message.recipients[1].id, NAME, 0)
+    await read.comes_back(complaint(f"List-Unsubscribe: <mailto:{address}>"), f"fbl@{NAME}")
+    assert await read.suppressed() == [("bob@example.net", "complaint")]
+
+
+async def signed(read: Read, message: NewMessage, key_of: str = "") -> str:
+    """The header of a copy of a message, signed by the keys of its account, or of another."""
+    keys = SigningKeys(read.store, read.outside, KEY)
+    header = f"Message-ID: <{message.id.removeprefix('msg_')}@example.com>\r\nSubject: On its way\r\n"
+    mime = f"From: shop@example.com\r\n{header}\r\nHello.\r\n".encode()
+    fields = sign(mime, await keys.in_use(key_of or read.account_id, "example.com"), now_seconds=1_700_000_000)
+    return (fields + mime).partition(b"\r\n\r\n")[0].decode().replace("\r\n", "\n")
+
+
+def report_of(header: str) -> bytes:
+    """A complaint with this header of the message, and another body: providers cut it."""
+    return complaint("X-Provider: kept").replace(
+        b"X-Provider: kept\r\nFrom: shop@example.com\r\nSubject: On its way\r\n",
+        f"{header}\n".replace("\n", "\r\n").encode(),
+    )
+
+
+async def test_a_complaint_with_a_signed_copy(read: Read) -> None:
+    """Our own signature proves that the reporter has the message; it counts for the only recipient."""
+    message = await read.delivered("ada@example.net")
+    await read.comes_back(report_of(await signed(read, message)), f"fbl@{NAME}")
     assert await read.suppressed() == [("ada@example.net", "complaint")]
+    assert await read.store.feedback_inbox.newest(None, 10) == []
 
 
-async def test_an_address_that_anyone_can_name_is_not_suppressed(read: Read) -> None:
-    """Without a token or the id of a message nothing follows."""
-    await read.delivered("ada@example.net")
-    told = results("fbl").get("unmatched", 0)
-    await read.comes_back(complaint("Subject: x", recipient="ada@example.net"), f"fbl@{NAME}")
-    await read.comes_back(bounce("ada@example.net"), f"fbl@{NAME}")
-    assert results("fbl")["unmatched"] == told + 1
+async def test_a_complaint_that_is_not_proven_changes_nothing(read: Read) -> None:
+    """A Message-ID alone, a copy that was changed, one that another account signed, one of several recipients."""
+    message = await read.delivered("ada@example.net")
+    pair = await read.delivered("bob@example.net", "cyd@example.net")
+    other = await read.store.accounts.create("other", "other@example.org", "hash")
+    await read.store.domains.register(other.id, "example.com")
+    good = await signed(read, message)
+    forged = [
+        f"Message-ID: <{message.id.removeprefix('msg_')}@example.com>",
+        good.replace("On its way", "On its Way"),
+        good.replace(message.id.removeprefix("msg_"), pair.id.removeprefix("msg_")),
+        f"Message-ID: <{pair.id.removeprefix('msg_')}@example.com>\n{good}",
+        await signed(read, message, other.id),
+        await signed(read, pair),
+        "\n".join(line for line in good.split("\n") if not line.startswith("DKIM")),
+        "Subject: x",
+    ]
+    for header in forged:
+        before = results("fbl").get("not_verified", 0)
+        await read.comes_back(report_of(header), f"fbl@{NAME}")
+        assert results("fbl").get("not_verified", 0) == before + 1, header
+    await read.comes_back(report_of(good), "fbl@bounces.example.org")
     assert await read.suppressed() == []
+    assert await read.rows("SELECT count(*) FROM complaints") == [(0,)]
+    assert await read.rows("SELECT count(*) FROM events WHERE type = 'email.complained'") == [(0,)]
+    kept = await read.store.feedback_inbox.newest(read.account_id, 100)
+    assert [each.result for each in kept] == ["not_verified"] * len(forged)
+
+
+# ---- the inbox
+
+VERIFICATION = (
+    b"From: Feedback Loop <fbl@provider.example>\r\nSubject: Please =?utf-8?q?verify_=00_your?= loop\r\n\r\n"
+    b"Open https://provider.example/verify?code=1234\r\n"
+)
+
+
+async def test_the_verification_mail_of_a_feedback_loop_is_kept(read: Read) -> None:
+    """It belongs to the account of the return path, and says what is in it as text."""
+    await read.comes_back(VERIFICATION, f"fbl@{NAME}")
+    (mail,) = await read.store.feedback_inbox.newest(read.account_id, 10)
+    assert (mail.kind, mail.address, mail.result) == ("fbl", f"fbl@{NAME}", "not_understood")
+    assert mail.sender == "Feedback Loop <fbl@provider.example>"
+    assert mail.subject.startswith("Please verify")
+    assert "\0" not in mail.subject
+    assert await read.store.feedback_inbox.find(read.account_id, mail.id) == (mail, VERIFICATION)
+    assert await read.store.feedback_inbox.find("acc_other", mail.id) is None
+
+
+async def test_the_inbox_is_bounded(read: Read) -> None:
+    """The newest mails of each kind stay, and the beginning of each: one kind does not push out another."""
+    await read.comes_back(VERIFICATION, f"fbl@{NAME}")
+    for _ in range(INBOX_MAILS + 3):
+        await read.comes_back(b"Subject: x\r\n\r\n" + b"x" * 2 * INBOX_BYTES, f"abuse@{NAME}")
+    kept = await read.store.feedback_inbox.newest(read.account_id, 1_000)
+    assert [each.kind for each in kept] == ["abuse"] * INBOX_MAILS + ["fbl"]
+    assert kept[0].size == len(b"Subject: x\r\n\r\n") + 2 * INBOX_BYTES
+    assert await read.rows("SELECT max(length(mime)) FROM feedback_inbox") == [(INBOX_BYTES,)]
+
+
+async def test_mail_of_a_return_path_without_a_single_owner_is_for_administrators(read: Read) -> None:
+    """An account that has not proven the domain is no owner; of two that have, neither sees it."""
+    await read.store.accounts.create("stranger", "stranger@example.org", "hash")
+    stranger = (await read.store.accounts.create("other", "other@example.org", "hash")).id
+    await read.store.domains.register(stranger, "example.com")
+    await read.comes_back(VERIFICATION, f"postmaster@{NAME}")
+    assert len(await read.store.feedback_inbox.newest(read.account_id, 10)) == 1
+    assert await read.store.feedback_inbox.newest(stranger, 10) == []
+    await read.store.domains.prove(stranger, "example.com")
+    await read.comes_back(VERIFICATION, f"postmaster@{NAME}")
+    assert len(await read.store.feedback_inbox.newest(read.account_id, 10)) == 1
+    assert len(await read.store.feedback_inbox.newest(stranger, 10, shared=True)) == 1
+    assert len(await read.store.feedback_inbox.newest(None, 10)) == 2
+
+
+async def test_old_mail_in_the_inbox_is_deleted(read: Read) -> None:
+    """With the metadata of messages."""
+    await read.comes_back(VERIFICATION, f"fbl@{NAME}")
+    assert (await read.store.feedback_inbox.forget(read.outside.now() - 60_000_000, 10)).deleted == 0
+    assert (await read.store.feedback_inbox.forget(read.outside.now() + 60_000_000, 10)).deleted == 1
+    assert await read.store.feedback_inbox.newest(None, 10) == []
+
+
+# ---- forwarding
+
+
+async def forwarded(read: Read) -> list[tuple[str, str, int]]:
+    """Messages that wait for delivery to the operator: sender, envelope sender and credits."""
+    return [
+        (sender, envelope_from, credits)
+        for sender, envelope_from, credits in await read.rows(
+            "SELECT m.sender, m.envelope_from, m.credits_reserved FROM messages m JOIN recipients r"
+            " ON r.message_id = m.id WHERE r.address = 'operator@example.net' AND r.status = 'queued'"
+        )
+    ]
+
+
+async def test_mail_to_abuse_is_forwarded_to_the_operator(read: Read) -> None:
+    """By the queue, as free mail of the account with the null sender, with the whole mail attached; and it is kept."""
+    read.worker.forward_to = "operator@example.net"
+    for kind in ("abuse", "postmaster"):
+        await read.comes_back(VERIFICATION, f"{kind}@{NAME}")
+    assert await forwarded(read) == [("Mail server <postmaster@example.com>", "", 0)] * 2
+    (mime,) = {bytes(mime) for (mime,) in await read.rows("SELECT mime FROM message_bodies ORDER BY 1 LIMIT 1")}
+    mail = open_mail(mime)
+    assert mail.header("auto-submitted") == "auto-forwarded"
+    assert mail.header("to") == "operator@example.net"
+    assert [part.content.strip() for part in mail.parts if part.kind == "message/rfc822"] == [VERIFICATION.strip()]
+    assert [each.result for each in await read.store.feedback_inbox.newest(read.account_id, 10)] == ["forwarded"] * 2
+
+
+@pytest.mark.parametrize(
+    "mime",
+    [
+        b"Auto-Submitted: auto-forwarded\r\n" + VERIFICATION,
+        b"Auto-Submitted: auto-replied (vacation)\r\n" + VERIFICATION,
+        bounce("operator@example.net"),
+        VERIFICATION + b"x" * worker.FORWARDED_BYTES,
+    ],
+    ids=["our own", "an automatic answer", "a bounce", "too large"],
+)
+async def test_mail_that_could_loop_or_is_large_is_only_kept(read: Read, mime: bytes) -> None:
+    """What a program sends is not forwarded: the operator's server could forward it back."""
+    read.worker.forward_to = "operator@example.net"
+    await read.comes_back(mime, f"abuse@{NAME}")
+    assert await forwarded(read) == []
+    assert [each.result for each in await read.store.feedback_inbox.newest(read.account_id, 10)] == ["kept"]
+
+
+async def test_forwarding_has_a_rate(read: Read) -> None:
+    """A flood stays in the inbox; mail to fbl@ is never forwarded."""
+    read.worker.forward_to = "operator@example.net"
+    for _ in range(worker.FORWARDED_PER_HOUR + 5):
+        await read.comes_back(VERIFICATION, f"abuse@{NAME}")
+        await read.comes_back(VERIFICATION, f"fbl@{NAME}")
+    assert len(await forwarded(read)) == worker.FORWARDED_PER_HOUR
+
+
+async def test_a_suspended_or_unwilling_account_forwards_nothing(read: Read) -> None:
+    """Nor does a return path without an owner, or an account that suppresses the address."""
+    read.worker.forward_to = "operator@example.net"
+    await read.comes_back(VERIFICATION, "abuse@bounces.example.org")
+    await read.store.suppressions.add(read.account_id, "operator@example.net", "test")
+    await read.comes_back(VERIFICATION, f"abuse@{NAME}")
+    await read.store.suppressions.remove(read.account_id, "operator@example.net")
+    await read.store.accounts.set_suspended(read.account_id, suspended=True)
+    await read.comes_back(VERIFICATION, f"abuse@{NAME}")
+    assert await forwarded(read) == []
 
 
 @pytest.mark.parametrize(("address", "kind"), [("dmarc", "dmarc"), ("tlsrpt", "tls")])

@@ -8,11 +8,19 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.feedback import ComplaintRate, FeedbackRecipient, FeedbackResult, NewComplaint
+from appliance.model.feedback import (
+    ComplaintRate,
+    FeedbackRecipient,
+    FeedbackResult,
+    NewComplaint,
+    QueueShare,
+    ShareScope,
+)
 from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import FeedbackStep, FeedbackStore
+from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
 from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
 
 NAME = "bounces.example.com"
@@ -82,16 +90,6 @@ async def test_mail_is_kept_until_it_is_finished(store: Store) -> None:
     assert await store.feedback.finish(first_id, [lambda _: ("never", set())]) is None
     assert await store.feedback.finish(second_id, [lambda _: ("done", set())]) == ["done"]
     assert await store.feedback.next() is None
-
-
-async def test_what_waits_is_bounded(store: Store) -> None:
-    """One more than may wait is refused for now."""
-    feedback = FeedbackStore(store.engine, store.feedback.outside, store.webhook_posts, waiting_most=2)
-    for _ in range(2):
-        await feedback.add(["b+token@bounces.example.com"], b"mail")
-    with pytest.raises(Refused) as refused:
-        await feedback.add(["b+token@bounces.example.com"], b"mail")
-    assert refused.value.code is Code.TEMPORARY_FAILURE
 
 
 async def test_a_step_that_fails_leaves_everything(store: Store, delivered: Delivered) -> None:
@@ -272,37 +270,102 @@ async def test_old_complaints_go(store: Store, delivered: Delivered, clock: Cloc
     assert len(await store.engine.rows("SELECT 1 FROM complaints", {})) == 1
 
 
-# ---- what waits
+# ---- limits of the queue
+
+TOKEN = QueueShare(ShareScope.TOKEN, "token")
 
 
-async def test_what_waits_is_bounded_in_bytes(store: Store) -> None:
-    """Beyond that mail is refused for now, however few wait."""
-    small = replace(store.feedback, waiting_bytes=1_000)
-    await small.add(["b+token@bounces.example.com"], b"x" * 600)
+def limited(store: Store, *, mails: int = 10_000, size: int = 1_000_000) -> FeedbackStore:
+    """The verbs, with a queue of this size."""
+    return replace(store.feedback, limits=QueueLimits(mails, size))
+
+
+async def counts(store: Store) -> dict[tuple[str, str], tuple[int, int]]:
+    """Mails and bytes, by scope and name."""
+    rows = await store.engine.rows("SELECT scope, name, mails, bytes FROM feedback_counts", {})
+    return {(scope, name): (mails, size) for scope, name, mails, size in rows}
+
+
+@pytest.mark.parametrize(("mails", "size", "fits"), [(2, 1_000_000, 2), (10_000, 640, 64)], ids=["mails", "bytes"])
+async def test_the_queue_is_bounded_in_mails_and_in_bytes(store: Store, mails: int, size: int, fits: int) -> None:
+    """A mail over either limit is refused for now, and leaves neither a row nor a count."""
+    small = limited(store, mails=mails, size=size)
+    for number in range(fits):
+        await small.add(["b+token@bounces.example.com"], b"x" * 10, [TOKEN._replace(name=str(number))])
+    before = await counts(store)
+    with pytest.raises(Refused) as refused:
+        await small.add(["b+token@bounces.example.com"], b"x" * 10, [TOKEN])
+    assert refused.value.code is Code.TEMPORARY_FAILURE
+    assert await counts(store) == before
+    assert await store.engine.rows("SELECT count(*) FROM feedback_mail", {}) == [(fits,)]
+
+
+@pytest.mark.parametrize(
+    "scope", [scope for scope in ShareScope if scope not in (ShareScope.ALL, ShareScope.WITHOUT_TOKEN)]
+)
+async def test_one_sender_or_recipient_has_a_share_of_the_queue(store: Store, scope: ShareScope) -> None:
+    """When its share is full, mail of another name is still accepted; and its own once one of its mails was read."""
+    small, tokens = limited(store, mails=2 * SHARE_PARTS[scope]), iter("abcdefgh")
+
+    def shares(name: str) -> list[QueueShare]:
+        """Of a mail: with a token of its own, so that no other share is full before this one."""
+        return [QueueShare(scope, name), TOKEN._replace(name=next(tokens))]
+
+    ids = [await small.add(["x@bounces.example.com"], b"x", shares("one")) for _ in range(2)]
     with pytest.raises(Refused):
-        await small.add(["b+token@bounces.example.com"], b"x" * 600)
-    await small.add(["b+token@bounces.example.com"], b"x" * 400)
+        await small.check_room(shares("one"))
+    with pytest.raises(Refused):
+        await small.add(["x@bounces.example.com"], b"x", shares("one"))
+    await small.check_room(shares("other"))
+    await small.add(["x@bounces.example.com"], b"x", shares("other"))
+    await small.finish(ids[0], [])
+    await small.check_room(shares("one"))
 
 
-@pytest.mark.parametrize(("most", "size"), [(8, 10_000), (10_000, 8)], ids=["mails", "bytes"])
-async def test_reports_leave_room_for_bounces(store: Store, most: int, size: int) -> None:
-    """Mail that anyone can send takes up to a quarter of either limit; what has a token is taken until all is full."""
-    small = replace(store.feedback, waiting_most=most, waiting_bytes=size)
-    for address in ("dmarc@bounces.example.com", "fbl@bounces.example.com"):
-        await small.add([address], b"x")
+async def test_mail_without_a_token_leaves_room_for_bounces(store: Store) -> None:
+    """Anyone can send it, so it fills at most a quarter of the queue."""
+    small = limited(store, mails=8)
+    for name in ("dmarc@a.example", "fbl@b.example"):
+        await small.add([name], b"x", [QueueShare(ShareScope.ADDRESS, name)])
     with pytest.raises(Refused):
-        await small.add(["tlsrpt@bounces.example.com"], b"x")
-    for addresses in (["b+token@a.example"], ["U+token@a.example"], ["fbl@a.example", "b+token@a.example"]) * 2:
-        await small.add(addresses, b"x")
+        await small.add(["tlsrpt@c.example"], b"x", [QueueShare(ShareScope.ADDRESS, "tlsrpt@c.example")])
+    for number in range(6):
+        await small.add(["b+token@a.example"], b"x", [TOKEN._replace(name=str(number))])
     with pytest.raises(Refused):
-        await small.add(["b+token@a.example"], b"x")
+        await small.add(["b+token@a.example"], b"x", [TOKEN])
+
+
+async def test_counts_survive_a_restart_and_end_with_the_queue(store: Store, database: Database) -> None:
+    """They are rows of the same transactions as the mail, whichever node stores and reads it."""
+    network = QueueShare(ShareScope.NETWORK, "192.0.2.1")
+    ids = [await store.feedback.add(["b+token@a.example"], b"x" * 10, [TOKEN, network]) for _ in range(3)]
+    full = {("all", ""): (3, 30), ("network", "192.0.2.1"): (3, 30), ("token", "token"): (3, 30)}
+    assert await counts(store) == full
+    async with database.open(inline=True) as other:
+        assert await counts(other) == full
+        await other.feedback.finish(ids[0], [])
+        await other.feedback.finish(ids[0], [])
+        await store.feedback.finish(ids[1], [])
+        assert await counts(other) == dict.fromkeys(full, (1, 10))
+        await other.feedback.finish(ids[2], [])
+        assert await counts(store) == {}
+
+
+async def test_an_empty_queue_corrects_the_counts(store: Store) -> None:
+    """A node of an older version deletes mail without subtracting it."""
+    await store.feedback.add(["b+token@a.example"], b"x", [TOKEN])
+    await store.engine.change("DELETE FROM feedback_mail", {})
+    assert await counts(store)
+    assert await store.feedback.next() is None
+    assert await counts(store) == {}
 
 
 async def test_recipients_go_before_reports(store: Store) -> None:
-    """However many reports wait, what is about a recipient is read next."""
-    for address in ("dmarc@bounces.example.com", "tlsrpt@bounces.example.com", f"b+{'a' * 24}@bounces.example.com"):
-        await store.feedback.add([address], b"x")
-    await store.feedback.add([f"U+{'a' * 25}@bounces.example.com"], b"x")
+    """However many reports wait, mail about a recipient is read next."""
+    for address in ("dmarc@bounces.example.com", "tlsrpt@bounces.example.com"):
+        await store.feedback.add([address], b"x", [QueueShare(ShareScope.ADDRESS, address)])
+    for address in ("b+token@bounces.example.com", "U+token@bounces.example.com"):
+        await store.feedback.add([address], b"x", [TOKEN])
     order = []
     while (mail := await store.feedback.next()) is not None and mail.tries == 1:
         order.append(mail.addresses[0][:2])

@@ -452,15 +452,44 @@ CREATE TABLE counted_until (
     id TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Mail that came to return paths and report addresses, until it is read.
+-- Mail to return paths and feedback addresses, until it is read.
 CREATE TABLE feedback_mail (
     id TEXT PRIMARY KEY,
     addresses TEXT NOT NULL,                    -- it was sent to, with a space between them
     mime BLOB NOT NULL,                         -- its beginning, see inbound/listener.py
     received_at INTEGER NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0            -- readings that were begun
+    tries INTEGER NOT NULL DEFAULT 0,           -- readings that were begun
+    size INTEGER NOT NULL DEFAULT 0,            -- bytes of `mime`
+    shares TEXT NOT NULL DEFAULT '[]',          -- JSON: the rows of feedback_counts that count it
+    without_token INTEGER NOT NULL DEFAULT 0    -- 1: anyone can send it, so it is read last
 ) STRICT;
-CREATE INDEX feedback_mail_next ON feedback_mail (tries, id);
+CREATE INDEX feedback_mail_next ON feedback_mail (tries, without_token, id);
+
+-- Mails in feedback_mail and their bytes, by client network, token, account and others: see store/feedback_shares.py.
+CREATE TABLE feedback_counts (
+    scope TEXT NOT NULL,
+    name TEXT NOT NULL,
+    mails INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (scope, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX feedback_counts_empty ON feedback_counts (scope, name) WHERE mails <= 0;
+
+-- The last mails to the feedback addresses that a person has to read.
+CREATE TABLE feedback_inbox (
+    account_id TEXT NOT NULL,                   -- that owns the return path; '': none, or several
+    kind TEXT NOT NULL,                         -- `fbl`, `postmaster` or `abuse`
+    id TEXT NOT NULL,                           -- that it had in feedback_mail
+    address TEXT NOT NULL,                      -- it was sent to
+    sender TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    result TEXT NOT NULL,                       -- see InboxResult
+    received_at INTEGER NOT NULL,
+    size INTEGER NOT NULL,                      -- of the mail in bytes
+    mime BLOB NOT NULL,                         -- its beginning
+    PRIMARY KEY (account_id, kind, id)
+) STRICT;
+CREATE INDEX feedback_inbox_newest ON feedback_inbox (id);
 
 -- One for each recipient that complained.
 CREATE TABLE complaints (

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import engines
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, owner
 from tests.running_appliance import add_account
@@ -17,7 +18,10 @@ NOTHING = {
     "session": f"ses_{'0' * 32}",
     "template": "never-was",
     "address": "never-was@example.net",
+    "feedback": f"fbm_{'0' * 32}",
 }
+KEPT_MAIL = """INSERT INTO feedback_inbox VALUES (?, 'fbl', 'fbm_theirs', 'fbl@bounces.theirs.example', 'a@b.example',
+    'subject', 'not_understood', 1, 4, ?)"""
 ROUTES = [
     ("GET", "/v1/emails/{email}"),
     ("GET", "/v1/emails/{email}/body"),
@@ -25,6 +29,7 @@ ROUTES = [
     ("GET", "/v1/emails/{email}/attachments/0"),
     ("POST", "/v1/emails/{email}/cancel"),
     ("GET", "/emails/{email}"),
+    ("GET", "/v1/feedback/inbox/{feedback}"),
     ("GET", "/v1/domains/{domain}"),
     ("POST", "/v1/domains/{domain}/verify"),
     ("DELETE", "/v1/domains/{domain}"),
@@ -46,6 +51,7 @@ def theirs(running: Any, client: httpx.Client) -> tuple[Caller, dict[str, str]]:
     customer = owner(caller)
     customer.request("PUT", "/v1/templates/theirs", json={"text": "t"})
     customer.request("POST", "/v1/suppressions", json={"address": "theirs@example.net"})
+    engines.rows(running.data_dir, KEPT_MAIL, account.account_id, b"mail")
     return customer, {
         "email": caller.send(from_="a@theirs.example", to="defer@example.net")["id"],
         "domain": "theirs.example",
@@ -54,6 +60,7 @@ def theirs(running: Any, client: httpx.Client) -> tuple[Caller, dict[str, str]]:
         "session": customer.get("/v1/auth/sessions").json()["sessions"][0]["id"],
         "template": "theirs",
         "address": "theirs@example.net",
+        "feedback": "fbm_theirs",
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from appliance.model.feedback import FeedbackResult, KeptMail
 from appliance.model.reports import DmarcCounts, DmarcSource, TlsCounts, TlsDomainCounts
 from appliance.store import Store
 from appliance.store.reports import record_dmarc_report, record_tls_report
@@ -184,3 +185,36 @@ def test_the_plots_are_told_to_those_who_do_not_see_them(browser: Browser, busy:
         if browser.script("return document.documentElement.scrollWidth") > size[0]:
             findings.append(f"wider than {size[0]}")
     assert findings == []
+
+
+HOSTILE = (
+    b"From: Loop <fbl@provider.example>\r\nSubject: =?utf-8?q?Verify_=3Cb=3E?=\r\nContent-Type: text/html\r\n\r\n"
+    b"<p>Open https://provider.example/?code=12</p><script>document.title = 'taken'</script>&lt;img src=x&gt;"
+)
+
+
+def test_the_inbox_shows_mail_as_text(stage: Stage, browser: Browser) -> None:
+    """The verification mail of a feedback loop can be read; nothing in it is markup, and nothing is fetched."""
+    account = stage.account()
+
+    async def receive() -> None:
+        async with engines.beside(stage.world.running.data_dir) as store:
+            now = store.reports.outside.now()
+            mail = KeptMail("fbm_1", "fbl", "fbl@bounces.example.com", "Loop <b>", "Verify <b>", now, HOSTILE)
+            mail_id = await store.feedback.add(["fbl@bounces.example.com"], HOSTILE)
+            await store.feedback.finish(mail_id, [store.feedback_inbox.keep(mail, FeedbackResult.NOT_UNDERSTOOD)])
+            await store.engine.change(
+                "UPDATE feedback_inbox SET account_id = :account_id", {"account_id": account.account_id}
+            )
+
+    stage.run(receive)
+    browser.log_in(account.email)
+    browser.open("/dashboard/feedback")
+    browser.see("Verify <b>")
+    browser.see("not a complaint")
+    browser.driver.find_element(By.CSS_SELECTOR, "details.post > summary").click()
+    browser.until(lambda: "code=12" in browser.one("//details//pre").text, "the text of the mail")
+    assert "<img src=x>" in browser.one("//details//pre").text
+    assert browser.count("details.post img") == browser.count("details.post b") == 0
+    assert browser.driver.title != "taken"
+    assert browser.forbidden() == []

@@ -1,11 +1,14 @@
 """How SQLite finds what the verbs look for: by an index, without a walk through a table or a sort."""
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
 
+from appliance.model.feedback import QueueShare, ShareScope
 from appliance.model.mail import Account
-from appliance.store import Store, domains, feedback, mail_log, queue_control, templates, webhooks
+from appliance.store import Store, domains, feedback, feedback_shares, mail_log, queue_control, templates, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
 from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
@@ -50,6 +53,14 @@ async def test_a_page_of_keys_is_as_quick_with_a_thousand_revoked(store: Store, 
 
 async def _steps_of_a_page(store: Store, account: Account) -> int:
     """How often the virtual machine was at work for a page of keys, in tens of its instructions."""
+    async with counted_steps(store) as count:
+        await store.access.newest_keys(account.id, None, 10)
+    return count()
+
+
+@asynccontextmanager
+async def counted_steps(store: Store) -> AsyncIterator[Callable[[], int]]:
+    """What returns the work of the reader inside, in tens of instructions of SQLite's virtual machine."""
     count = 0
 
     def step() -> bool:
@@ -60,9 +71,10 @@ async def _steps_of_a_page(store: Store, account: Account) -> int:
     reader = await store.engine.read(lambda tx: tx)
     assert isinstance(reader, Connection)
     reader.set_progress_handler(step, 10)
-    await store.access.newest_keys(account.id, None, 10)
-    reader.set_progress_handler(None)
-    return count
+    try:
+        yield lambda: count
+    finally:
+        reader.set_progress_handler(None)
 
 
 # ---- what is old
@@ -162,8 +174,23 @@ async def test_a_recipient_of_a_token_is_found_by_its_message(store: Store, acco
     steps = await plan(store, feedback._BY_IDS, wanted)
     assert "SEARCH r USING PRIMARY KEY (message_id>? AND message_id<?)" in steps
     assert not [step for step in steps if step.startswith("SCAN")]
-    (step,) = await plan(store, "SELECT id FROM feedback_mail ORDER BY tries, id LIMIT 1", {})
+    (step,) = await plan(store, feedback.NEXT_MAIL, {})
     assert step == "SCAN feedback_mail USING COVERING INDEX feedback_mail_next"
+
+
+async def test_room_in_the_feedback_queue_is_found_without_reading_the_queue(store: Store) -> None:
+    """The steps of SQLite do not grow with the queue; counts that are 0 have an index."""
+    shares = [QueueShare(ShareScope.NETWORK, "192.0.2.1"), QueueShare(ShareScope.TOKEN, "token")]
+    steps = []
+    for mails in (1, 200):
+        for number in range(mails):
+            await store.feedback.add(["x"], b"mail", [*shares[:1], QueueShare(ShareScope.TOKEN, str(number))])
+        async with counted_steps(store) as count:
+            await store.feedback.check_room(shares)
+        steps.append(count())
+    assert 0 < steps[1] <= steps[0] + 2
+    (step,) = await plan(store, feedback_shares._DELETE_EMPTY, {})
+    assert step == "SCAN feedback_counts USING INDEX feedback_counts_empty"
 
 
 # ---- templates and domains

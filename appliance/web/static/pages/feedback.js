@@ -2,6 +2,7 @@
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, s, style } from "../dom.js";
+import { inbox } from "../feedback-inbox.js";
 import { badge, code, copyButton, empty, head, notice, section, table } from "../pieces.js";
 import { count, number, percent, utcDay } from "../time.js";
 
@@ -238,8 +239,9 @@ export default async function feedback(page) {
 	const days = RANGES.includes(Number(page.query.get("days"))) ? Number(page.query.get("days")) : 30;
 	const domain = page.query.get("domain") ?? "";
 	const address = (values) => query("/dashboard/feedback", { days: days === 30 ? "" : days, domain, ...values });
-	const [found] = await Promise.all([
+	const [found, kept] = await Promise.all([
 		get(`/v1/feedback?days=${days}`, page.signal),
+		get("/v1/feedback/inbox", page.signal),
 		...["overview", "forms", "feedback"].map(style),
 	]);
 	const late = found.days.reduce((sum, each) => sum + each.late_bounced, 0);
@@ -269,6 +271,7 @@ export default async function feedback(page) {
 		),
 		byProvider(found.providers),
 		section("Complaints by provider", complaints(found.providers)),
+		section("Mail to read", inbox(kept.mails)),
 		reports(found, domain, (chosen) => page.go(address({ domain: chosen }))),
 	);
 }

@@ -1,0 +1,142 @@
+"""The feedback inbox: the last mails to `fbl@`, `postmaster@` and `abuse@` of return paths that a person has to read.
+
+Mail belongs to the only account that has proven a domain with that return path. If there is none, or several, only
+administrators and the operator's commands see it. The inbox keeps the newest mails of each account and kind, and the
+beginning of each: new mail removes only older mail of the same kind.
+"""
+
+from functools import partial
+
+from appliance.message.addresses import Address, parse
+from appliance.message.forwarded import forwarded_mail, forwarded_subject
+from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
+from appliance.model.mail import NewMessage, NewRecipient, Source
+from appliance.outside import Outside, identifier_from
+from appliance.store.body_parts import add as count_bytes
+from appliance.store.body_parts import insert, of_message
+from appliance.store.engine import NEWEST, Slice, StorePart, Tx, changed, rows, run, timed
+from appliance.store.feedback import FeedbackStep
+from appliance.store.suppressions import suppressed
+
+INBOX_MAILS = 100  # of one account and kind
+INBOX_BYTES = 64 * 1024  # of one mail
+SENDER_NAME = "Mail server"
+
+_OWNERS = """SELECT d.account_id, min(d.name), max(a.suspended) FROM domains d JOIN accounts a ON a.id = d.account_id
+    WHERE coalesce(d.return_path, 'bounces.' || d.name) = :name AND d.usable = 1 AND d.removed_at IS NULL
+    GROUP BY d.account_id LIMIT 2"""
+_ADD = """INSERT INTO feedback_inbox (account_id, kind, id, address, sender, subject, result, received_at, size, mime)
+    VALUES (:account_id, :kind, :id, :address, :sender, :subject, :result, :received_at, :size, :mime)
+    ON CONFLICT (account_id, kind, id) DO NOTHING"""
+_TRIM = """DELETE FROM feedback_inbox WHERE account_id = :account_id AND kind = :kind AND id <=
+    (SELECT id FROM feedback_inbox WHERE account_id = :account_id AND kind = :kind ORDER BY id DESC LIMIT 1
+        OFFSET :most)"""
+_COLUMNS = "id, account_id, kind, address, sender, subject, result, received_at, size"
+_PAGE = f"""SELECT {_COLUMNS} FROM feedback_inbox WHERE account_id IN (:account_id, :shared)
+    AND kind IN ('fbl', 'postmaster', 'abuse') AND id < :before
+    ORDER BY id DESC LIMIT :most"""  # noqa: S608 - our own words, as below
+_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"  # noqa: S608
+_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"  # noqa: S608
+_FIND_OF = f"""SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id AND account_id IN (:account_id, :shared)
+    ORDER BY account_id LIMIT 1"""  # noqa: S608
+_ANY_OLD = "SELECT EXISTS (SELECT 1 FROM feedback_inbox WHERE id < :before)"
+_FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
+    (SELECT account_id, kind, id FROM feedback_inbox WHERE id < :before ORDER BY id LIMIT :most)"""
+
+
+class FeedbackInbox(StorePart):
+    def keep(self, mail: KeptMail, result: FeedbackResult, forward_to: str = "") -> FeedbackStep:
+        """A step of the transaction that ends a mail in the queue: keep it, and send a copy to an address, if any."""
+        return partial(_keep, outside=self.outside, mail=mail, result=result, forward_to=forward_to)
+
+    async def newest(
+        self, account_id: str | None, most: int, *, before: str = NEWEST, shared: bool = False
+    ) -> list[InboxMail]:
+        """The newest mails of an account, with `shared` also those of no single account; None: of all accounts."""
+        wanted = {"before": before, "most": most}
+        if account_id is None:
+            return await self.engine.all(InboxMail, _PAGE_OF_ALL, wanted)
+        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), **wanted})
+
+    async def find(
+        self, account_id: str | None, mail_id: str, *, shared: bool = False
+    ) -> tuple[InboxMail, bytes] | None:
+        """One of those mails, and the beginning of its bytes; None if there is none with this id."""
+        if account_id is None:
+            found = await self.engine.rows(_FIND, {"id": mail_id})
+        else:
+            found = await self.engine.rows(_FIND_OF, {**_whose(account_id, shared), "id": mail_id})
+        return (InboxMail(*found[0][:-1]), bytes(found[0][-1])) if found else None
+
+    async def forget(self, before: int, most: int) -> Slice:
+        """Delete mails that were received before a time."""
+        wanted = {"before": identifier_from("fbm", before), "most": most}
+        if not (await self.engine.rows(_ANY_OLD, wanted))[0][0]:
+            return Slice(0, 0.0, more=False)
+        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, wanted)), large=True)
+        return Slice(deleted, seconds, more=deleted > 0)
+
+
+def _whose(account_id: str, shared: bool) -> dict[str, str]:
+    return {"account_id": account_id, "shared": NO_SINGLE_OWNER if shared else account_id}
+
+
+def _keep(tx: Tx, *, outside: Outside, mail: KeptMail, result: FeedbackResult, forward_to: str) -> tuple[str, set[str]]:
+    owners = rows(tx, _OWNERS, {"name": mail.address.rpartition("@")[2]})
+    account_id, domain, is_suspended = owners[0] if len(owners) == 1 else (NO_SINGLE_OWNER, "", 1)
+    if forward_to and not is_suspended and _forward(tx, outside, mail, account_id, domain, forward_to):
+        result = FeedbackResult.FORWARDED
+    row = {
+        "account_id": account_id,
+        "kind": mail.kind,
+        "id": mail.id,
+        "address": mail.address,
+        "sender": mail.sender,
+        "subject": mail.subject,
+        "result": result.value,
+        "received_at": mail.received_at,
+        "size": len(mail.mime),
+        "mime": mail.mime[:INBOX_BYTES],
+    }
+    run(tx, _ADD, row)
+    run(tx, _TRIM, {"account_id": account_id, "kind": mail.kind, "most": INBOX_MAILS})
+    return result, set()
+
+
+def _forward(tx: Tx, outside: Outside, mail: KeptMail, account_id: str, domain: str, forward_to: str) -> bool:
+    """Queue a copy for the operator, as mail of the account that owns the domain; False if the account may not send it.
+
+    As for a delivery report (delivery_reports.py), the empty envelope sender keeps it free of charge, out of the
+    statistics, and without a bounce that could come back.
+    """
+    recipient = parse(forward_to, "inbound.forward_to")
+    if suppressed(tx, [(account_id, recipient.key)]):
+        return False
+    new = _forwarding(outside, mail, account_id, parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), recipient)
+    insert(tx, [(new, 0)])
+    count_bytes(tx, account_id, of_message(new))
+    return True
+
+
+def _forwarding(outside: Outside, mail: KeptMail, account_id: str, sender: Address, recipient: Address) -> NewMessage:
+    message_id, now = outside.identifier("msg"), outside.now()
+    about = {"address": mail.address, "subject": mail.subject}
+    return NewMessage(
+        id=message_id,
+        account_id=account_id,
+        request_id=outside.identifier("req"),
+        source=Source.SMTP,
+        simulated=False,
+        sender=sender.text,
+        envelope_from="",
+        subject=forwarded_subject(**about),
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about),
+        receipt=None,
+        recipients=(NewRecipient(outside.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
+        credits=0,
+        created_at=now,
+        idempotency=None,
+    )
