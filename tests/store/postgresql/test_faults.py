@@ -211,9 +211,7 @@ async def test_a_lock_that_does_not_come_in_time(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
     """503, for all of the batch at once, and it goes on afterwards."""
-    options = connection_module._OPTIONS.replace(f"lock_timeout={connection_module.LOCK_TIMEOUT}", "lock_timeout=300")
-    assert options != connection_module._OPTIONS
-    monkeypatch.setattr(connection_module, "_OPTIONS", options)
+    monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
     outside = Outside(now=clock)
     messages, store = Messages(outside, account.id), Store(PostgresEngine(url), outside)
     results: list[Refused] = []
