@@ -179,6 +179,12 @@ class MessageIntake:
         if caller.suspended:
             raise Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
         self.check_disk()
+        self.check_clock()
+
+    def check_clock(self) -> None:
+        if not self.store.engine.has_right_clock():
+            text = "The clock of this node is wrong, so it would not deliver this message. Retry with the same key."
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
 
     def check_disk(self) -> None:
         if self.free_space.low():

@@ -32,6 +32,7 @@ _CACHED_LENGTH = 320  # characters with the name, so that the cache takes a few 
 
 _ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
 _TOO_LONG = f"the address is longer than {limits.ADDRESS_LENGTH} octets"
+_QUOTED = "a quoted local part (double quotes before the @) is not supported"
 _FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
@@ -132,10 +133,10 @@ def _read_bare(bare: str) -> tuple[str, str]:
 
 # The commonest faults, checked in this order.
 _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (lambda bare: bare.startswith('"') and '"@' in bare, _QUOTED),
     (lambda bare: "," in bare or ";" in bare, _ONE_ADDRESS),
     (lambda bare: "<" in bare or ">" in bare, _FORMS),
     (lambda bare: " " in bare, "an address must not contain a space"),
-    (lambda bare: bare.startswith('"'), "a quoted part before the @ is not supported"),
     (lambda bare: "@" not in bare, "an address needs an @"),
     (lambda bare: bare.count("@") > 1, "an address has exactly one @"),
     (lambda bare: bare.startswith("@"), "there is nothing before the @"),

@@ -7,13 +7,16 @@ delivery) are verbs here, too.
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
+import trio.lowlevel
 
 from appliance import __version__
 from appliance.concurrency.wake import Wake
+from appliance.errors import Code, Refused
 from appliance.model.database_server import PendingUpgrade, ServerFacts
 from appliance.outside import Outside
 from appliance.store.access import Access
@@ -66,6 +69,7 @@ __all__ += ["StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 
 FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"
+WRITABLE_WITHIN = 0.8  # seconds; load balancers wait one or two for /readyz
 
 # Raises unless the node's key file is the one of this fingerprint; None: the database has none yet.
 CheckKey = Callable[[str | None], None]
@@ -112,11 +116,39 @@ class Store:
         self.pools = PoolStates(engine, outside, self.warmups)
         self.deletion = Deletion(engine, outside)
         self.ledger_folding = LedgerFolding(engine, outside)
+        self._check: _WriteCheck | None = None  # that is running
         self.space = space  # of the embedded database's file
 
     async def check_writable(self) -> None:
-        """Raise unless something can be written right now."""
-        await self.engine.check_writable()
+        """Raise unless something can be written right now; that takes at most WRITABLE_WITHIN.
+
+        All who ask at the same time share one check, which goes on when they no longer wait: a write is not abandoned.
+        """
+        if self._check is None:
+            self._check = _WriteCheck()
+            trio.lowlevel.spawn_system_task(self._run_check, self._check)
+        check = self._check
+        with trio.move_on_after(WRITABLE_WITHIN):
+            await check.ended.wait()
+            if check.error is not None:
+                raise check.error
+            return
+        text = "The database does not answer right now. Retry with the same key."
+        raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+
+    async def _run_check(self, check: "_WriteCheck") -> None:
+        try:
+            await self.engine.check_writable()
+        except Exception as error:
+            check.error = error
+        self._check = None
+        check.ended.set()
+
+
+@dataclass(slots=True)
+class _WriteCheck:
+    ended: trio.Event = field(default_factory=trio.Event)
+    error: Exception | None = None
 
 
 @asynccontextmanager

@@ -218,7 +218,7 @@ def chunk(argument: str) -> tuple[int, bool]:
 def parse_address(text: str, field: str = "RCPT TO") -> Address:
     """An address of the envelope, by the same parser as those of the HTTP API."""
     code = "553 5.1.3" if field == "RCPT TO" else "553 5.1.7"
-    if " " in text:
+    if " " in text and not text.startswith('"'):
         raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
     try:
         return addresses.parse(text, field)

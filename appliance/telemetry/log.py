@@ -158,6 +158,15 @@ _NEEDS_QUOTES = re.compile(r"[\s\"\\=]|^$")
 _ascii_json = jsonlib.JSONEncoder(check_circular=False).encode  # what it is given was built by _clean, as a tree
 
 
+# Errors that may be met anywhere: a traceback would tell nothing, and without memory it would not fit.
+_MACHINE_FAULTS: list[type[Exception]] = [MemoryError]
+
+
+def log_without_traceback(*kinds: type[Exception]) -> None:
+    """From now on log errors of these kinds in one line, wherever they are met."""
+    _MACHINE_FAULTS.extend(kinds)
+
+
 class Log:
     """The log of one part of the program: an event is a few constant words, all that varies goes into fields.
 
@@ -180,9 +189,12 @@ class Log:
         self._write(logging.ERROR, event, fields)
 
     def exception(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
-        """An error with its traceback: that of the exception given, or of the one that is being handled."""
+        """An error with its traceback: that of the exception given, or of the one that is being handled.
+
+        A fault of the machine is one line.
+        """
         error = error or sys.exc_info()[1]
-        if isinstance(error, MemoryError):  # where it was met tells nothing, and a traceback would take memory
+        if isinstance(error, tuple(_MACHINE_FAULTS)):
             self._write(logging.ERROR, event, {**fields, "cause": repr(error)})
         else:
             self._write(logging.ERROR, event, fields, error)

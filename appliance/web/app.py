@@ -339,7 +339,8 @@ class HealthRoutes(Routes):
             raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
         self.services.intake.check_disk()
         await self.store.check_writable()
+        self.services.intake.check_clock()
         if not self.store.engine.holds_lease():
-            text = "This node may deliver nothing: its lease has expired, or its clock is 30 seconds wrong."
+            text = "This node may deliver nothing: its lease has expired."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         return HealthAnswer("ready", request_id())

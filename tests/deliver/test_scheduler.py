@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 import trio
 import trio.testing
@@ -538,15 +539,21 @@ async def test_a_result_is_recorded_before_goodbye(tmp_path: Path, autojump_cloc
 # ---- what may not end the loop
 
 
-async def test_a_bug_in_an_attempt_defers(
-    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "has_traceback"), [(RuntimeError, True), (apsw.IOError, False)])
+async def test_an_error_in_an_attempt_defers(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[Exception],
+    has_traceback: bool,
 ) -> None:
-    """An unexpected exception is a temporary failure of that envelope, and the others go on."""
+    """A bug is a temporary failure of that envelope, logged with a traceback; a read that fails is one line."""
     deliver = Deliverer._deliver
 
     async def fail_once(self: Deliverer, active: Any, envelope: Any) -> Any:
         if envelope.recipients[0].address == "bug@a.test" and envelope.recipients[0].attempt_count == 0:
-            raise RuntimeError("a bug")
+            raise error("disk I/O error")
         return await deliver(self, active, envelope)
 
     monkeypatch.setattr(Deliverer, "_deliver", fail_once)
@@ -559,6 +566,10 @@ async def test_a_bug_in_an_attempt_defers(
         assert response == "4.3.0 an error on our side; it is in the operator's log"
         await played.final(bad)
         assert await played.recipient(bad) == ("delivered", 2)
+        (record,) = [record for record in caplog.records if record.message == "delivery failed"]
+        assert vars(record)["fields"]["message_id"] == bad
+        assert (record.exc_info is not None) is has_traceback
+        assert has_traceback or "disk I/O error" in vars(record)["fields"]["cause"]
 
 
 async def _refuse(*_: object) -> None:

@@ -28,6 +28,7 @@ from appliance.store import open_store
 from appliance.store.postgresql.migrate import newest_known
 from appliance.system.instance_lock import LOCK_FILE
 from tests.fork_client import fork
+from tests.pgbouncer import pgbouncer
 from tests.ports import free_port
 from tests.postgresql_server import USER, PostgresServer, postgresql
 from tests.programs import needs
@@ -180,6 +181,15 @@ def test_a_host_that_does_not_answer(tmp_path: Path) -> None:
         silent.listen(1)  # accepts, and says nothing
         url = f"postgresql://appliance:geheim4711@127.0.0.1:{silent.getsockname()[1]}/appliance"
         check_refused(tmp_path, url, "store.url: the database cannot be used: .*timeout")
+
+
+@needs("pgbouncer")
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+def test_a_pooler_that_does_not_pool_by_session(tmp_path: Path, mode: str) -> None:
+    """The line says which setting to change."""
+    with postgresql() as cluster, pgbouncer(cluster, mode) as pooler:
+        url = pooler.url(cluster.new_database())
+        check_refused(tmp_path, url, "store.url: the database cannot be used: a pooler .*pool_mode = session")
 
 
 def test_a_standby(tmp_path: Path) -> None:

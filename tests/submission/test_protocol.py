@@ -110,6 +110,8 @@ def test_mail(line: bytes, reply: bytes) -> None:
         (b"RCPT TO:<bob@localhost>", b"553 5.1.3 "),
         (b"RCPT TO:<bob@example.net> RET=HDRS", b"555 5.5.4 "),
         (b"RCPT TO:<bob @example.net>", b"553 5.1.3 "),
+        (b'RCPT TO:<"a b"@example.net>', b"553 5.1.3 RCPT TO: a quoted local part "),
+        (b'RCPT TO:<"ab"@example.net>', b"553 5.1.3 RCPT TO: a quoted local part "),
         (b"RCPT TO:<bob@example.net,eve@example.net>", b"553 5.1.3 "),
         ("RCPT TO:<bøb@example.net>".encode(), b"553 5.6.7 "),
         (b"RCPT TO:<b\xffb@example.net>", b"500 5.5.2 "),

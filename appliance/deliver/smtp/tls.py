@@ -126,6 +126,7 @@ class TrustStore:
             warnings.simplefilter("ignore")  # old roots have serial numbers that are no longer allowed
             certificates = [x509.load_der_x509_certificate(root) for root in roots]
         self._store = verification.Store(certificates) if certificates else None  # a bare system has none at all
+        self._names = frozenset(certificate.subject for certificate in certificates)
 
     def verify(self, chain: tuple[bytes, ...], name: str) -> str | None:
         """A Verifier. Extensions are judged as OpenSSL does: the strict web profile refuses most private CAs."""
@@ -139,7 +140,14 @@ class TrustStore:
                 subject: x509.DNSName | x509.IPAddress = x509.IPAddress(ipaddress.ip_address(name))
             except ValueError:
                 subject = x509.DNSName(name)
-            policy.build_server_verifier(subject).verify(own, _above(own, further))
+            above = _above(own, further)
+            if self._names.isdisjoint(shown.issuer for shown in (own, *above)):
+                # The library's words for this are no help to an operator.
+                is_self_signed = own.issuer == own.subject
+                return (
+                    "self-signed certificate" if is_self_signed else "no authority that this machine trusts issued it"
+                )
+            policy.build_server_verifier(subject).verify(own, above)
         except Exception as error:
             # Whatever a strange certificate brings about, it is not verified, and the mail goes on all the same.
             return str(error).removeprefix("validation failed: ").partition(" (encountered")[0] or "unreadable"

@@ -6,7 +6,9 @@ store: U+FFFD takes its place, so that it equals no other text.
 
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import cache
+from select import POLLIN, poll
 from struct import Struct
 from time import monotonic
 from typing import Any, TypeVar
@@ -24,9 +26,14 @@ from appliance.store.postgresql.statements import statement, statement_over_many
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
 STATEMENT_TIMEOUT = 10  # seconds; the server ends a statement that takes longer
 LONG_STATEMENT_TIMEOUT = 30  # for what may take longer
+FIRST_ANSWER = 3  # seconds for the first statement; it waits while the pool of a pooler is full
 ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connection is lost, whatever TCP says of it
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
+IDLE_SESSION = (
+    100  # milliseconds until PostgreSQL ends an idle session; a pooler must have read its last answer by then
+)
+POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds each, until such a session must have ended
 PREPARED = 500  # statements kept prepared on a connection
 
 # What the URL may set otherwise. A peer that is gone is noticed in 5 s when there is something to send, and by
@@ -39,15 +46,30 @@ _DEFAULTS = {
     "keepalives_count": 2,
     "target_session_attrs": "read-write",
 }
-_OPTIONS = (
-    f"-c lock_timeout={LOCK_TIMEOUT} -c idle_in_transaction_session_timeout={IDLE_TRANSACTION_TIMEOUT}"
-    " -c synchronous_commit=on -c client_encoding=UTF8 -c default_transaction_isolation=read\\ committed"
+# Set by a statement once connected, because PgBouncer refuses them as startup options.
+_SETTINGS = {
+    "lock_timeout": str(LOCK_TIMEOUT),
+    "idle_in_transaction_session_timeout": str(IDLE_TRANSACTION_TIMEOUT),
+    "synchronous_commit": "on",
+    "client_encoding": "UTF8",
+    "default_transaction_isolation": "read committed",
     # Every statement is written for look-ups by index, one after the other, as the embedded engine does them. What the
     # planner knows of a partition that was empty a moment ago would make it read all of it, again and again. And it is
     # to plan a statement once: over many partitions that takes much longer than to run it.
-    " -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
-    " -c max_parallel_workers_per_gather=0 -c plan_cache_mode=force_generic_plan"
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "max_parallel_workers_per_gather": "0",
+    "plan_cache_mode": "force_generic_plan",
+}
+_BACKEND = "SELECT pg_backend_pid()"
+_IS_STANDBY = "session is read-only"  # in libpq's words
+WRONG_POOLER = (
+    "a pooler in front of it gives each transaction another session: set pool_mode = session in PgBouncer, or name "
+    "PostgreSQL itself in the URL"
 )
+OLD_BEHIND_POOLER = "a pooler needs PostgreSQL 14 or later behind it: name PostgreSQL itself in the URL"
 
 T = TypeVar("T")
 
@@ -180,11 +202,13 @@ def connect(
 
     Raises psycopg.Error.
     """
-    given = conninfo_to_dict(url)
-    options = f"{given.get('options') or ''} {_OPTIONS} -c statement_timeout={statement_timeout * 1000}"
-    options = f"{options} -c appliance.owner={owner}".strip()
-    settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | given | {"options": options}
-    connection = PostgresConnection.connect("", autocommit=True, prepare_threshold=1, **settings)
+    settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | conninfo_to_dict(url)
+    values = _SETTINGS | {"statement_timeout": str(statement_timeout * 1000), "appliance.owner": owner}
+    connection, backend = _open(settings, values)
+    if backend != connection.info.backend_pid:  # a pooler gives its clients numbers of its own
+        _check_pooler(connection, backend)
+        connection, _ = _open(settings, values)
+        command(connection, "DEALLOCATE ALL")  # a pooler without server_reset_query leaves those of others
     connection.patience = statement_timeout + ANSWER_GRACE
     connection.prepared_max = PREPARED
     for kind, dumper in _DUMPERS:
@@ -192,6 +216,75 @@ def connect(
     for name, loader in _LOADERS:
         connection.adapters.register_loader(name, loader)
     return connection
+
+
+def _open(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
+    """Connect and set these values; also the process of the server that answers."""
+    try:
+        return _connect(settings, values)
+    except psycopg.OperationalError as error:
+        if not isinstance(error, _Unusable) and _IS_STANDBY not in str(error):
+            raise
+        refused = error
+    # A pooler lets clients in while its server is away, and repeats what that said when it was still a standby. So try
+    # the hosts one by one, and ask each server itself.
+    for host in _hosts(settings):
+        with suppress(psycopg.OperationalError):
+            return _connect(host | {"target_session_attrs": "any"}, values)
+    raise refused
+
+
+class _Unusable(psycopg.OperationalError):
+    """A server that let us in, and then did not answer or takes no writes."""
+
+
+def _connect(settings: dict[str, Any], values: dict[str, str]) -> tuple[PostgresConnection, int]:
+    connection = PostgresConnection.connect("", autocommit=True, prepare_threshold=1, **settings)
+    try:
+        connection.patience = FIRST_ANSWER
+        chosen = "".join(f", set_config('{name}', %s, false)" for name in values)
+        statement = f"{_BACKEND}, current_setting('transaction_read_only'){chosen}".encode()
+        ((backend, read_only, *_),) = connection.execute(statement, [*values.values()], prepare=False)
+        if read_only != "off":
+            raise _Unusable(_IS_STANDBY)
+    except psycopg.OperationalError as error:
+        connection.close()
+        raise _Unusable(str(error)) from error
+    return connection, backend
+
+
+def _hosts(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The settings for each host of the URL alone; one port may be for all of them."""
+    lists = {name: str(settings[name]).split(",") for name in ("host", "hostaddr", "port") if settings.get(name)}
+    for number in range(max(map(len, lists.values()), default=1)):
+        yield settings | {name: values[number % len(values)] for name, values in lists.items()}
+
+
+def _check_pooler(connection: PostgresConnection, backend: int) -> None:
+    """Raise OperationalError unless the session behind this connection is its own; closes it.
+
+    PostgreSQL ends the session as soon as it is idle. A pooler by session then closes the connection as well. Any other
+    pooler runs the next statement in another session. Comparing two statements without that would prove nothing: an
+    idle pooler runs both in the same session.
+    """
+    with closing(connection):
+        if connection.info.server_version < 14_00_00:
+            raise psycopg.OperationalError(OLD_BEHIND_POOLER)
+        poller = poll()
+        poller.register(connection, POLLIN)
+        statement = f"{_BACKEND}, set_config('idle_session_timeout', '{IDLE_SESSION}', false)".encode()
+        has_ended = False
+        for _ in range(POOLER_TRIES):
+            try:
+                ((answering, _),) = connection.execute(statement, prepare=False)
+            except psycopg.OperationalError:
+                if has_ended:
+                    return
+                raise
+            if answering != backend:
+                break
+            has_ended = bool(poller.poll(POOLER_PAUSE))
+        raise psycopg.OperationalError(WRONG_POOLER)
 
 
 def command(connection: psycopg.Connection[Row], words: str) -> None:

@@ -105,6 +105,7 @@ async def prepare(
             make_first(connection, now)
             member = Membership(identify())
             member.join(connection)
+            member.beat(connection, in_flight=0)  # tells how far off the clock is before mail comes in
             return member
 
     with refusals(url):
@@ -186,6 +187,9 @@ class PostgresEngine(Engine):
 
     def holds_lease(self) -> bool:
         return self._membership is None or self._membership.holds()
+
+    def has_right_clock(self) -> bool:
+        return self._membership is None or self._membership.has_right_clock()
 
     def live_nodes(self) -> int:
         return 1 if self._membership is None else self._membership.live

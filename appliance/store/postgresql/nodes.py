@@ -164,7 +164,10 @@ class Membership:
 
     def holds(self) -> bool:
         """Whether no other node can have taken the rows of this run."""
-        return self._clock() < self._deadline and abs(self.skew) < MOST_SKEW
+        return self._clock() < self._deadline and self.has_right_clock()
+
+    def has_right_clock(self) -> bool:
+        return abs(self.skew) < MOST_SKEW
 
     def is_steady(self) -> bool:
         """Whether beats have come in time for so long that an expired lease is not that of a node as slow as this."""

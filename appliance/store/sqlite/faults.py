@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import apsw
 
 from appliance.store.faults import OnFault, StorageFault, busy
+from appliance.telemetry.log import log_without_traceback
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)
 DAMAGED = (apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB)
@@ -43,6 +44,7 @@ DiskFault = (apsw.FullError, apsw.IOError, apsw.CantOpenError)
 _WITHOUT_MEMORY = (MemoryError, apsw.NoMemError)
 _BUSY_OR_FAILING = (apsw.BusyError, apsw.LockedError, apsw.FullError, apsw.IOError, apsw.CorruptError, apsw.NotADBError)
 _STORAGE_ERRORS = _WITHOUT_MEMORY + _BUSY_OR_FAILING
+log_without_traceback(*_STORAGE_ERRORS)
 
 
 def translated(error: Exception) -> Exception:

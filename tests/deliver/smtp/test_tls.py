@@ -4,6 +4,8 @@ import datetime
 import ssl
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -29,6 +31,7 @@ from appliance.deliver.smtp.tls import (
 )
 from appliance.dns.resolver import Tlsa
 from appliance.tls.certificate import verifying_context
+from appliance.tls.self_signed import generate
 from tests.cpu_time import cpu_seconds
 from tests.fakes.mx import FakeMx, endless, hang_up, silence
 
@@ -64,7 +67,22 @@ def _of_no_authority() -> trustme.LeafCert:
 
 
 GOOD = [_good, _through_another, _wildcard]
-BAD = [(_expired, "valid"), (_mismatched, "subjectAltName"), (_of_no_authority, "candidates exhausted")]
+
+
+def _self_signed() -> trustme.LeafCert:
+    with TemporaryDirectory() as directory:
+        file = Path(directory) / "certificate.pem"
+        generate(file, file, NAME)
+        pem = file.read_bytes()
+    return trustme.LeafCert(pem, pem, [])
+
+
+BAD = [
+    (_expired, "valid"),
+    (_mismatched, "subjectAltName"),
+    (_of_no_authority, "no authority that this machine trusts issued it"),
+    (_self_signed, "self-signed certificate"),
+]
 
 
 def server(certificate: trustme.LeafCert) -> ssl.SSLContext:

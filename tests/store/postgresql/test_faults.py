@@ -13,7 +13,7 @@ from psycopg import errors
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
 from appliance.outside import Outside
-from appliance.store import KeyTaken, Store
+from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
 from appliance.store.postgresql import connection as connection_module
 from appliance.store.postgresql.engine import PostgresEngine
@@ -79,6 +79,28 @@ async def until_it_writes(store: Store) -> None:
                 return
             except Refused:
                 await trio.sleep(0.1)
+
+
+async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, between: Proxy) -> None:
+    """However many ask while nothing answers, there is one check at a time."""
+    await store.check_writable()
+    between.blackhole, before, answers = True, store.engine.ordinary_writes, list[Refused]()
+
+    async def ask() -> None:
+        with pytest.raises(Refused) as caught:
+            await store.check_writable()
+        answers.append(caught.value)
+
+    for _ in range(2):
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask)
+        assert trio.current_time() < began + 2 * WRITABLE_WITHIN
+    assert {(answer.code, answer.retry_after) for answer in answers} == {(Code.TEMPORARY_FAILURE, 2)}
+    assert store.engine.ordinary_writes == before + 1
+    between.blackhole = False
+    await until_it_writes(store)
 
 
 # ---- lost during COMMIT
@@ -211,9 +233,7 @@ async def test_a_lock_that_does_not_come_in_time(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
     """503, for all of the batch at once, and it goes on afterwards."""
-    options = connection_module._OPTIONS.replace(f"lock_timeout={connection_module.LOCK_TIMEOUT}", "lock_timeout=300")
-    assert options != connection_module._OPTIONS
-    monkeypatch.setattr(connection_module, "_OPTIONS", options)
+    monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
     outside = Outside(now=clock)
     messages, store = Messages(outside, account.id), Store(PostgresEngine(url), outside)
     results: list[Refused] = []
