@@ -437,6 +437,8 @@ class Scheduler:
             started = True
         if started:
             self._pending.end_turn(pool)
+        if (slow := self._in_flight.making_room()) is not None:
+            slow.give_way()
 
     def _next_of(self, pool: str) -> ActiveAttempt | None:
         """The next attempt of a pool; of its recipients as many as the warm-up permits, the others wait on.
@@ -480,7 +482,12 @@ class Scheduler:
                     gave_way = active.gives_way  # too late for this attempt, and not meant for the next
                     active = self._next_after(active, outcomes, limiter)
             if scope.cancelled_caught and active is not None:
-                active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+                if active.successor is None:
+                    active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+                else:
+                    self._attempted(active, None)
+                    self._start_pool(active.successor)
+                    active = None
 
     def _next_after(
         self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None, limiter: PoolLimiter
@@ -505,14 +512,18 @@ class Scheduler:
             return
         if isinstance(outcomes, Shortage):
             self._met_shortage(outcomes)
-        else:
+        elif active.successor is None:
             self._in_flight.pause_domain(envelope.domain)
         # The envelope waits as if no attempt had started.
         active.slot.limiter.unrecorded -= 1
         self.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)
-        self._pending.put_back(active.ready)
+        if active.successor is None:
+            self._pending.put_back(active.ready)
+        else:
+            self._pending.add(active.ready.routed.limiter.pool, envelope.account_id)
+            self._pending.enqueue(active.ready)
         self._wake_if_waiting(waited)
 
     def _met_shortage(self, shortage: Shortage) -> None:
