@@ -11,6 +11,7 @@ of the message, which waits for a session again. No session is ended after the f
 whether it has the message. After a shortage of this machine fewer sessions run, growing again with time.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,6 +28,7 @@ from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.smtp.connection import CONNECTION, Progress
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.model.mail import OutgoingSession
+from appliance.model.queue import SlowedAccount
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 
@@ -40,6 +42,7 @@ STALLED = 15.0  # seconds without progress after which a session gives way to an
 STALLED_LONG = 60.0  # the same for mail of its own account
 TOLD_AFTER = 2.0  # seconds of a session after which the shell is told of it; most are over by then
 RECIPIENTS_TOLD = 1_000
+QUEUES_AT_ONCE = 200  # that are looked at before other tasks run
 NOT_TRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again of which no server could be tried
 DOMAINS_PAUSED = 10_000  # remembered; more of them are tried as often as all others
 RECOVERY = 10  # after a shortage the sessions grow by this fraction of themselves each second
@@ -90,6 +93,33 @@ class InFlight:
             if len(told) >= RECIPIENTS_TOLD:
                 break
         return told[:RECIPIENTS_TOLD]
+
+    async def waits(self, queues: Iterable[PoolQueue]) -> dict[str, list[SlowedAccount]]:
+        """By pool, the accounts whose mail waits for a session though the pool has a slot for it."""
+        held, slow = Counter[str](), Counter[str]()
+        latest = trio.current_time() - SLOW
+        for active in self._active:
+            held[active.holder.account] += 1
+            slow[active.holder.account] += active.progress.moved_at <= latest
+        waits: dict[str, list[SlowedAccount]] = {}
+        for number, queue in enumerate(queues, 1):
+            for ready in queue.heads():
+                account, lack = ready.routed.envelope.account_id, self._lack(ready)
+                if lack in ("", LARGE_SLOT):
+                    reason = self._session_wait(ready, lack, held[account], slow[account])
+                    waits.setdefault(queue.limiter.pool, []).append(SlowedAccount(account, 0, reason, 0))
+            if number % QUEUES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        return waits
+
+    def _session_wait(self, ready: Ready, lack: str, held: int, slow: int) -> str:
+        large = f"; {self._large.used} of {self.large} sessions for large messages are in use" if lack else ""
+        _, share = self._claim(ready.routed)
+        first = "; its servers are slow, so mail to others goes first" if share == SPARE_SHARE else ""
+        return (
+            f"this account has {held} of {self.slots.slots} sessions, {slow} of them waiting for slow servers"
+            f"{large}{first}"
+        )
 
     # ---- slots
 

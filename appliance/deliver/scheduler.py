@@ -254,7 +254,8 @@ class Scheduler:
                     self.new_mail.request_poll()
                     self.store.new_simulated_mail.set()
                 version = newer
-                await self.limiters.publish(self._pending, self._in_flight.told())
+                waits = await self._in_flight.waits(list(self._pending.queues.values()))
+                await self.limiters.publish(self._pending, self._in_flight.told(), waits)
             except Refused:
                 pass  # the storage is away: the next time
             except Exception:

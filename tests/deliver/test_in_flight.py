@@ -37,6 +37,15 @@ async def offer(played: Stage, address: str, account: str = "demo", mime: bytes 
     return new.id
 
 
+async def words(played: Stage, message_id: str) -> str:
+    """What `explain` says of a message."""
+    record = await played.store.records.of(message_id)
+    assert record is not None
+    (recipient,) = record.recipients
+    views = await played.store.pools.views([recipient.domain], WarmupSettings(), record.account_id)
+    return standing(recipient, views[recipient.domain], played.outside.now(), 12)
+
+
 async def begin(played: Stage, sessions: int) -> None:
     """Run with so many sessions in all."""
     played.scheduler.sessions = sessions
@@ -221,22 +230,29 @@ async def test_a_session_with_a_silent_server_is_explained(
     """While it lasts `explain` says with which server, since when and for what it waits; not afterwards."""
     async with stage(tmp_path, *tarpits({at: silence})) as played:
         sent = await offer(played, f"ada@{SLOW[0]}")
-
-        async def words() -> str:
-            record = await played.store.records.of(sent)
-            assert record is not None
-            views = await played.store.pools.views([SLOW[0]], WarmupSettings(), record.account_id)
-            return standing(record.recipients[0], views[SLOW[0]], played.outside.now(), 12)
-
         await trio.sleep(10)
         began = clock(START, played.outside.now())
         server = f"mx.{SLOW[0]} (127.0.0.1)"
         session = f"a session with {server} is under way since {began}, waiting for {awaited} since {began}"
-        assert await words() == f"waiting: {session}"
+        assert await words(played, sent) == f"waiting: {session}"
         await played.until(lambda: played.recipient(sent), lambda found: found[1] == 1, within=610)
         await trio.sleep(2)
-        assert (await words()).startswith("deferred: try 2 of 12")
+        assert (await words(played, sent)).startswith("deferred: try 2 of 12")
         assert await played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
+
+
+async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Where no session can be ended, mail waits though its pool has room; `explain` says what for."""
+    async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
+        await begin(played, 20)
+        slow = [await offer(played, f"{user}@{name}") for user in ("ada", "bob") for name in SLOW[:16]]
+        await trio.sleep(5)
+        good = await offer(played, "ada@good.test")
+        await trio.sleep(5)
+        sessions = "but this account has 16 of 20 sessions, 16 of them waiting for slow servers"
+        assert await words(played, good) == f"waiting: pool good.test has room, 0 of 10 in use, {sessions}"
+        last = "; its servers are slow, so mail to others goes first"
+        assert await words(played, slow[-1]) == f"waiting: pool {SLOW[15]} has room, 1 of 10 in use, {sessions}{last}"
 
 
 async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:
