@@ -124,6 +124,13 @@ LONG_WAIT = 1.0  # seconds pending after which the store is asked whether an env
 log = get_logger("deliver")
 
 
+class Holder(NamedTuple):
+    """Who has a session: an account, for a pool that is known to answer or for any other pool."""
+
+    account: str
+    answers: bool
+
+
 @dataclass(slots=True, eq=False)
 class ActiveAttempt:
     """One envelope in its SMTP session, with what it holds until the session is over."""
@@ -131,11 +138,14 @@ class ActiveAttempt:
     ready: Ready
     slot: PoolSlot
     permit: Permit
+    holder: Holder  # of its session
     started_at: int
     began: float  # the same on Trio's clock
     progress: Progress
     scope: trio.CancelScope | None = None  # of its session
     gives_way: bool = False  # its session was cancelled, for its server did nothing and other mail waited
+    successor: str | None = None  # the pool whose mail gets the session, if that uses up no attempt
+    slow: bool = False  # it has waited long for its server
     envelope: Envelope | None = None  # what of it is under delivery
 
     def give_way(self) -> None:

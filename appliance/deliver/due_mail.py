@@ -9,7 +9,7 @@ which none gets all (`Shares`).
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -23,6 +23,7 @@ from appliance.store import Store
 # ---- sharing between accounts
 
 SHARE_OF_FREE = 4  # times the free slots that one holder may have
+SPARE_SHARE = 2  # the same for uses that give precedence to others of the same holder
 
 Item = TypeVar("Item")
 
@@ -77,13 +78,13 @@ class AccountQueue(Generic[Item]):
         return item
 
 
-def may_take(held: int, free: int) -> bool:
-    """Whether a holder of so many slots may take one of those that are free: fewer than SHARE_OF_FREE times as many.
+def may_take(held: int, free: int, share: int = SHARE_OF_FREE) -> bool:
+    """Whether a holder of `held` slots may take one of the `free` ones: if it holds fewer than `share` times as many.
 
     So a single holder gets four fifths of all slots, two get four ninths each, and however many hold slots already,
     some stay free for the next one.
     """
-    return held < SHARE_OF_FREE * free
+    return held < share * free
 
 
 class Shares:
@@ -91,19 +92,19 @@ class Shares:
 
     def __init__(self, slots: int) -> None:
         self.slots, self.used = slots, 0
-        self._held: dict[str, int] = {}  # none of 0
+        self._held: dict[Hashable, int] = {}  # none of 0
 
-    def of(self, holder: str) -> int:
+    def of(self, holder: Hashable) -> int:
         return self._held.get(holder, 0)
 
-    def have_room(self, holder: str) -> bool:
-        return may_take(self._held.get(holder, 0), self.slots - self.used)
+    def have_room(self, holder: Hashable, share: int = SHARE_OF_FREE) -> bool:
+        return may_take(self._held.get(holder, 0), self.slots - self.used, share)
 
-    def take(self, holder: str) -> None:
+    def take(self, holder: Hashable) -> None:
         self.used += 1
         self._held[holder] = self._held.get(holder, 0) + 1
 
-    def give_back(self, holder: str) -> None:
+    def give_back(self, holder: Hashable) -> None:
         self.used -= 1
         if left := self._held.pop(holder) - 1:
             self._held[holder] = left

@@ -1,34 +1,48 @@
 """Which of the ready envelopes may start an SMTP session now, and the sessions that are running.
 
-No I/O, and no tasks: the scheduler starts what `enter` returns, and cancels what `giving_way` returns. No account gets
-all sessions (`fairness.Shares`), so that some are free for the others whatever its servers do; and where others wait, a
-session whose server does nothing gives way, unless the final dot was sent: only the server's answer then tells whether
-it has the message. After a shortage of this machine fewer sessions run, growing again with time.
+No I/O, and no tasks: the scheduler starts what `enter` returns, and cancels what `making_room` and `giving_way` return.
+
+Sessions are shared between accounts, and within an account between the pools known to answer and all others (`Holder`):
+each of these holders may take one more session while it has fewer than four times as many as are free. Slow pools come
+last: a pool that keeps a session waiting, and a further session to a pool that has not answered yet, need twice as many
+free. So some sessions are free for other mail whatever servers do. If a holder has no room nevertheless, mail to a
+pool that is not slow takes the place of a session that waits for a slow server (`making_room`). That uses up no attempt
+of the message, which waits for a session again. No session is ended after the final dot: only the server's answer tells
+whether it has the message. After a shortage of this machine fewer sessions run, growing again with time.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
 import trio
 
-from appliance.deliver.attempt import ActiveAttempt
-from appliance.deliver.due_mail import Shares
+from appliance.concurrency.ttl_cache import TtlCache
+from appliance.deliver.attempt import ActiveAttempt, Holder
+from appliance.deliver.due_mail import SHARE_OF_FREE, SPARE_SHARE, Shares
 from appliance.deliver.pending import PoolQueue
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import PoolLimiters
-from appliance.deliver.preparing import Ready
-from appliance.deliver.smtp.connection import Progress
+from appliance.deliver.preparing import Ready, Routed
+from appliance.deliver.smtp.connection import CONNECTION, Progress
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.model.mail import OutgoingSession
+from appliance.model.queue import SlowedAccount
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
 from appliance.telemetry.log import get_logger
 
+PROMPT = 10.0  # seconds within which a transaction shows that its pool answers; such a pool may take as long to reply
+SLOW = 1.0  # seconds without progress after which a session with any other pool is slow
+SLOW_CHECK = 0.1  # seconds between two searches for slow sessions
+POOLS_KEPT = 10_000  # whether they answer, or are slow
+KNOWN_FOR = 3_600.0  # seconds
 STALLED_CHECK = 1.0  # seconds between two searches for sessions that should give way
 STALLED = 15.0  # seconds without progress after which a session gives way to another account's mail
 STALLED_LONG = 60.0  # the same for mail of its own account
 TOLD_AFTER = 2.0  # seconds of a session after which the shell is told of it; most are over by then
 RECIPIENTS_TOLD = 1_000
+QUEUES_AT_ONCE = 200  # that are looked at before other tasks run
 NOT_TRIED_PAUSE = 10.0  # seconds until mail for a domain is tried again of which no server could be tried
 DOMAINS_PAUSED = 10_000  # remembered; more of them are tried as often as all others
 RECOVERY = 10  # after a shortage the sessions grow by this fraction of themselves each second
@@ -47,11 +61,17 @@ class InFlight:
     large: int
     stopping: bool = False  # nothing starts any more
     others_wait: bool = False  # a slot is free that other pools than its last may have waited for
-    slots: Shares = field(init=False)  # by account
+    slots: Shares = field(init=False)  # by holder
     _active: set[ActiveAttempt] = field(default_factory=set)
-    _large: Shares = field(init=False)  # of them with large messages
-    _blocked: set[str] = field(default_factory=set)  # accounts that wait for a slot, though their pool is open
-    _blocked_large: set[str] = field(default_factory=set)  # the same for a slot for a large message
+    _large: Shares = field(init=False)  # of them with large messages; by account
+    _answers: TtlCache[str, bool] = field(default_factory=lambda: TtlCache(POOLS_KEPT, KNOWN_FOR))  # False: slow pools
+    _slow: list[ActiveAttempt] = field(default_factory=list)  # sessions to end for other mail, the first of them last
+    _slow_at: float = float("-inf")  # when they were found
+    _urgent: Ready | None = None  # what was the last to find no slot, and may take the place of a slow session
+    _promised: set[str] = field(default_factory=set)  # pools whose mail takes the place of a session that is ending
+    # Who waits for a slot though their pool is open, with the share of the free ones that they may have.
+    _blocked: set[tuple[Holder, int]] = field(default_factory=set)
+    _blocked_large: set[str] = field(default_factory=set)  # accounts that wait for a slot for a large message
     _paused: dict[str, float] = field(default_factory=dict)  # domains of which nothing starts before then
     _checked_at: float = float("-inf")  # Trio's clock
     _short_at: float | None = None  # when a shortage of this machine was met last, while its effects last
@@ -74,6 +94,33 @@ class InFlight:
                 break
         return told[:RECIPIENTS_TOLD]
 
+    async def waits(self, queues: Iterable[PoolQueue]) -> dict[str, list[SlowedAccount]]:
+        """By pool, the accounts whose mail waits for a session though the pool has a slot for it."""
+        held, slow = Counter[str](), Counter[str]()
+        latest = trio.current_time() - SLOW
+        for active in self._active:
+            held[active.holder.account] += 1
+            slow[active.holder.account] += active.progress.moved_at <= latest
+        waits: dict[str, list[SlowedAccount]] = {}
+        for number, queue in enumerate(queues, 1):
+            for ready in queue.heads():
+                account, lack = ready.routed.envelope.account_id, self._lack(ready)
+                if lack in ("", LARGE_SLOT):
+                    reason = self._session_wait(ready, lack, held[account], slow[account])
+                    waits.setdefault(queue.limiter.pool, []).append(SlowedAccount(account, 0, reason, 0))
+            if number % QUEUES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        return waits
+
+    def _session_wait(self, ready: Ready, lack: str, held: int, slow: int) -> str:
+        large = f"; {self._large.used} of {self.large} sessions for large messages are in use" if lack else ""
+        _, share = self._claim(ready.routed)
+        first = "; its servers are slow, so mail to others goes first" if share == SPARE_SHARE else ""
+        return (
+            f"this account has {held} of {self.slots.slots} sessions, {slow} of them waiting for slow servers"
+            f"{large}{first}"
+        )
+
     # ---- slots
 
     def is_open(self, limiter: PoolLimiter) -> bool:
@@ -88,22 +135,39 @@ class InFlight:
             return False
         if not self.limiters.is_open(routed.limiter, account):
             return False
-        if not self.slots.have_room(account):
-            self._blocked.add(account)
+        if not self.warmup.may_start(routed.limiter.pool, routed.route):
             return False
-        if routed.large and not self._large.have_room(account):
+        holder, share = self._claim(routed)
+        if not self.slots.have_room(holder, share):
+            self._blocked.add((holder, share))
+        elif routed.large and not self._large.have_room(account):
             self._blocked_large.add(account)
-            return False
-        return self.warmup.may_start(routed.limiter.pool, routed.route)
+        else:
+            return True
+        if share == SHARE_OF_FREE:
+            self._urgent = ready
+        return False
+
+    def _claim(self, routed: Routed) -> tuple[Holder, int]:
+        """Who would have the session of an envelope, and the share of the free slots that this one may have."""
+        account, limiter = routed.envelope.account_id, routed.limiter
+        answers = self._answers.get(limiter.pool)
+        if answers:
+            return Holder(account, True), SHARE_OF_FREE
+        is_first = answers is None and limiter.in_use == 0
+        return Holder(account, False), SHARE_OF_FREE if is_first else SPARE_SHARE
 
     def enter(self, ready: Ready, permit: Permit) -> ActiveAttempt:
         routed, account = ready.routed, ready.routed.envelope.account_id
-        self.slots.take(account)
+        holder, _ = self._claim(routed)
+        self.slots.take(holder)
         if routed.large:
             self._large.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)
         now, began = self.limiters.outside.now(), trio.current_time()
-        active = ActiveAttempt(ready, slot, permit, started_at=now, began=began, progress=Progress(began))
+        active = ActiveAttempt(
+            ready, slot, permit, holder=holder, started_at=now, began=began, progress=Progress(began)
+        )
         self._active.add(active)
         return active
 
@@ -111,11 +175,12 @@ class InFlight:
         """Give its slots back; whether accounts that were blocked can use them, so that all pools are to be served."""
         routed, account = active.ready.routed, active.slot.account
         self._active.discard(active)
-        self.slots.give_back(account)
+        self._judge(active)
+        self.slots.give_back(active.holder)
         if routed.large:
             self._large.give_back(account)
         active.slot.limiter.leave(account)
-        usable = any(self.slots.have_room(blocked) for blocked in self._blocked) or (
+        usable = any(self.slots.have_room(holder, share) for holder, share in self._blocked) or (
             routed.large and any(self._large.have_room(blocked) for blocked in self._blocked_large)
         )
         self.others_wait = self.others_wait or usable
@@ -133,6 +198,63 @@ class InFlight:
         if len(self._paused) >= DOMAINS_PAUSED:
             self._paused.clear()
         self._paused[domain] = trio.current_time() + NOT_TRIED_PAUSE
+
+    # ---- slow servers
+
+    def _judge(self, active: ActiveAttempt) -> None:
+        """Note at the end of a session whether its pool answers."""
+        pool, progress, now = active.ready.routed.limiter.pool, active.progress, trio.current_time()
+        if active.successor is not None:
+            self._promised.discard(active.successor)
+        elif now >= progress.moved_at + PROMPT:
+            self._answers.put(pool, False)
+        elif now < active.began + PROMPT and progress.awaits != CONNECTION and not self._answers.get(pool):
+            self._answers.put(pool, True)
+
+    def making_room(self) -> ActiveAttempt | None:
+        """A session that waits for a slow server, to end for the envelope that has just found no slot."""
+        ready, self._urgent = self._urgent, None
+        if ready is None or ready.routed.limiter.pool in self._promised:
+            return None
+        self._find_slow(trio.current_time())
+        holder, _ = self._claim(ready.routed)
+        needs_large = ready.routed.large and self.slots.have_room(holder)
+        for index in range(len(self._slow) - 1, -1, -1):
+            active = self._slow[index]
+            if active not in self._active or active.gives_way or active.progress.handed_over:
+                del self._slow[index]
+            elif self._makes_room(active, holder, needs_large=needs_large):
+                del self._slow[index]
+                active.successor = ready.routed.limiter.pool
+                self._promised.add(active.successor)
+                return active
+        return None
+
+    def _makes_room(self, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
+        if needs_large:
+            large, account = active.ready.routed.large, active.holder.account
+            return large and (account == holder.account or self._large.of(account) > self._large.of(holder.account))
+        return active.holder == holder or self.slots.of(active.holder) > self.slots.of(holder)
+
+    def _find_slow(self, now: float) -> None:
+        """Find the sessions that wait for slow servers: of those with several the further ones first, then by time."""
+        if now < self._slow_at + SLOW_CHECK:
+            return
+        self._slow_at = now
+        for active in self._active:
+            if not active.slow and now >= active.progress.moved_at + (PROMPT if active.holder.answers else SLOW):
+                self._mark_slow(active)
+        idle = [active for active in self._active if active.slow and now >= active.progress.moved_at + SLOW]
+        slow = [active for active in idle if not active.progress.handed_over]
+        slow.sort(key=lambda active: (active.slot.limiter.in_use == 1, active.progress.moved_at), reverse=True)
+        self._slow = slow
+
+    def _mark_slow(self, active: ActiveAttempt) -> None:
+        active.slow = True
+        self._answers.put(active.ready.routed.limiter.pool, False)
+        self.slots.give_back(active.holder)
+        active.holder = active.holder._replace(answers=False)
+        self.slots.take(active.holder)
 
     # ---- sessions that make no progress
 
@@ -170,7 +292,7 @@ class InFlight:
             return None
         if ready.routed.large and not self._large.have_room(account):
             return LARGE_SLOT
-        return None if self.slots.have_room(account) else ""
+        return None if self.slots.have_room(*self._claim(ready.routed)) else ""
 
     def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: str, now: float) -> bool:
         routed, account = ready.routed, ready.routed.envelope.account_id
@@ -183,8 +305,9 @@ class InFlight:
             return False
         if own:
             return now >= active.progress.moved_at + STALLED_LONG
-        shares = self._large if lack else self.slots
-        return shares.of(active.slot.account) > shares.of(account)
+        if lack:
+            return self._large.of(active.slot.account) > self._large.of(account)
+        return self.slots.of(active.holder) > self.slots.of(self._claim(routed)[0])
 
     # ---- a shortage of this machine
 

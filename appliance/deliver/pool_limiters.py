@@ -13,10 +13,11 @@ nodes each holds its own mail and probes by itself, since servers judge the addr
 holds are for all.
 """
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from types import MappingProxyType
 
 import trio
 
@@ -27,7 +28,7 @@ from appliance.deliver.route import Route
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses, records_of
 from appliance.errors import Refused
 from appliance.model.mail import OutgoingSession
-from appliance.model.queue import PoolHold, PoolState
+from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
@@ -410,10 +411,16 @@ class PoolLimiters:
 
     # ---- what other processes are told
 
-    async def publish(self, pending: Container[str], sessions: list[OutgoingSession]) -> None:
+    async def publish(
+        self,
+        pending: Container[str],
+        sessions: list[OutgoingSession],
+        waits: Mapping[str, list[SlowedAccount]] = MappingProxyType({}),
+    ) -> None:
         """Write to the store, for the commands of the shell, what only this process knows, if that has changed.
 
         A pool with nothing to remember and nothing `pending` is forgotten: there may be one for every domain there is.
+        `waits` has the accounts whose mail waits for a session, by pool.
         """
         now = self.outside.now()
         for pool in [each for each, known in self._limiters.items() if known.is_at_rest(now) and each not in pending]:
@@ -421,9 +428,9 @@ class PoolLimiters:
         told = {}  # by pool as operators know it: hosts that prove nothing only where their provider's is not
         for limiter in self._limiters.values():
             if limiter.provider is None:
-                told[limiter.pool] = _state(limiter.pool, limiter, now)
+                told[limiter.pool] = _state(limiter.pool, limiter, now, waits.get(limiter.pool, ()))
             elif limiter.provider not in self._limiters:
-                told[limiter.provider] = _state(limiter.provider, limiter, now)
+                told[limiter.provider] = _state(limiter.provider, limiter, now, waits.get(limiter.pool, ()))
         states = list(told.values()), sessions
         if states == self._published and not self._learnt:
             return
@@ -437,7 +444,7 @@ class PoolLimiters:
             self._learnt = learnt | self._learnt
 
 
-def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
+def _state(pool: str, limiter: PoolLimiter, now: int, waits: Iterable[SlowedAccount]) -> PoolState:
     throttle, rate = limiter.throttle, limiter.rate
     return PoolState(
         pool=pool,
@@ -447,5 +454,5 @@ def _state(pool: str, limiter: PoolLimiter, now: int) -> PoolState:
         slowed_by=throttle.slowed_by,
         updated_at=0,
         rate=None if rate is None or limiter.has_token(now) else max(1, round(rate)),
-        slowed_accounts=tuple(limiter.slowed_accounts(now)[:ACCOUNTS_TOLD]),
+        slowed_accounts=(*limiter.slowed_accounts(now), *waits)[:ACCOUNTS_TOLD],
     )

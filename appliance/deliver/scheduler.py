@@ -104,6 +104,7 @@ GRACE = 10.0  # seconds that running sessions may still take on shutdown
 PENDING_PER_POOL = 100  # envelopes of one pool, or for domains not routed yet
 PENDING_OF_NEW = 1_000  # envelopes in all up to which new mail is taken from memory: it need not be found later
 PENDING_OF_ONE = 5  # envelopes of one account for one pool that are taken whatever the others have pending
+UNROUTED_NEW = "*new"  # as UNROUTED, for mail taken from memory: older mail that is being routed must not delay it
 FEW_PENDING = 50  # envelopes, in all or of one pool, below which a poll for more is worth it at any time
 BUG_PAUSE = 10.0  # seconds after an error that is logged with its traceback, and may come again each time
 NOT_PUBLISHED = "the state of delivery cannot be published"
@@ -253,7 +254,8 @@ class Scheduler:
                     self.new_mail.request_poll()
                     self.store.new_simulated_mail.set()
                 version = newer
-                await self.limiters.publish(self._pending, self._in_flight.told())
+                waits = await self._in_flight.waits(list(self._pending.queues.values()))
+                await self.limiters.publish(self._pending, self._in_flight.told(), waits)
             except Refused:
                 pass  # the storage is away: the next time
             except Exception:
@@ -279,39 +281,48 @@ class Scheduler:
     # ---- what is taken
 
     async def _take_new(self) -> None:
-        """Take what has just been accepted, unless older mail waits for the same; the rest is found in the store."""
+        """Take what has just been accepted, unless older mail waits for the same; the rest is found in the store.
+
+        Behind a backlog a pool without pending mail of the account is still served: rounds of the store visit the
+        domains one after the other, and a message to a healthy one must not wait for thousands of others.
+        """
         fresh = self.new_mail.take()
         if not fresh:
             return
         if self.due_mail.behind:
             self._polls.asked = True
-            return
         mimes = {each.message.id: each.message.mime for each in fresh}
         for envelope in envelopes(recipient for each in fresh for recipient in due_recipients(each)):
             if envelope.recipients[0].id in self.due_mail.taken:
                 continue
-            account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain)
-            if account in self._left.get(pool, ()) and self._pending.of(pool, account) > 0:
+            account, pool = envelope.account_id, self.limiters.pool_of(envelope.domain) or UNROUTED_NEW
+            has_older = self.due_mail.behind or account in self._left.get(pool, ())
+            if has_older and pool != UNROUTED_NEW and self._pending.of(pool, account) > 0:
                 continue  # not before mail of the same account that has waited longer
             most = PENDING_OF_NEW if self._pending.total < PENDING_OF_NEW else PENDING_PER_POOL
-            if self._wants(account, envelope.domain, most):
-                await self._take(envelope, mimes[envelope.message_id])
+            if self._has_place(account, pool, most):
+                await self._take(envelope, pool, mimes[envelope.message_id])
 
-    def _wants(self, account: str, domain: str, most: int = PENDING_PER_POOL) -> bool:
-        """Whether more of an account's envelopes for a domain should be taken; its first ones always.
+    def _wants(self, account: str, domain: str) -> bool:
+        return self._has_place(account, self.limiters.pool_of(domain))
+
+    def _has_place(self, account: str, pool: str, most: int = PENDING_PER_POOL) -> bool:
+        """Whether more of an account's envelopes for a pool should be taken; its first ones always.
 
         Accounts take turns only among what is pending: one account must not fill all of that.
         """
-        pool = self.limiters.pool_of(domain)
-        most = min(most, self.warmup.pending_limit(pool))
-        free, own = most - self._pending[pool], self._pending.of(pool, account)
-        # What is being routed waits for the domain's own name servers: one account's must not take all the room.
-        room = own < PENDING_OF_ONE or (may_take(own, free) if pool == UNROUTED else free > 0)
+        own = self._pending.of(pool, account)
+        if pool in (UNROUTED, UNROUTED_NEW):
+            # It waits for the domain's own name servers: one account's mail must not take all the room.
+            room = may_take(own, most - self._pending[pool])
+        else:
+            room = self._pending[pool] < min(most, self.warmup.pending_limit(pool))
+        room = room or own < PENDING_OF_ONE
         if room and not self.limiters.is_held(pool):
             return True
         if not self._pending[pool] and self.limiters.may_probe(pool, account):
             return True
-        self._left.setdefault(pool, set()).add(account)
+        self._left.setdefault(UNROUTED if pool == UNROUTED_NEW else pool, set()).add(account)
         return False
 
     # ---- polls of the store
@@ -348,14 +359,14 @@ class Scheduler:
             finds.append(self.due_mail.left)
         for find in finds:
             for envelope in await find(self._wants):
-                if self._wants(envelope.account_id, envelope.domain):
-                    await self._take(envelope)
+                pool = self.limiters.pool_of(envelope.domain)
+                if self._has_place(envelope.account_id, pool):
+                    await self._take(envelope, pool)
 
     # ---- one envelope: taken, prepared
 
-    async def _take(self, envelope: Envelope, mime: bytes | None = None) -> None:
+    async def _take(self, envelope: Envelope, pool: str, mime: bytes | None = None) -> None:
         self.due_mail.take(envelope)
-        pool = self.limiters.pool_of(envelope.domain)
         self._pending.add(pool, envelope.account_id)
         path = self.preparing.known(envelope)
         if path is None:
@@ -408,7 +419,8 @@ class Scheduler:
         self._pending.remove(failed.pool, failed.envelope.account_id)
         if isinstance(failed.reason, Refused):  # the storage is away: no attempt, and it is found again
             self.due_mail.release(failed.envelope)
-            self._left.setdefault(failed.pool, set()).add(failed.envelope.account_id)
+            left_for = UNROUTED if failed.pool == UNROUTED_NEW else failed.pool
+            self._left.setdefault(left_for, set()).add(failed.envelope.account_id)
             return
         outcomes = self.deliverer.not_attempted(failed.envelope, failed.reason, started_at)
         self._recording.add(AttemptResult(failed.envelope, outcomes))
@@ -437,6 +449,8 @@ class Scheduler:
             started = True
         if started:
             self._pending.end_turn(pool)
+        if (slow := self._in_flight.making_room()) is not None:
+            slow.give_way()
 
     def _next_of(self, pool: str) -> ActiveAttempt | None:
         """The next attempt of a pool; of its recipients as many as the warm-up permits, the others wait on.
@@ -480,7 +494,12 @@ class Scheduler:
                     gave_way = active.gives_way  # too late for this attempt, and not meant for the next
                     active = self._next_after(active, outcomes, limiter)
             if scope.cancelled_caught and active is not None:
-                active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+                if active.successor is None:
+                    active = self._next_after(active, self.deliverer.gave_way(active), limiter)
+                else:
+                    self._attempted(active, None)
+                    self._start_pool(active.successor)
+                    active = None
 
     def _next_after(
         self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None, limiter: PoolLimiter
@@ -505,14 +524,18 @@ class Scheduler:
             return
         if isinstance(outcomes, Shortage):
             self._met_shortage(outcomes)
-        else:
+        elif active.successor is None:
             self._in_flight.pause_domain(envelope.domain)
         # The envelope waits as if no attempt had started.
         active.slot.limiter.unrecorded -= 1
         self.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)
-        self._pending.put_back(active.ready)
+        if active.successor is None:
+            self._pending.put_back(active.ready)
+        else:
+            self._pending.add(active.ready.routed.limiter.pool, envelope.account_id)
+            self._pending.enqueue(active.ready)
         self._wake_if_waiting(waited)
 
     def _met_shortage(self, shortage: Shortage) -> None:

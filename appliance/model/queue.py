@@ -48,12 +48,16 @@ class PoolHold:
 
 @dataclass(frozen=True, slots=True)
 class SlowedAccount:
-    """An account whose mail to a pool waits, because the servers there throttle it."""
+    """An account whose mail to a pool waits, because the servers there throttle it; or for a session."""
 
     account_id: str
     until: int  # none of its mail begins before
     reason: str
-    slots: int = 1  # that it has from then on
+    slots: int = 1  # that it has from then on; 0: the pool has one for it, but there is no session
+
+    @property
+    def waits_for_session(self) -> bool:
+        return self.slots == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,11 +143,13 @@ def _why(pool: PoolView, now: int) -> str:
     if state.slowed_until is not None and state.slowed_until > now:
         because = state.slowed_by if pool.for_operator else "its servers ask for less mail"
         return f"{name} slowed down until {clock(state.slowed_until, now)} because {because}"
-    if (slowed := pool.slowed) is not None:
+    used = f"{state.in_use} of {state.allowed} in use"
+    if (slowed := pool.slowed) is not None and slowed.waits_for_session:
+        return f"{name} has room, {used}, but {slowed.reason}"
+    if slowed is not None:
         paused = slowed.until > now
         how = f"slowed down until {clock(slowed.until, now)}" if paused else f"down to {slowed.slots} at once"
         return f"this account's mail to {name} is {how} because {slowed.reason}"
-    used = f"{state.in_use} of {state.allowed} in use"
     if state.in_use >= state.allowed:
         return f"{name} {used}"
     if state.rate is not None:

@@ -118,7 +118,7 @@ def _pool(
         held = (told[0].held_at, told[0].held_because, told[0].next_probe_at)
     by_nodes = [hold for hold in told if hold.node]
     slowed_until, slowed_by = (_time(state.slowed_until), state.slowed_by) if state else (None, None)
-    slowed_accounts = len(state.slowed_accounts) if state else 0
+    slowed_accounts = sum(not each.waits_for_session for each in state.slowed_accounts) if state else 0
     return WaitingPool(name, *amounts, in_use, allowed, *held, by_nodes, slowed_until, slowed_by, slowed_accounts, [])
 
 

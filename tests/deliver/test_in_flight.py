@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.due_mail import Envelope
+from appliance.deliver.in_flight import SLOW as SLOW_AFTER
 from appliance.deliver.in_flight import STALLED, STALLED_LONG
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
@@ -34,6 +35,15 @@ async def offer(played: Stage, address: str, account: str = "demo", mime: bytes 
     new = message(played.outside, played.accounts[account], address, mime=mime)
     played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
     return new.id
+
+
+async def words(played: Stage, message_id: str) -> str:
+    """What `explain` says of a message."""
+    record = await played.store.records.of(message_id)
+    assert record is not None
+    (recipient,) = record.recipients
+    views = await played.store.pools.views([recipient.domain], WarmupSettings(), record.account_id)
+    return standing(recipient, views[recipient.domain], played.outside.now(), 12)
 
 
 async def begin(played: Stage, sessions: int) -> None:
@@ -63,16 +73,61 @@ async def test_tarpits_of_one_account_leave_room_for_others(
             assert trio.current_time() - began < 0.2
 
 
-async def test_an_account_s_own_mail_gets_past_its_tarpits(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Its sessions that make no progress give way to its own mail after a minute, not after five."""
-    async with stage(tmp_path, *tarpits({"greeting": silence}, "good.test"), running=False) as played:
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize(
+    "answers",
+    [{"greeting": silence}, {"greeting": DRIPPING}, {"EHLO": silence}, {"RCPT": silence}],
+    ids=["silent", "dripping", "no ehlo", "no rcpt"],
+)
+async def test_an_account_s_own_mail_gets_past_its_tarpits(
+    tmp_path: Path, autojump_clock: MockClock, answers: dict[str, Answer], copies: int
+) -> None:
+    """Mail to a server that was never tried takes the place of a session with a slow one, at once.
+
+    No message to a slow server loses an attempt by that, and none is ever given to a server twice.
+    """
+    good = [f"good{number}.test" for number in range(20)]
+    async with stage(tmp_path, *tarpits(answers, *good), running=False) as played:
         await begin(played, 20)
+        slow = [await offer(played, f"ada{copy}@{name}") for name in SLOW for copy in range(copies)]
+        await trio.sleep(SLOW_AFTER + 2)
+        for name in good:
+            began = trio.current_time()
+            await played.final(await offer(played, f"ada@{name}"), within=2)
+            assert trio.current_time() - began < 0.2
+            await trio.sleep(0.5)
+        assert {await played.recipient(each) for each in slow} == {("queued", 0)}
+        assert await played.rows("SELECT count(*) FROM attempts") == [(len(good),)]
+
+
+async def test_mail_to_a_server_that_answers_needs_no_session_to_end(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Sessions are kept for it: even where all slow ones have the final dot, and so none may be ended."""
+    async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
+        await begin(played, 20)
+        await played.final(await offer(played, "ada@good.test"), within=2)
         for name in SLOW:
             await offer(played, f"ada@{name}")
-        await trio.sleep(1)
-        began = trio.current_time()
-        await played.final(await offer(played, "ada@good.test"), within=300)
-        assert trio.current_time() - began < STALLED_LONG + 5
+        for _ in range(20):
+            await trio.sleep(3)
+            began = trio.current_time()
+            await played.final(await offer(played, "bob@good.test"), within=2)
+            assert trio.current_time() - began < 0.2
+
+
+async def test_a_slow_server_gets_its_mail_when_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """More slow servers than sessions, all of them beside mail to good ones: every message arrives, and only once."""
+    zone, servers = tarpits(
+        {"greeting": wait_and_say(40, b"220 hello\r\n")}, *(good := [f"good{n}.test" for n in range(40)])
+    )
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        await begin(played, 20)
+        sent = [await offer(played, f"ada@{name}") for name in SLOW]
+        for name in good:
+            await trio.sleep(1)
+            sent.append(await offer(played, f"ada@{name}"))
+        await played.final(*sent, within=300)
+        assert {await played.recipient(each) for each in sent} == {("delivered", 1)}
+        assert [server.commands.count("DATA") for server in servers.values()] == [1] * len(servers)
 
 
 async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -81,13 +136,14 @@ async def test_a_session_that_gives_way_is_a_deferral(tmp_path: Path, autojump_c
         await begin(played, 4)
         sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
         await trio.sleep(STALLED_LONG + 3)
-        # Four had all the sessions; one of them has given way to the fifth.
-        assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] + [("queued", 0)] * 4
-        ((text, host, decision),) = await played.rows("SELECT smtp_response, mx_host, decision FROM attempts")
+        # The fifth took the place of one of the four. That one got a session again once two others gave way.
+        states = [await played.recipient(each) for each in sent]
+        assert sorted(states) == [("deferred", 1)] * 2 + [("queued", 0)] * 3
+        (text, host, decision), _ = await played.rows("SELECT smtp_response, mx_host, decision FROM attempts")
         assert text.startswith("no answer for 6")
         assert host.startswith("mx.slow")
         assert decision.startswith("deferred: attempt 2")
-        (gave_way,) = [each for each in sent if (await played.recipient(each))[1] == 1]
+        gave_way = sent[states.index(("deferred", 1))]
         await played.until(lambda: played.recipient(gave_way), lambda found: found[1] == 2, within=1_000)
         query = "SELECT finished_at - started_at FROM attempts WHERE recipient_id = :id ORDER BY started_at DESC"
         ((recipient,),) = await played.rows("SELECT id FROM recipients WHERE message_id = :id", id=gave_way)
@@ -136,7 +192,7 @@ async def test_a_bug_beside_a_cancellation_ends_no_other_session(
         await begin(played, 4)
         sent = [await offer(played, f"ada@{name}") for name in SLOW[:5]]
         await trio.sleep(STALLED_LONG + 3)
-        assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] + [("queued", 0)] * 4
+        assert sorted([await played.recipient(each) for each in sent]) == [("deferred", 1)] * 2 + [("queued", 0)] * 3
         monkeypatch.undo()
         await played.final(await offer(played, f"ada@{SLOW[6]}", "other"), within=5)
         assert "delivery failed" in [record.getMessage() for record in caplog.records]
@@ -174,22 +230,31 @@ async def test_a_session_with_a_silent_server_is_explained(
     """While it lasts `explain` says with which server, since when and for what it waits; not afterwards."""
     async with stage(tmp_path, *tarpits({at: silence})) as played:
         sent = await offer(played, f"ada@{SLOW[0]}")
-
-        async def words() -> str:
-            record = await played.store.records.of(sent)
-            assert record is not None
-            views = await played.store.pools.views([SLOW[0]], WarmupSettings(), record.account_id)
-            return standing(record.recipients[0], views[SLOW[0]], played.outside.now(), 12)
-
         await trio.sleep(10)
         began = clock(START, played.outside.now())
         server = f"mx.{SLOW[0]} (127.0.0.1)"
         session = f"a session with {server} is under way since {began}, waiting for {awaited} since {began}"
-        assert await words() == f"waiting: {session}"
+        assert await words(played, sent) == f"waiting: {session}"
         await played.until(lambda: played.recipient(sent), lambda found: found[1] == 1, within=610)
         await trio.sleep(2)
-        assert (await words()).startswith("deferred: try 2 of 12")
+        assert (await words(played, sent)).startswith("deferred: try 2 of 12")
         assert await played.rows("SELECT count(*) FROM smtp_sessions") == [(0,)]
+
+
+async def test_mail_that_waits_for_a_session_is_explained(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Where no session can be ended, mail waits though its pool has room; `explain` says what for."""
+    async with stage(tmp_path, *tarpits({".": silence}, "good.test"), running=False) as played:
+        await begin(played, 20)
+        for name in SLOW[:16]:
+            await offer(played, f"ada@{name}")
+        await trio.sleep(5)
+        slow = await offer(played, f"bob@{SLOW[0]}")
+        good = await offer(played, "ada@good.test")
+        await trio.sleep(5)
+        sessions = "but this account has 16 of 20 sessions, 16 of them waiting for slow servers"
+        assert await words(played, good) == f"waiting: pool good.test has room, 0 of 10 in use, {sessions}"
+        last = "; its servers are slow, so mail to others goes first"
+        assert await words(played, slow) == f"waiting: pool {SLOW[0]} has room, 1 of 10 in use, {sessions}{last}"
 
 
 async def test_a_stopped_server_has_no_session_under_way(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -104,6 +104,11 @@ CASES = [
     ),
     (
         tried(QUEUED, due=0),
+        PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", 0, "this account has all 4 sessions", 0)),
+        "waiting: pool google has room, 1 of 5 in use, but this account has all 4 sessions",
+    ),
+    (
+        tried(QUEUED, due=0),
         PoolView("google", None, IDLE, slowed=SlowedAccount("acc_1", NOW + 30 * SECOND, "421 4.7.0 too fast", 2)),
         "waiting: this account's mail to pool google is slowed down until 14:00:30 because 421 4.7.0 too fast",
     ),
