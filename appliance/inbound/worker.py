@@ -26,14 +26,13 @@ import trio
 
 from appliance.errors import Refused
 from appliance.feedback.arf import Complaint, read_complaint
-from appliance.feedback.bounce_class import BounceClass
 from appliance.feedback.dmarc_report import dmarc_counts
 from appliance.feedback.dsn import Notice, NoticeKind, read_notice
 from appliance.feedback.report_file import UnreadableReport
 from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
 from appliance.feedback.tls_report import tls_counts
 from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, NewComplaint
-from appliance.model.mail import LateBounce
+from appliance.model.mail import BounceClass, LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
 from appliance.store import Store
 from appliance.store.engine import Tx
