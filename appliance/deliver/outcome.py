@@ -8,12 +8,14 @@ no rule names is tried again.
 2. No usable answer of the server (a lost connection, TLS, DNS, anything unknown): temporary.
 3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, no address at fault. DNS is told
    apart from a server: where no server was asked, none has refused.
-4. 4xx: temporary.
+4. 4xx: temporary. Whether it slows the pool stands in the table of replies.
 5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a MAIL answered with a code that asks for AUTH, and by the
    operator's relay anything so answered): temporary, for it is neither about this recipient nor about this message.
    Another server, or this one on another day, may take it.
 6. 5xx to a recipient that means only that the transaction has too many, where it has others: temporary.
-7. 5xx to the message or the recipient: bounced; whose fault it is stands in the tables below.
+7. 5xx to the message or the recipient: bounced; whose fault it is stands in the table of replies.
+
+That table is `feedback/reply_rules.toml`.
 """
 
 import re
@@ -27,15 +29,7 @@ import msgspec
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
-from appliance.feedback.bounce_class import (
-    ABOUT_THE_SENDER,
-    BUSY_MAILBOX,
-    NO_SUCH_USER,
-    REFUSED_BY_POLICY,
-    RELAYING_REFUSED,
-    blames_recipient,
-    classify,
-)
+from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.outside import identifier_time
@@ -64,37 +58,14 @@ class Judgement(NamedTuple):
     result: Disposition
     fault: FaultSide | None = None  # None: nothing is wrong, or it will pass
     throttle: bool = False  # the server wants less of us: slow the pool
+    if_repeated: bool = False  # the same, once this verdict meets recipients that the pool accepted before
 
     @property
     def suppresses(self) -> bool:
         return self.result is Disposition.BOUNCED and self.fault is FaultSide.RECIPIENT
 
 
-# RFC 3463 subject and detail (the class says only what the reply code says already) -> whose fault a 5xx is. Only what
-# is here is decided by its code; the rest by its text, if it is a 550.
-_BY_STATUS = {
-    "1.1": FaultSide.RECIPIENT,  # bad destination mailbox address, RFC 3463 3.2
-    "1.2": FaultSide.RECIPIENT,  # bad destination system address
-    "1.3": FaultSide.RECIPIENT,  # bad destination mailbox address syntax
-    "1.6": FaultSide.RECIPIENT,  # mailbox has moved, no forwarding address
-    "2.1": FaultSide.RECIPIENT,  # mailbox disabled, RFC 3463 3.3
-    "1.7": FaultSide.OTHER,  # bad sender's mailbox: one customer's From, nothing to pause a pool for
-    "1.8": FaultSide.OTHER,  # bad sender's system
-    "2.2": FaultSide.OTHER,  # mailbox full: its owner may come back
-    "2.3": FaultSide.OTHER,  # message too long for this mailbox
-    "3.4": FaultSide.OTHER,  # message too big for the system, RFC 3463 3.4
-    "4.6": FaultSide.OTHER,  # routing loop, RFC 3463 3.5
-}
-_BY_SUBJECT = {
-    "6": FaultSide.OTHER,  # message content or media, RFC 3463 3.7
-    "7": FaultSide.SENDER,  # security or policy, RFC 3463 3.8: Gmail 5.7.26, Outlook 5.7.1 S3140, Yahoo 5.7.9
-}
-
-_GREYLISTED = re.compile(r"gr[ea]y[ -]?list", re.IGNORECASE)  # asks for patience with one message, not for less mail
 _TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
-
-_NOT_THEIR_DOMAIN = frozenset(("5.7.54", "5.7.64"))  # of Exchange: it does not take mail for the recipient's domain
-
 _WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
 _ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
 
@@ -105,23 +76,16 @@ TEMPORARY = Judgement(Disposition.DEFERRED)
 
 
 def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Judgement:
-    """What a verdict means; `recipients` is how many the transaction had at that time, `relayed` if by our own relay.
-
-    Of its text counts what is recorded: a server may write 8 KB for each recipient.
-    """
-    if len(verdict.text) > RECORDED_RESPONSE:
-        verdict = verdict._replace(text=verdict.text[:RECORDED_RESPONSE])
+    """What a verdict means; `recipients` counts those of the transaction, `relayed`: our own relay said it."""
     match verdict.kind:
         case ResultKind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
             return DELIVERED
         case ResultKind.LOCAL:
             return Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
         case ResultKind.DEFERRED:
-            # 421 (RFC 5321 3.8) and 4.7.x, as Gmail, Outlook and Yahoo use them, ask us to slow down.
-            asks = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
-            return Judgement(Disposition.DEFERRED, throttle=asks and not _GREYLISTED.search(verdict.text))
-        case ResultKind.REJECTED:
-            return _rejected(verdict, recipients, relayed)
+            return _deferred(verdict, judge_reply(verdict.code, verdict.enhanced, verdict.text))
+        case ResultKind.REJECTED if verdict.reply is not None:
+            return _rejected(verdict, judge_reply(verdict.code, verdict.enhanced, verdict.text), recipients, relayed)
         case _:
             return TEMPORARY
 
@@ -135,11 +99,20 @@ def judge_no_route(no_route: NoRoute) -> Judgement:
     return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
 
 
-def _rejected(verdict: Verdict, recipients: int, relayed: bool) -> Judgement:
-    fault = _fault(verdict, recipients, relayed)
+def _deferred(verdict: Verdict, rule: Rule) -> Judgement:
+    """A 4xx. Before a recipient is named it is about this machine or the sender, so it need not be repeated."""
+    if rule.hold != "if repeated":
+        return Judgement(Disposition.DEFERRED, throttle=rule.holds)
+    names_recipient = verdict.stage is Stage.RCPT or verdict.stage in _WHOLE_MESSAGE
+    asks = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
+    return Judgement(Disposition.DEFERRED, throttle=asks and not names_recipient, if_repeated=names_recipient)
+
+
+def _rejected(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> Judgement:
+    fault = _fault(verdict, rule, recipients, relayed)
     asks_for_login = verdict.code in _ABOUT_THE_SESSION and (verdict.stage is Stage.MAIL or relayed)
     if verdict.is_before_mail or asks_for_login:
-        # Still the sender's fault if it says so: a blocked address is told in the greeting, and the pool must learn it.
+        # Still the sender's fault if it says so: the pool must learn of a greeting that says our address is blocked.
         unwanted = fault is FaultSide.SENDER
         return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)
     # RFC 5321 4.5.3.1.10: some servers say permanently that one transaction has too many recipients.
@@ -149,28 +122,16 @@ def _rejected(verdict: Verdict, recipients: int, relayed: bool) -> Judgement:
     return Judgement(Disposition.BOUNCED, fault)
 
 
-def _fault(verdict: Verdict, recipients: int, relayed: bool) -> FaultSide:
-    fault = None
-    not_theirs = verdict.enhanced in _NOT_THEIR_DOMAIN or RELAYING_REFUSED.search(verdict.text)
-    if not_theirs and verdict.stage is Stage.RCPT and not relayed:
-        return FaultSide.OTHER  # the MX names a server that is not its own, and other mail must not wait for that
-    if verdict.enhanced and verdict.enhanced.startswith("5."):
-        status = verdict.enhanced.removeprefix("5.")
-        if status == "2.1" and BUSY_MAILBOX.search(verdict.text):
-            return FaultSide.OTHER
-        fault = _BY_STATUS.get(status) or _BY_SUBJECT.get(status.partition(".")[0])
-    if fault is None:
-        fault = _fault_by_text(verdict)
-    # Whether it is this recipient that was meant: not by MAIL, and after DATA only if there is no other.
-    meant = verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
-    return FaultSide.OTHER if fault is FaultSide.RECIPIENT and not meant else fault
-
-
-def _fault_by_text(verdict: Verdict) -> FaultSide:
-    if REFUSED_BY_POLICY.search(verdict.text):
-        return FaultSide.SENDER
-    unknown = NO_SUCH_USER.search(verdict.text) and not ABOUT_THE_SENDER.search(verdict.text)
-    return FaultSide.RECIPIENT if verdict.code == 550 and unknown else FaultSide.OTHER
+def _fault(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> FaultSide:
+    if rule.suppress:
+        # Whether this recipient is meant: not by MAIL, and after DATA only if there is no other.
+        meant = verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
+        return FaultSide.RECIPIENT if meant else FaultSide.OTHER
+    if rule.bounce_class is BounceClass.POLICY and rule.fault is Fault.SERVER:
+        # Refused relaying. The domain's MX names a server that is not its own, and other mail must not wait for that;
+        # from the operator's own relay, and before a recipient is named, it is about us.
+        return FaultSide.OTHER if verdict.stage is Stage.RCPT and not relayed else FaultSide.SENDER
+    return FaultSide.SENDER if rule.fault is Fault.SENDER and rule.holds else FaultSide.OTHER
 
 
 # ---- what is recorded
@@ -274,9 +235,10 @@ def _bounce_class(judgement: Judgement, code: int | None, status: str | None, te
         return BounceClass.TEMPORARY
     if judgement.fault is FaultSide.MESSAGE:
         return BounceClass.CONTENT
-    if judgement.fault is FaultSide.OTHER and blames_recipient(code, status, text):
+    rule = judge_reply(code, status, text)
+    if judgement.fault is FaultSide.OTHER and rule.suppress:
         return BounceClass.OTHER  # said of the whole message, which has other recipients, or of the sender
-    return classify(code, status, text)
+    return rule.bounce_class
 
 
 def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:

@@ -14,8 +14,8 @@ first that fits decides:
    the SMTP reply or the status in it.
 6. Unknown.
 
-A failure blames the address only where `bounce_class.blames_recipient` finds it in code, status and words; where
-several recipients are reported and none is ours, only if it does for all of them.
+A failure blames the address only if the rule for its code, status and words (`reply_rules.toml`) suppresses it; where
+several recipients are reported and none is ours, only if that holds for all of them.
 """
 
 import re
@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from appliance.feedback.bounce_class import BounceClass, blames_recipient, classify
 from appliance.feedback.mime import ReceivedMail, field_groups, open_mail
+from appliance.feedback.reply_rules import judge_reply
 from appliance.message.decoding import one_line
 from appliance.message.reader import ContentPart
+from appliance.model.mail import BounceClass
 
 WORDS_CHARACTERS: Final = 500  # kept of what the message says
 REMOTE_MTA_CHARACTERS: Final = 255
@@ -144,7 +145,8 @@ def _without_type(value: str) -> str:
 
 def _notice(kind: NoticeKind, code: int | None, status: str | None, words: str, remote_mta: str = "") -> Notice:
     wrong = kind in (NoticeKind.FAILED, NoticeKind.DELAYED)
-    bounce_class = classify(code, status, words) if wrong else None
+    rule = judge_reply(code, status, words)
+    bounce_class = rule.bounce_class if wrong else None
     if kind is NoticeKind.DELAYED and bounce_class is not BounceClass.MAILBOX_FULL:
         bounce_class = BounceClass.TEMPORARY
     return Notice(
@@ -154,7 +156,7 @@ def _notice(kind: NoticeKind, code: int | None, status: str | None, words: str, 
         words=_cut(words),
         remote_mta=_host(remote_mta),
         bounce_class=bounce_class,
-        recipient_fault=kind is NoticeKind.FAILED and blames_recipient(code, status, words),
+        recipient_fault=kind is NoticeKind.FAILED and rule.suppress,
     )
 
 

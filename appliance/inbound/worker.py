@@ -28,7 +28,6 @@ import trio
 
 from appliance.errors import Refused
 from appliance.feedback.arf import Complaint, read_complaint
-from appliance.feedback.bounce_class import BounceClass
 from appliance.feedback.dmarc_report import dmarc_counts
 from appliance.feedback.dsn import Notice, NoticeKind, read_notice
 from appliance.feedback.mime import first_value
@@ -40,7 +39,7 @@ from appliance.message.decoding import one_line
 from appliance.message.dkim_verify import HeaderSignature
 from appliance.message.reader import read_header
 from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, KeptMail, NewComplaint
-from appliance.model.mail import LateBounce
+from appliance.model.mail import BounceClass, LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
 from appliance.outside import Outside
 from appliance.store import Store

@@ -46,7 +46,7 @@ class RecipientOutcome(StrEnum):
 
 
 class BounceClass(StrEnum):
-    """What a server refuses a message for, as `feedback/bounce_class.py` reads it."""
+    """What a server refuses a message for, by the table `feedback/reply_rules.toml`."""
 
     INVALID_RECIPIENT = "invalid_recipient"
     MAILBOX_FULL = "mailbox_full"

@@ -54,6 +54,12 @@ def said(text: str, stage: Stage = Stage.RCPT) -> Verdict:
         "550 That account no longer exists",
         "550 x is not a valid mailbox",
         "550-Requested action not taken:\n550 recipient could not be found",
+        "550 invalid recipient",
+        "554 No such user",
+        "556 5.1.10 null MX",
+        "550 5.4.1 Recipient address rejected: Access denied. [AM0EUR02FT012.eop-EUR02.prod.protection.outlook.com]",
+        "554 delivery error: dd This user doesn't have a yahoo.com account (x@yahoo.com) [0] - mta1.mail.yahoo.com",
+        "552 1 Requested mail action aborted, mailbox not found",
     ],
 )
 def test_the_recipient_is_at_fault(text: str) -> None:
@@ -68,7 +74,6 @@ def test_the_recipient_is_at_fault(text: str) -> None:
         "550 5.7.1 Unfortunately, messages from [192.0.2.1] weren't sent. S3140",
         "550-5.7.26 Unauthenticated email from example.com is not accepted\n550 5.7.26 due to DMARC",
         "554 5.7.1 Service unavailable; Client host [192.0.2.1] blocked using zen.spamhaus.org",
-        "550 5.7.1 User unknown",  # whatever it says: 5.7.x never suppresses
         "550 5.7.13 user account disabled",
         "554 Transaction failed, rejected due to policy restrictions",
         "550 Your message looks like spam",
@@ -98,17 +103,15 @@ def test_the_sender_is_at_fault(text: str) -> None:
         "554 5.4.6 too many hops",
         "550-5.2.1 The user you are trying to contact is receiving mail at a rate that\n550 5.2.1 prevents more",
         "550 Requested action not taken: mailbox unavailable",
-        "550 invalid recipient",
+        "550 5.7.1 User unknown",  # 5.7.x never suppresses, and this says nothing of our standing
         "550 5.4.1 Recipient address rejected",
         "550 relaying denied",
         "550-Verification failed for <a@b.c>\n550-No Such User Here\n550 Sender verify failed",
         "550 sender address does not exist",
         "550 MAIL FROM: user unknown",
         "550 Domain of your From address: no such user",
-        "554 No such user",  # only a 550 is read
-        "500 user unknown",
+        "500 user unknown",  # no code of a recipient's
         "501 5.5.4 syntax",
-        "556 5.1.10 null MX",
         "550",
         "550 4.1.1 user of mixed minds",
     ],

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from appliance.concurrency.wake import Wake
 from appliance.deliver import sandbox
 from appliance.deliver.sandbox import DEFERRAL, simulate
-from appliance.feedback.bounce_class import classify
+from appliance.feedback.reply_rules import judge_reply
 from appliance.model.mail import Account, DueRecipient, RecipientStatus
 from appliance.outside import Outside
 from appliance.store import Store, open_store
@@ -259,7 +259,9 @@ def test_the_local_part_decides(address: str, status: RecipientStatus, code: int
     for attempt in result.attempts:
         assert attempt.smtp_response is not None
         assert attempt.smtp_response.startswith(f"{code} ")
-        assert result.bounce_class == (None if code == 250 else classify(code, None, attempt.smtp_response))
+        assert result.bounce_class == (
+            None if code == 250 else judge_reply(code, None, attempt.smtp_response).bounce_class
+        )
 
 
 def test_a_deferral_is_delivered_the_second_time() -> None:

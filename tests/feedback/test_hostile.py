@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from appliance.feedback.arf import read_complaint
-from appliance.feedback.bounce_class import blames_recipient, classify
 from appliance.feedback.dmarc_report import parse_dmarc_report, read_dmarc_report
 from appliance.feedback.dsn import read_notice
+from appliance.feedback.reply_rules import judge_reply, parse_reply
 from appliance.feedback.report_file import UnreadableReport, expanded
 from appliance.feedback.return_path import read_address
 from appliance.feedback.tls_report import parse_tls_report, read_tls_report
@@ -104,8 +104,8 @@ def json(data: bytes) -> None:
 def words(data: bytes) -> None:
     """As the words of a reply."""
     text = data.decode("latin-1")
-    classify(550, None, text)
-    blames_recipient(550, None, text)
+    judge_reply(550, None, text)
+    parse_reply(text)
 
 
 def rcpt(data: bytes) -> None:

@@ -214,7 +214,7 @@ CREATE TABLE recipients (
     bounced_at INTEGER,
     next_attempt_at INTEGER,                    -- NULL: final
     failed_at INTEGER,                          -- of a deferred one: when it was last tried
-    bounce_class TEXT,                          -- of the last reply that was no success, see feedback/bounce_class.py
+    bounce_class TEXT,                          -- of the last reply that was no success, see feedback/reply_rules.toml
     late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
     delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
     dsn TEXT,                                   -- what its sender wants to be told of it by mail: JSON, see model/mail.py
