@@ -1,8 +1,10 @@
 """Errors that clients see: one table from error code to HTTP status and SMTP reply."""
 
 import os
+import platform
 import socket
 import ssl
+import sys
 from enum import StrEnum
 
 
@@ -56,3 +58,11 @@ def error_text(error: BaseException) -> str:
         return os.strerror(error.errno).lower()
     reason = error.strerror if isinstance(error, OSError) else None
     return reason or str(error) or type(error).__name__
+
+
+def start_failure(error: BaseException) -> str:
+    """The line for a program that cannot import its own modules, on whichever Python runs it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"cannot start with Python {platform.python_version()} ({sys.executable}): {text}. Reinstall the appliance."

@@ -5,6 +5,9 @@
 
 venv=${APPLIANCE_VENV:-$root/.venv} # another one for another Python, so that neither is made anew each time
 
+# Every Python that the suite runs on, newest first. A newer one is only tried as python3: pinned wheels may be missing.
+pythons="python3.15 python3.14 python3.13 python3.12 python3.11"
+
 say() { printf '%s\n' "$*" >&2; }
 
 die() {
@@ -15,7 +18,7 @@ die() {
 # Prints the version of a Python that really runs (a pyenv shim may exist and fail) and is one of ours.
 supported_version() {
     "$1" -c 'import sys
-if not (3, 11) <= sys.version_info[:2] <= (3, 13): sys.exit(1)
+if sys.version_info < (3, 11): sys.exit(1)
 print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
 }
 
@@ -25,7 +28,7 @@ can_make_venv() { "$1" -c 'import venv, ensurepip' 2>/dev/null; }
 # Sets $python and $version.
 find_python() {
     lacking=
-    if [ -n "${PYTHON-}" ]; then set -- "$PYTHON"; else set -- python3.13 python3.12 python3.11 python3; fi
+    if [ -n "${PYTHON-}" ]; then set -- "$PYTHON"; else set -- $pythons python3; fi
     for python in "$@"; do
         version=$(supported_version "$python") || continue
         if can_make_venv "$python"; then return; fi
@@ -33,8 +36,8 @@ find_python() {
     done
     [ -z "$lacking" ] ||
         die "Python $lacking is here without its venv module; on Debian: apt-get install python3-venv"
-    [ -z "${PYTHON-}" ] || die "PYTHON=$PYTHON is not a Python 3.11, 3.12 or 3.13 that runs"
-    die "Python 3.11, 3.12 or 3.13 is needed; on Debian: apt-get install python3 python3-venv"
+    [ -z "${PYTHON-}" ] || die "PYTHON=$PYTHON is not a Python 3.11 or newer that runs"
+    die "Python 3.11 or newer is needed; on Debian: apt-get install python3 python3-venv"
 }
 
 # Keeps the environment if it works, and if it is of the Python that was asked for by $PYTHON. Sets $version.
@@ -52,10 +55,15 @@ prepare_venv() {
 # What an installation depends on: these files, where the project is (an editable install points there), and Python.
 fingerprint() { (cd "$root" && cksum "$@") && printf '%s\n' "$root $version"; }
 
-# Wheels only: what building a source archive would download is in no list of hashes. dkimpy has no wheel, so it is built
-# with the setuptools of requirements-build.txt and nothing else.
+# Wheels only: a source archive would download build requirements that are in no list of hashes. The two exceptions are test
+# packages, built with the setuptools of requirements-build.txt and nothing else: dkimpy has no wheel, and pyyaml has none
+# for Python 3.15 (without Cython it builds as pure Python).
 install_hashed() {
-    install_with_pip --require-hashes --only-binary :all: --no-binary dkimpy --no-build-isolation -r "$1"
+    case $version in
+    3.11.* | 3.12.* | 3.13.* | 3.14.*) from_source=dkimpy ;;
+    *) from_source=dkimpy,pyyaml ;;
+    esac
+    install_with_pip --require-hashes --only-binary :all: --no-binary "$from_source" --no-build-isolation -r "$1"
 }
 
 install_with_pip() {

@@ -40,6 +40,7 @@ from appliance.cli.template import template
 from appliance.cli.upgrade import upgrade
 from appliance.cli.user import user
 from appliance.cli.webhook import webhook
+from appliance.errors import start_failure
 
 
 class _Program(click.Group):
@@ -51,10 +52,10 @@ class _Program(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
-            if ctx.invoked_subcommand == "serve":  # whose own log tells of it
-                raise
-            from appliance.cli.failures import unexpected
-
+            try:
+                from appliance.cli.failures import unexpected
+            except Exception:
+                raise click.ClickException(start_failure(error)) from None
             raise click.ClickException(unexpected(error, _data_dir())) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -58,7 +58,13 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
 
     try:
         with log.unblocked_stderr():
-            _run(partial(_settings, sandbox, port, smtp_port))
+            try:
+                _run(partial(_settings, sandbox, port, smtp_port))
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
+                raise
+            except Exception as error:  # such as a module that cannot be imported; logged before stderr is flushed
+                log.get_logger("serve").exception("ended by a bug", error)
+                raise SystemExit(1) from None
     except KeyboardInterrupt:
         return  # Ctrl-C before or after the supervisor handles it: a clean stop all the same
     except click.ClickException as refusal:
@@ -95,8 +101,7 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")
-    # Log the errors that Python would print by itself: of the start, of a thread, of a finalizer.
-    sys.excepthook = lambda _, error, __: serving.exception("ended by a bug", error)
+    # Log the errors that Python would print by itself: of a thread, of a finalizer.
     threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
     sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
     settings = read_settings()

@@ -14,9 +14,9 @@ import asyncio
 import socket
 from contextlib import suppress
 from math import inf
+from typing import Any
 
 import trio
-import trio_asyncio
 from aiosmtpd.smtp import SMTP
 
 from appliance.config.settings import SmtpSettings
@@ -25,12 +25,16 @@ from appliance.model.mail import Caller
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
 from appliance.submission.actions import Action, FindCaller, FindRecipient, Logins, Phase, PlainAction, Submit
+from appliance.submission.loop import run_coroutine
 from appliance.submission.protocol import SmtpProtocol
 from appliance.telemetry.log import Log
 from appliance.telemetry.metrics import REFUSALS
 from appliance.tls.certificate import Certificate
 
-_TLS_TIMEOUTS = {"ssl_handshake_timeout": limits.TLS_HANDSHAKE, "ssl_shutdown_timeout": limits.TLS_SHUTDOWN}
+_TLS_TIMEOUTS: dict[str, Any] = {
+    "ssl_handshake_timeout": limits.TLS_HANDSHAKE,
+    "ssl_shutdown_timeout": limits.TLS_SHUTDOWN,
+}
 
 # Asking an enum for a member takes ten times as long as asking a module.
 _COMMAND, _CONTENT, _ACTION, _OVER = Phase
@@ -122,8 +126,8 @@ class SmtpSession(SMTP):
     async def accept_tls(self, client: socket.socket) -> bool:
         """Do the TLS handshake on a new socket and attach the session to it; False when it failed."""
         with suppress(OSError), self._handshake:
-            await trio_asyncio.aio_as_trio(self.loop.connect_accepted_socket)(
-                lambda: self, client, ssl=self._certificate.context, **_TLS_TIMEOUTS
+            await run_coroutine(
+                self.loop.connect_accepted_socket(lambda: self, client, ssl=self._certificate.context, **_TLS_TIMEOUTS)
             )
         return self.transport is not None
 
@@ -228,8 +232,8 @@ class SmtpSession(SMTP):
         self._protocol.input.take()  # none should be there; if there is, it came in plain text
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
-            secured = await trio_asyncio.aio_as_trio(self.loop.start_tls)(
-                plain, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS
+            secured = await run_coroutine(
+                self.loop.start_tls(plain, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS)
             )
         if secured is None or self._lost:
             # asyncio does not call connection_lost for a connection that is lost during its handshake.

@@ -19,7 +19,6 @@ from math import inf
 from typing import Any, Final
 
 import trio
-import trio_asyncio
 
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
@@ -37,6 +36,7 @@ from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
 from appliance.submission.commands import parse_address
+from appliance.submission.compat import open_loop
 from appliance.submission.connection import SmtpSession
 from appliance.submission.content import any_recipient, caller_sender
 from appliance.submission.loop import attach, prepare
@@ -213,7 +213,7 @@ async def serve_service(
     CERTIFICATE_EXPIRIES[service.way] = lambda: server.certificate.expires
     if live is not None:
         live.join(server.adopt)
-    async with trio_asyncio.open_loop() as loop, trio.open_nursery() as helpers:
+    async with open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
         helpers.start_soon(server.certificate.watch)
         helpers.start_soon(_enforce_deadlines, server.table.open)

@@ -26,6 +26,6 @@ def trust_this_system() -> None:
 if __name__ == "__main__":
     trust_this_system()
 
-    from appliance.cli import main
+    from appliance.__main__ import start
 
-    main(prog_name="appliance")
+    start(prog_name="appliance")

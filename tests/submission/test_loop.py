@@ -11,17 +11,17 @@ from typing import Any, cast
 
 import pytest
 import trio
-import trio_asyncio
 
 from appliance.net.socket_stream import Poller
-from appliance.submission.loop import CALLBACKS_PER_TURN, attach, prepare
+from appliance.submission.compat import open_loop
+from appliance.submission.loop import CALLBACKS_PER_TURN, attach, prepare, run_coroutine
 
 
 async def test_callbacks_do_not_take_a_turn_each() -> None:
     """As in asyncio: what waits is run in its order, within a turn or two, and Trio's tasks are not starved."""
     ran: list[int] = []
     enough = False
-    async with trio_asyncio.open_loop() as loop:
+    async with open_loop() as loop:
         prepare(loop)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(CALLBACKS_PER_TURN):
@@ -46,7 +46,7 @@ async def test_callbacks_do_not_take_a_turn_each() -> None:
 async def test_timers_still_run() -> None:
     """A callback for later comes when it is due, whatever else goes on."""
     done = trio.Event()
-    async with trio_asyncio.open_loop() as loop:
+    async with open_loop() as loop:
         prepare(loop)
         loop.call_later(0.05, done.set)
         with trio.fail_after(5):
@@ -61,7 +61,7 @@ async def test_an_error_in_a_callback_ends_nothing(caplog: pytest.LogCaptureFixt
 
     done = trio.Event()
     with caplog.at_level(logging.INFO):
-        async with trio_asyncio.open_loop() as loop:
+        async with open_loop() as loop:
             prepare(loop)
             loop.call_soon(fail, ConnectionResetError())
             loop.call_soon(fail, RuntimeError("a bug"))
@@ -87,16 +87,16 @@ class Echo(asyncio.Protocol):
 async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
     """A transport has its socket watched by `_add_reader`, once for all its reads, until it is closed."""
     watched: list[int] = []
-    async with trio_asyncio.open_loop() as loop:
+    async with open_loop() as loop:
         assert list(inspect.signature(loop._main_loop_one).parameters) == ["no_wait"]
         for name in ("_add_reader", "_remove_reader"):
             assert callable(getattr(loop, name))
         prepare(loop)
         add, remove = loop._add_reader, loop._remove_reader
 
-        def add_and_tell(fd: int, *callback: Any) -> asyncio.Handle:
+        def add_and_tell(fd: int, *callback: Any, **context: Any) -> asyncio.Handle:
             watched.append(fd)
-            return cast(asyncio.Handle, add(fd, *callback))
+            return cast(asyncio.Handle, add(fd, *callback, **context))
 
         loop._add_reader = add_and_tell
         ours, theirs = socket.socketpair()
@@ -116,7 +116,7 @@ async def test_the_replaced_parts_are_those_that_the_loop_uses() -> None:
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[asyncio.Transport, trio.socket.SocketType]]:
     """The transport of an echo that has begun to read, and its client."""
-    async with trio_asyncio.open_loop() as loop:
+    async with open_loop() as loop:
         prepare(loop)
         ours, theirs = socket.socketpair()
         with ours:
@@ -152,6 +152,18 @@ async def test_a_transport_that_is_paused_reads_nothing() -> None:
             assert await client.recv(10) == b"hello"
 
 
+async def test_a_client_that_reads_late_gets_everything() -> None:
+    """More than the socket's buffer holds is sent once there is room."""
+    content = b"x" * 4_000_000
+    async with echoing() as (transport, client):
+        transport.write(content)
+        assert transport.get_write_buffer_size() > 0
+        received = 0
+        with trio.fail_after(5):
+            while received < len(content):
+                received += len(await client.recv(1_000_000))
+
+
 async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client would otherwise wait for an answer in vain."""
 
@@ -159,7 +171,7 @@ async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "too many watches")
 
     monkeypatch.setattr(Poller, "add", no_room)
-    async with trio_asyncio.open_loop() as loop:
+    async with open_loop() as loop:
         prepare(loop)
         ours, theirs = socket.socketpair()
         with ours:
@@ -167,3 +179,42 @@ async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.Mon
             client = trio.socket.from_stdlib_socket(ours)
             with trio.fail_after(5):
                 assert await client.recv(10) == b""
+
+
+async def test_a_coroutine_of_asyncio_runs_in_a_trio_task() -> None:
+    """It gets the results and the errors of the futures it waits for, one after the other."""
+    async with open_loop() as loop:
+        prepare(loop)
+
+        async def wait_twice() -> str:
+            first, second = loop.create_future(), loop.create_future()
+            loop.call_soon(first.set_result, "result")
+            loop.call_soon(second.set_exception, ConnectionResetError())
+            result = await first
+            with pytest.raises(ConnectionResetError):
+                await second
+            return cast(str, result)
+
+        with trio.fail_after(5):
+            assert await run_coroutine(wait_twice()) == "result"
+
+
+async def test_cancelling_the_trio_task_cancels_the_coroutine() -> None:
+    """The coroutine cleans up, as `start_tls` closes its transport, and the future it waited for is cancelled."""
+    async with open_loop() as loop:
+        prepare(loop)
+        future = loop.create_future()
+        cleaned_up = False
+
+        async def wait() -> None:
+            nonlocal cleaned_up
+            try:
+                await future
+            finally:
+                cleaned_up = True
+
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await run_coroutine(wait())
+        assert scope.cancelled_caught
+        assert (future.cancelled(), cleaned_up) == (True, True)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio_asyncio
 
 from appliance.concurrency.workers import Workers
 from appliance.config import load
@@ -193,7 +192,7 @@ def _fail() -> None:
 
 def _loops() -> list[asyncio.AbstractEventLoop]:
     """The loops that run in this process."""
-    found = [each for each in gc.get_objects() if isinstance(each, trio_asyncio.TrioEventLoop)]
+    found = [each for each in gc.get_objects() if isinstance(each, asyncio.SelectorEventLoop)]
     return [each for each in found if each.is_running()]
 
 
