@@ -1,4 +1,4 @@
-"""The first example of each library in `docs/clients.md` runs against the real program, with a key that may only send."""
+"""The first example of each library in `docs/clients.md` works on the real program, with a key that may only send."""
 
 import json
 import os

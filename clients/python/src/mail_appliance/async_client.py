@@ -77,7 +77,7 @@ class AsyncClient:
         """Send a message. It returns once the appliance has stored it; delivery follows.
 
         Without an `idempotency_key` one is made; it is the same in every retry, and result and errors have it. A large
-        message is encoded in a worker thread, so that the event loop goes on meanwhile.
+        message is encoded in a worker thread, so that other tasks keep running.
         """
         key = f"auto_{uuid.uuid4()}" if idempotency_key is None else idempotency_key
         files = list(attachments) if isinstance(attachments, Iterable) else attachments
@@ -97,7 +97,8 @@ class AsyncClient:
             "attachments": files,
         }
         call = partial(planning.send_call, self._configuration, fields, key)
-        return await self._run(await _in_thread(call) if is_large(text, html, files or ()) else call())
+        large = is_large(text, html, files if isinstance(files, list) else ())
+        return await self._run(await _in_thread(call) if large else call())
 
     async def get(self, id: str) -> Message:
         """The message of this id, with its recipients."""

@@ -7,7 +7,7 @@ for one block and not for the whole file.
 
 import json
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
 from mail_appliance.models import Attachment
@@ -27,29 +27,46 @@ def is_large(text: str | None, html: str | None, attachments: Iterable[Attachmen
 
 def encode_message(fields: Mapping[str, Any]) -> bytes:
     """The body for a message's fields, without those that are None; TypeError or ValueError for what is not JSON."""
-    members = [_member(name, value) for name, value in fields.items() if value is not None]
-    return b"{" + b",".join(members) + b"}"
+    return b"".join(_object((name, _value(name, value)) for name, value in fields.items() if value is not None))
 
 
-def _member(name: str, value: Any) -> bytes:
-    """A field; any iterable of addresses, tags or attachments is a list."""
+def _object(members: Iterable[tuple[str, Iterable[bytes]]]) -> Iterator[bytes]:
+    """The pieces of a JSON object: they are joined once, since each copy of a large body takes its time."""
+    before = b"{"
+    for name, pieces in members:
+        yield b'%b"%b":' % (before, name.encode())
+        yield from pieces
+        before = b","
+    yield b"{}" if before == b"{" else b"}"
+
+
+def _value(name: str, value: Any) -> Iterator[bytes]:
+    """A field's value; any iterable of addresses, tags or attachments is a list."""
     if name == "attachments":
-        return b'"attachments":[' + b",".join([_attachment(attachment) for attachment in value]) + b"]"
-    listed = list(value) if name in _LISTS and not isinstance(value, str) else value
-    return f'"{name}":{_JSON.encode(listed)}'.encode()
+        before = b"["
+        for attachment in value:
+            yield before
+            yield from _object(_attachment(attachment))
+            before = b","
+        yield b"[]" if before == b"[" else b"]"
+    else:
+        listed = list(value) if name in _LISTS and not isinstance(value, str) else value
+        yield _JSON.encode(listed).encode()
 
 
-def _attachment(attachment: Attachment) -> bytes:
+def _attachment(attachment: Attachment) -> Iterator[tuple[str, Iterable[bytes]]]:
     if not isinstance(attachment, Attachment):
         raise TypeError(f"an attachment must be an Attachment, not {type(attachment).__name__}")
     try:
         content = memoryview(attachment.content).cast("B")
     except TypeError as cause:  # of a stream that was opened as text, for example
         raise TypeError(f"the content of attachment {attachment.filename!r} is not bytes: {cause}") from cause
-    fields = {"filename": attachment.filename}
-    if attachment.content_type is not None:
-        fields["content_type"] = attachment.content_type
-    if attachment.content_id is not None:
-        fields["content_id"] = attachment.content_id
-    blocks = [b2a_base64(content[start : start + _BLOCK], newline=False) for start in range(0, len(content), _BLOCK)]
-    return b"".join([_JSON.encode(fields)[:-1].encode(), b',"content":"', *blocks, b'"}'])
+    for name in ("filename", "content_type", "content_id"):
+        if (value := getattr(attachment, name)) is not None:
+            yield name, _value(name, value)
+    yield "content", (b'"', *_base64(content), b'"')
+
+
+def _base64(content: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(content), _BLOCK):
+        yield b2a_base64(content[start : start + _BLOCK], newline=False)
