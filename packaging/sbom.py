@@ -146,8 +146,6 @@ class Owners:
     def _package(self, name: str) -> Component:
         found = self._packages[name]
         licence, is_spdx = licence_of(found)
-        if name == PROJECT and not is_spdx:
-            licence = "see packaging/debian/copyright"
         return Component(name, found.version, licence, f"pkg:pypi/{name}@{found.version}", is_spdx=is_spdx)
 
     def _debian_package(self, path: Path) -> tuple[str, str] | None:

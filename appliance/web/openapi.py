@@ -112,6 +112,7 @@ def document(base_url: str) -> Json:
         "info": {
             "title": "Mail appliance",
             "version": "1.0.0",
+            "license": {"name": "MIT License", "identifier": "MIT"},
             "description": _DESCRIPTION.format(version=__version__),
         },
         "servers": [{"url": base_url}],

@@ -24,7 +24,7 @@ import (
 )
 
 // Version is the version of this library.
-const Version = "1.0.0"
+const Version = "1.1.0"
 
 const (
 	defaultWaitTimeout = 60 * time.Second

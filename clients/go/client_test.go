@@ -171,7 +171,7 @@ func TestSendRequestAndResult(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, r.Header.Get(name), value)
 		}
 	}
-	if !regexp.MustCompile(`^mail-appliance-go/1\.0\.0 go/[0-9a-z.-]+$`).MatchString(r.UserAgent()) {
+	if !regexp.MustCompile(`^mail-appliance-go/1\.1\.0 go/[0-9a-z.-]+$`).MatchString(r.UserAgent()) {
 		t.Errorf("User-Agent %q", r.UserAgent())
 	}
 	const body = `{"from":"a@example.com","to":["b@example.net"],"cc":["c@example.net"],"subject":"Grüße <&>","text":"Hi",` +

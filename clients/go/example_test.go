@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"mailappliance"
-	"mailappliance/mailappliancetest"
+	mailappliance "github.com/mail-appliance/mail-appliance-go"
+	"github.com/mail-appliance/mail-appliance-go/mailappliancetest"
 )
 
 var ctx = context.Background()
@@ -40,6 +40,9 @@ func ExampleClient_Wait() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	if err := printResults(ctx, client, sent.ID); err != nil {
+		log.Fatal(err)
+	}
 	message, err := client.Wait(ctx, sent.ID, mailappliance.WithWaitTimeout(30*time.Second))
 	if err != nil {
 		log.Fatal(err)
@@ -49,9 +52,22 @@ func ExampleClient_Wait() {
 		fmt.Println(recipient.Email, recipient.Status, recipient.LastSMTPCode)
 	}
 	// Output:
+	// ada@example.net: delivered
+	// bounce@example.net: bounced
 	// partial
 	// ada@example.net delivered 250
 	// bounce@example.net bounced 550
+}
+
+func printResults(ctx context.Context, mail mailappliance.Mailer, id string) error {
+	message, err := mail.Wait(ctx, id)
+	if err != nil {
+		return err
+	}
+	for _, recipient := range message.Recipients {
+		fmt.Printf("%s: %s\n", recipient.Email, recipient.Status)
+	}
+	return nil
 }
 
 func ExampleError() {
@@ -117,8 +133,12 @@ func webhook(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	event, err := mailappliance.Verify(body, r.Header.Get(mailappliance.SignatureHeader), secret)
-	if err != nil {
+	if errors.Is(err, mailappliance.ErrSignatureInvalid) {
 		http.Error(w, "not signed by the appliance", http.StatusBadRequest)
+		return
+	}
+	if err != nil { // the secret is empty, for example because a variable is not set
+		http.Error(w, "the receiver is not configured", http.StatusInternalServerError)
 		return
 	}
 	if event.Type == "email.bounced" {

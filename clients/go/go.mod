@@ -1,3 +1,3 @@
-module mailappliance
+module github.com/mail-appliance/mail-appliance-go
 
 go 1.19

@@ -60,7 +60,7 @@ func TestReadmeProgram(t *testing.T) {
 		if r.Header.Get("Authorization") != "Bearer token" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
-		io.WriteString(w, `{"id":"msg_1","status":"delivered","recipients":[{"email":"ada@example.net","status":"delivered"}]}`)
+		io.WriteString(w, `{"id":"msg_1","status":"queued"}`)
 	}))
 	defer server.Close()
 	here, err := os.Getwd()
@@ -80,7 +80,7 @@ func TestReadmeProgram(t *testing.T) {
 	run := func(command ...string) string {
 		c := exec.Command(command[0], command[1:]...)
 		c.Dir = app
-		c.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off", "MAIL_APPLIANCE_URL="+server.URL, "MAIL_APPLIANCE_TOKEN=token")
+		c.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "MAIL_APPLIANCE_URL="+server.URL, "MAIL_APPLIANCE_TOKEN=token")
 		output, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", command, err, output)
@@ -99,7 +99,7 @@ func TestReadmeProgram(t *testing.T) {
 		}
 	}
 	run("go", "vet", ".")
-	if got := run("go", "run", "."); got != "ada@example.net: delivered\n" {
+	if got := run("go", "run", "."); got != "msg_1: queued\n" {
 		t.Errorf("%q", got)
 	}
 }

@@ -54,11 +54,11 @@ func Verify(body []byte, header string, secrets ...string) (*Event, error) {
 // VerifyAt is [Verify] at another time and with another tolerance.
 func VerifyAt(now time.Time, tolerance time.Duration, body []byte, header string, secrets ...string) (*Event, error) {
 	if len(secrets) == 0 {
-		return nil, &ConfigurationError{Message: "no webhook secret"}
+		return nil, &ConfigurationError{Message: "secrets: a webhook secret is missing. Pass the secret of your webhook."}
 	}
 	for _, secret := range secrets {
 		if secret == "" {
-			return nil, &ConfigurationError{Message: "a webhook secret is empty"}
+			return nil, &ConfigurationError{Message: "secrets: a webhook secret is empty. Pass the secret of your webhook."}
 		}
 	}
 	if tolerance < 0 {

@@ -79,7 +79,9 @@ class Driver:
             answers = threads.map(lambda _: answer(partial(self.send, message)), range(count))
             return {"results": [each.get("result", each) for each in answers]}
 
-    def verify(self, body_base64: str, header: str, secrets: list[str], now: float, **tolerance: float) -> Fields:
+    def verify(
+        self, body_base64: str, header: str, secrets: list[str | None] | None, now: float, **tolerance: float
+    ) -> Fields:
         event = shown_fields(verify(base64.b64decode(body_base64), header, secrets, now=now, **tolerance))
         event["data"] = {name: value for name, value in event["data"].items() if value is not None}
         return {"result": event}

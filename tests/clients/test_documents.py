@@ -27,6 +27,19 @@ def test_the_first_send_is_the_readme_s(language: str) -> None:
     assert first_block(DOCUMENT, f"### {HEADINGS[language]}") == first_block(readme, "## First send")
 
 
+@pytest.mark.parametrize("language", HEADINGS)
+def test_only_one_example_reads_a_message(language: str) -> None:
+    """The others work with a key that may only send. Fakes for tests need no key."""
+    readme = (ROOT / "clients" / language / "README.md").read_text()
+    reading = [
+        section.partition("\n")[0]
+        for section in re.split(r"^## ", readme, flags=re.MULTILINE)
+        for block in re.findall(r"^```(?!sh)\w+\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+        if re.search(r"(?<!Header)(?:\.|->)(?:wait|get)\((?!\")", block, re.IGNORECASE) and "Fake" not in block
+    ]
+    assert reading == ["Delivery status"]
+
+
 def test_every_class_and_variable_is_explained() -> None:
     """Those of the rules, and the environment's."""
     classes = {"".join(word.title() for word in code.value.split("_")) for code in Code}

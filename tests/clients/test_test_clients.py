@@ -8,7 +8,7 @@ from tests.packaging.test_packaging import Tree, shell, tree
 
 __all__ = ["tree"]  # a fixture
 
-PROGRAMS = ("node", "npm", "go", "php", "phpunit", "ruby", "rake")
+PROGRAMS = ("node", "npm", "go", "php", "composer", "phpunit", "ruby", "rake")
 STAND_IN = """#!/bin/sh
 echo "${0##*/} $*" >>"$FAKE_LOG"
 [ "${0##*/}" != "$FAKE_FAILING" ]

@@ -100,6 +100,8 @@ def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
         "/usr/share/mail-appliance/config.toml",
         "/usr/share/mail-appliance/grafana.json",
         "/usr/share/doc/mail-appliance/copyright",
+        "/usr/share/doc/mail-appliance/SECURITY.md",
+        f"/usr/lib/mail-appliance/_internal/mail_appliance-{__version__}.dist-info/licenses/LICENSE",
         "/usr/share/doc/mail-appliance/changelog.gz",
         "/usr/share/doc/mail-appliance/docs/install.md",
     ):

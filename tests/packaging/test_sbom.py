@@ -63,6 +63,7 @@ def test_it_lists_what_was_packed(tmp_path: Path) -> None:
     assert extension["hashes"][0]["content"] == hashlib.sha256(b"stripped").hexdigest()
     program = found["metadata"]["component"]
     assert (program["name"], program["version"]) == ("mail-appliance", __version__)
+    assert program["licenses"] == [{"expression": "MIT"}]
     assert program["hashes"][0]["content"] == hashlib.sha256(b"program").hexdigest()
     depends = {each["ref"]: each["dependsOn"] for each in found["dependencies"]}
     assert parts["click"]["purl"] in depends[program["purl"]]

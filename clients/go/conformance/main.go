@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"mailappliance"
+	mailappliance "github.com/mail-appliance/mail-appliance-go"
 )
 
 func main() {

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"mailappliance"
+	mailappliance "github.com/mail-appliance/mail-appliance-go"
 )
 
 // Recorder is a [mailappliance.Client] that delivers nothing and records what

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"testing"
 
-	"mailappliance"
-	"mailappliance/mailappliancetest"
+	mailappliance "github.com/mail-appliance/mail-appliance-go"
+	"github.com/mail-appliance/mail-appliance-go/mailappliancetest"
 )
 
 var (

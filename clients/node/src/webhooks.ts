@@ -14,16 +14,18 @@ export interface VerifyOptions {
 
 /**
  * The event of a webhook, or SignatureInvalid. `body` is the raw body as received, never JSON that was parsed and
- * written again; `header` is the Service-Signature header. During a rotation give both secrets.
+ * written again; `header` is the Service-Signature header. During a rotation give both secrets. A secret that is
+ * missing or empty throws a ConfigurationError, so that `process.env.…` can be passed as it is.
  */
 export function verify(
   body: string | Uint8Array,
   header: string | readonly string[] | null | undefined,
-  secrets: string | readonly string[],
+  secrets: string | readonly (string | null | undefined)[] | null | undefined,
   { tolerance = 300, now = Math.floor(Date.now() / 1_000) }: VerifyOptions = {},
 ): WebhookEvent {
-  const keys = typeof secrets === "string" ? [secrets] : secrets;
-  if (keys.length === 0 || !keys.every(Boolean)) throw new ConfigurationError("a webhook secret is missing or empty");
+  const keys = typeof secrets === "string" ? [secrets] : (secrets ?? []);
+  if (keys.length === 0 || !keys.every((key): key is string => Boolean(key)))
+    throw new ConfigurationError("secrets: a webhook secret is missing or empty. Pass the secret of your webhook.");
   if (!(tolerance >= 0)) throw new ConfigurationError("tolerance must be a number of seconds, 0 or more");
   const { time, signatures } = parseHeader(typeof header === "string" ? header : (header ?? []).join());
   if (

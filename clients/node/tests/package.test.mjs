@@ -41,7 +41,7 @@ test("the version is the one of all libraries", async () => {
 
 test("the package has the build, the README and nothing else", () => {
   const others = files.filter((path) => !/^dist\/[a-z]+(\.d)?\.m?[jt]s$/.test(path));
-  assert.deepEqual(others.sort(), ["README.md", "package.json"]);
+  assert.deepEqual(others.sort(), ["CHANGELOG.md", "LICENSE", "README.md", "package.json"]);
   for (const entry of ["index", "testing", "nodemailer"]) {
     for (const kind of ["js", "mjs", "d.ts", "d.mts"]) assert.ok(files.includes(`dist/${entry}.${kind}`));
   }
@@ -66,6 +66,19 @@ test("import and require give the same exports and the same classes", () => {
   assert.deepEqual(printed.match(/\S+(?= \d+\n)/g), ENTRIES);
 });
 
+/** Compiles sources of the project, strictly. */
+function compile(name, sources, options) {
+  const compilerOptions = { target: "es2022", strict: true, skipLibCheck: false, noEmit: true, types: ["node"], ...options };
+  const config = join(project, `tsconfig.${name}.json`);
+  writeFileSync(config, JSON.stringify({ compilerOptions, files: sources }));
+  const tsc = join(ROOT, "node_modules", "typescript", "bin", "tsc");
+  try {
+    execFileSync(process.execPath, [tsc, "-p", config], { encoding: "utf8" });
+  } catch ({ stdout }) {
+    assert.fail(stdout);
+  }
+}
+
 for (const [module, moduleResolution, extensions, lib] of [
   ["node16", "node16", ["mts", "cts"], ["es2022"]],
   ["esnext", "bundler", ["ts"], ["es2022", "dom"]],
@@ -73,28 +86,16 @@ for (const [module, moduleResolution, extensions, lib] of [
   test(`the types compile strictly with moduleResolution ${moduleResolution}`, () => {
     const sources = extensions.map((extension) => `${moduleResolution}.${extension}`);
     for (const source of sources) copyFileSync(join(ROOT, "tests", "consumer.ts"), join(project, source));
-    const strictness = {
-      strict: true,
-      exactOptionalPropertyTypes: true,
-      noUncheckedIndexedAccess: true,
-      skipLibCheck: false,
-    };
-    const compilerOptions = {
-      module,
-      moduleResolution,
-      target: "es2022",
-      lib,
-      ...strictness,
-      noEmit: true,
-      types: ["node"],
-    };
-    const config = join(project, `tsconfig.${moduleResolution}.json`);
-    writeFileSync(config, JSON.stringify({ compilerOptions, files: sources }));
-    const tsc = join(ROOT, "node_modules", "typescript", "bin", "tsc");
-    try {
-      execFileSync(process.execPath, [tsc, "-p", config], { encoding: "utf8" });
-    } catch ({ stdout }) {
-      assert.fail(stdout);
-    }
+    const strictness = { exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true };
+    compile(moduleResolution, sources, { module, moduleResolution, lib, ...strictness });
   });
 }
+
+test("the README's examples compile strictly", () => {
+  const readme = readFileSync(join(ROOT, "README.md"), "utf8");
+  const examples = [...readme.matchAll(/^```js\n(.*?)^```/gms)].map(([, code]) => code);
+  assert.equal(examples.length, 7);
+  const sources = examples.map((_, number) => `readme${number}.mts`);
+  examples.forEach((code, number) => writeFileSync(join(project, sources[number]), code));
+  compile("readme", sources, { module: "node16", moduleResolution: "node16", lib: ["es2022"] });
+});

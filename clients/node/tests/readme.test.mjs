@@ -1,11 +1,13 @@
 /** Runs every code block of the README, each in a process of its own. */
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { createHmac } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { test } from "node:test";
 import { setTimeout } from "node:timers/promises";
@@ -16,24 +18,21 @@ import { ACCEPTED, error, json, serve } from "./server.mjs";
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const README = readFileSync(new URL("../README.md", import.meta.url), "utf8");
 const BLOCKS = [...README.matchAll(/^```(\w*)\n(.*?)^```/gms)].map(([, language, code]) => ({ language, code }));
-const [FIRST, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS] = BLOCKS.map(({ code }) => code);
+const [INSTALL, FIRST, STATUS, ERRORS, HTTP, EXPRESS, NODEMAILER, TESTS] = BLOCKS.map(({ code }) => code);
 const SECRET = "whsec_readme";
 
-function start(code, variables) {
+function start(code, variables, ...words) {
   const environment = { PATH: process.env.PATH, ...variables };
-  return spawn(process.execPath, ["--input-type=module", "--eval", code], {
+  return spawn(process.execPath, ["--input-type=module", "--eval", code, ...words], {
     cwd: ROOT,
     env: environment,
     stdio: ["ignore", "pipe", "pipe"],
   });
 }
 
-async function run(code, url = "") {
-  const child = start(code, {
-    MAIL_APPLIANCE_URL: url,
-    MAIL_APPLIANCE_USERNAME: "ada",
-    MAIL_APPLIANCE_PASSWORD: "secret",
-  });
+async function run(code, url = "", ...words) {
+  const credentials = { MAIL_APPLIANCE_USERNAME: "ada", MAIL_APPLIANCE_PASSWORD: "secret" };
+  const child = start(code, { MAIL_APPLIANCE_URL: url, ...credentials }, ...words);
   const [output, errors, [status]] = await Promise.all([text(child.stdout), text(child.stderr), once(child, "close")]);
   return { output, errors, status };
 }
@@ -41,14 +40,34 @@ async function run(code, url = "") {
 test("all blocks are known here", () =>
   assert.deepEqual(
     BLOCKS.map(({ language }) => language),
-    Array(6).fill("js"),
+    ["sh", ...Array(7).fill("js")],
   ));
 
+test("install", (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "mail-appliance-readme-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const [library, application] = [join(folder, "mail-appliance", "clients", "node"), join(folder, "application")];
+  cpSync(ROOT, library, { recursive: true, filter: (path) => path !== join(ROOT, "dist"), verbatimSymlinks: true });
+  mkdirSync(application);
+  const env = { PATH: process.env.PATH, HOME: folder, npm_config_offline: "true" }; // what it needs is there
+  execFileSync("sh", ["-ec", INSTALL], { cwd: application, env, stdio: ["ignore", "ignore", "inherit"] });
+  const script = 'import { VERSION } from "mail-appliance"; console.log(VERSION);';
+  const command = ["--input-type=module", "--eval", script];
+  const printed = execFileSync(process.execPath, command, { cwd: application, encoding: "utf8" });
+  assert.equal(printed, readFileSync(new URL("../../VERSION", import.meta.url), "utf8"));
+});
+
 test("first send", async (t) => {
-  const delivered = { id: "msg_1", status: "delivered", recipients: [{ email: "ada@example.net", status: "delivered" }] };
-  const server = await serve(t, [json(202, ACCEPTED), json(200, delivered)]);
-  assert.deepEqual(await run(FIRST, server.url), { output: "ada@example.net: delivered\n", errors: "", status: 0 });
+  const server = await serve(t, [json(202, ACCEPTED)]);
+  assert.deepEqual(await run(FIRST, server.url), { output: "msg_1: queued\n", errors: "", status: 0 });
   assert.equal(JSON.parse(server.requests[0].body).attachments[0].content, Buffer.from("1 engine").toString("base64"));
+});
+
+test("delivery status", async (t) => {
+  const delivered = { id: "msg_1", status: "delivered", recipients: [{ email: "ada@example.net", status: "delivered" }] };
+  const server = await serve(t, [json(200, delivered)]);
+  const output = "ada@example.net: delivered\n";
+  assert.deepEqual(await run(STATUS, server.url, "status.mjs", "msg_1"), { output, errors: "", status: 0 });
 });
 
 test("errors", async (t) => {
@@ -96,11 +115,19 @@ for (const [name, code] of Object.entries({ HTTP, EXPRESS })) {
     const [printed] = await once(child.stdout, "data");
     assert.equal(String(printed), "email.delivered ada@example.net\n");
   });
+
+  test(`webhooks without a secret: ${name}`, async (t) => {
+    const port = await freePort();
+    const child = start(code, { PORT: String(port) });
+    t.after(() => child.kill());
+    const headers = { "Content-Type": "application/json", "Service-Signature": "t=1,v1=00" };
+    assert.equal((await post(`http://127.0.0.1:${port}/`, "{}", headers)).status, 500);
+  });
 }
 
 test("nodemailer", async (t) => {
   const server = await serve(t, [json(202, ACCEPTED)]);
-  assert.deepEqual(await run(NODEMAILER, server.url), { output: "msg_1 order-4711 false\n", errors: "", status: 0 });
+  assert.deepEqual(await run(NODEMAILER, server.url), { output: "msg_1\n", errors: "", status: 0 });
   assert.equal(server.requests[0].headers["idempotency-key"], "order-4711");
 });
 

@@ -83,7 +83,7 @@ test("a signed body that is not an event is refused", () => {
 });
 
 test("a missing secret or tolerance is the caller's mistake", () => {
-  for (const secrets of ["", [], [""], [SECRET, ""]])
+  for (const secrets of ["", [], [""], [SECRET, ""], undefined, null, [undefined], [SECRET, null]])
     assert.throws(() => verify(BODY, header(), secrets, { now: NOW }), ConfigurationError);
   for (const tolerance of [-1, Number.NaN])
     assert.throws(() => verify(BODY, header(), SECRET, { now: NOW, tolerance }), ConfigurationError);

@@ -10,7 +10,7 @@ namespace MailAppliance;
  */
 final class Client implements Mailer
 {
-    public const VERSION = '1.0.0';
+    public const VERSION = '1.1.0';
 
     private const MAX_PARALLEL = 16; // requests that sendAll() has under way at the same time
 

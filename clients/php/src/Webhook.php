@@ -19,7 +19,8 @@ final class Webhook
      *
      * @param string              $body      the raw bytes of the request's body, never JSON that was encoded again
      * @param ?string             $header    the value of the Service-Signature header
-     * @param string|list<string> $secrets   the endpoint's secret, or several while it is being rotated
+     * @param string|list<string|false|null>|false|null $secrets the endpoint's secret, or several while it is being
+     *                                                           rotated; getenv() can be passed as it is
      * @param int                 $tolerance seconds that the signature's time may differ from now, in either direction
      * @param ?int                $now       Unix seconds; the present time when not given
      *
@@ -29,13 +30,13 @@ final class Webhook
     public static function verify(
         string $body,
         ?string $header,
-        #[\SensitiveParameter] string|array $secrets,
+        #[\SensitiveParameter] string|array|false|null $secrets,
         int $tolerance = 300,
         ?int $now = null,
     ): Event {
         $secrets = (array) $secrets;
-        if ($secrets === [] || \in_array('', $secrets, true)) {
-            throw new ConfigurationError('a webhook secret is missing or empty');
+        if ($secrets === [] || \in_array('', array_map(strval(...), $secrets), true)) {
+            throw new ConfigurationError('secrets: a webhook secret is missing or empty. Pass the secret of your webhook.');
         }
         [$time, $signatures] = self::parse($header ?? '');
         if (!self::matches("{$time}.{$body}", $signatures, $secrets)) {

@@ -18,7 +18,9 @@ final class ReadmeTest extends TestCase
 {
     /** The blocks by heading and language, in order: none may be added without a test. */
     private const BLOCKS = [
+        'Install' => ['sh'],
         'First send' => ['php', 'php'],
+        'Delivery status' => ['php'],
         'Many at the same time' => ['php'],
         'Errors' => ['php'],
         'Webhooks' => ['php'],
@@ -67,14 +69,11 @@ final class ReadmeTest extends TestCase
 
     public function testFirstSend(): void
     {
-        $server = new LoopbackServer([
-            LoopbackServer::accepted(),
-            LoopbackServer::json(200, ['id' => 'msg_1', 'status' => 'delivered', 'recipients' => [['email' => 'ada@example.net', 'status' => 'delivered', 'last_smtp_response' => '250 OK']]]),
-        ]);
+        $server = new LoopbackServer([LoopbackServer::accepted()]);
         putenv("MAIL_APPLIANCE_URL={$server->url}");
         putenv('MAIL_APPLIANCE_TOKEN=tok');
         try {
-            self::assertSame("ada@example.net: delivered\n", self::output('First send'));
+            self::assertSame("msg_1: queued\n", self::output('First send'));
         } finally {
             putenv('MAIL_APPLIANCE_URL');
             putenv('MAIL_APPLIANCE_TOKEN');
@@ -82,6 +81,35 @@ final class ReadmeTest extends TestCase
         [$request] = $server->seen(1);
         self::assertSame(['order.txt', 'MSBlbmdpbmU='], array_values(json_decode($request['body'], true)['attachments'][0]));
         self::assertSame('', self::output('First send', 1));
+    }
+
+    public function testDeliveryStatus(): void
+    {
+        $mail = new FakeClient();
+        $sent = $mail->send(['from' => 'a@example.com', 'to' => 'bounce@example.net', 'subject' => 'Hello', 'text' => 'Hi']);
+        self::output('Delivery status');
+        $this->expectOutputString("bounce@example.net: bounced\n");
+        \printResults($mail, $sent->id);
+    }
+
+    /** The commands install the library from a checkout beside a project, without the network. */
+    public function testInstall(): void
+    {
+        if (trim((string) shell_exec('command -v composer')) === '') {
+            self::markTestSkipped('needs composer');
+        }
+        $folder = sys_get_temp_dir() . '/' . uniqid('composer', true);
+        mkdir("{$folder}/mail-appliance/clients", recursive: true);
+        mkdir("{$folder}/project");
+        symlink(\dirname(__DIR__), "{$folder}/mail-appliance/clients/php");
+        file_put_contents("{$folder}/project/composer.json", '{"repositories": {"packagist.org": false}}');
+        $script = self::blocks()['Install'][0][1] . "php -r 'require \"vendor/autoload.php\"; echo MailAppliance\\Client::VERSION;'";
+        $variables = ['COMPOSER_HOME' => $folder, 'COMPOSER_DISABLE_NETWORK' => '1', 'COMPOSER_ALLOW_SUPERUSER' => '1', 'COMPOSER_NO_INTERACTION' => '1'];
+        $process = proc_open(['sh', '-ec', $script], [1 => ['pipe', 'w'], 2 => ['file', "{$folder}/errors", 'w']], $pipes, "{$folder}/project", $variables + getenv());
+        $output = stream_get_contents($pipes[1]);
+        self::assertSame(0, proc_close($process), file_get_contents("{$folder}/errors"));
+        self::assertStringEndsWith(Client::VERSION, $output);
+        shell_exec('rm -rf ' . escapeshellarg($folder));
     }
 
     public function testMany(): void
@@ -113,7 +141,7 @@ final class ReadmeTest extends TestCase
         $listener = stream_socket_server('tcp://127.0.0.1:0');
         $address = stream_socket_get_name($listener, false);
         fclose($listener);
-        $process = proc_open([\PHP_BINARY, '-d', 'error_reporting=-1', '-S', $address, $script], [['file', '/dev/null', 'r'], ['file', '/dev/null', 'w'], ['file', $log, 'w']], $pipes, null, ['WEBHOOK_SECRET' => 'whsec_x'] + getenv());
+        $process = proc_open([\PHP_BINARY, '-d', 'error_reporting=-1', '-d', 'display_errors=0', '-S', $address, $script], [['file', '/dev/null', 'r'], ['file', '/dev/null', 'w'], ['file', $log, 'w']], $pipes, null, ['WEBHOOK_SECRET' => 'whsec_x'] + getenv());
         try {
             $body = '{"id":"evt_1","type":"email.bounced","data":{"to":"b@example.net","smtp_response":"550 no"}}';
             $time = time();

@@ -106,7 +106,7 @@ final class WebhookTest extends TestCase
      *
      * @dataProvider noSecrets
      */
-    public function testNoSecret(string|array $secrets): void
+    public function testNoSecret(string|array|false|null $secrets): void
     {
         $this->expectException(ConfigurationError::class);
         Webhook::verify(self::BODY, 't=' . self::NOW . ',v1=' . self::sign(secret: ''), $secrets, now: self::NOW);
@@ -117,5 +117,9 @@ final class WebhookTest extends TestCase
         yield [''];
         yield [[]];
         yield [[self::SECRET, '']];
+        yield [null];
+        yield [getenv('A_VARIABLE_THAT_IS_NOT_SET')];
+        yield [[getenv('A_VARIABLE_THAT_IS_NOT_SET')]];
+        yield [[self::SECRET, null]];
     }
 }

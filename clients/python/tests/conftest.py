@@ -166,6 +166,14 @@ def trickle(server: Server, sock: socket.socket, __: Received) -> None:
             return
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests go to loopback, whatever proxy the machine has."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server without TLS."""

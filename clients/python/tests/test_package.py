@@ -1,7 +1,9 @@
 """What users install."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import mail_appliance
@@ -51,4 +53,7 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    assert "pip install 'mail-appliance-client[async]'" in python(program)
+    advised = re.search(r"pip install '(.+)' '(.+)'", python(program))
+    assert advised
+    manifest = tomllib.loads((HERE / "pyproject.toml").read_text())
+    assert list(advised.groups()) == manifest["project"]["optional-dependencies"]["async"]

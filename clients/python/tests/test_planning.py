@@ -1,7 +1,9 @@
 """The rules of the library, without any I/O."""
 
+import base64
 import json
 import pickle
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -212,7 +214,7 @@ def test_a_send_request() -> None:
         "Idempotency-Key": "key-1",
         "User-Agent": request.headers["User-Agent"],
     }
-    assert re.fullmatch(r"mail-appliance-python/1\.0\.0 python/3\.[^ ]+", request.headers["User-Agent"])
+    assert re.fullmatch(r"mail-appliance-python/1\.1\.0 python/3\.[^ ]+", request.headers["User-Agent"])
     assert json.loads(request.body) == {
         "from": "a@example.com",
         "to": ["a@example.net", "b@example.net"],
@@ -225,6 +227,16 @@ def test_a_send_request() -> None:
             {"filename": "b", "content": "", "content_type": "text/plain"},
         ],
     }
+
+
+@pytest.mark.parametrize("size", [98303, 98304, 98305, 1_000_000])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_an_attachment_of_several_blocks(size: int, kind: type) -> None:
+    """The blocks that are encoded one by one make one base64 text."""
+    content = random.Random(size).randbytes(size)
+    request = send_request(configuration(), {"attachments": [Attachment('"a"', kind(content))]}, "k")
+    (attachment,) = json.loads(request.body)["attachments"]
+    assert attachment == {"filename": '"a"', "content": base64.b64encode(content).decode()}
 
 
 @pytest.mark.parametrize("key", ["", " a", "a ", "ä", "a\n", "a\tb", "a" * 256])
@@ -248,6 +260,7 @@ def test_a_key_that_is_sent_as_it_is(key: str) -> None:
         {"variables": {"a": object()}},
         {"subject": "\ud800"},
         {"to": 5},
+        {"attachments": 5},
         {"attachments": [{"filename": "a"}]},
         {"attachments": [Attachment("a", "text")]},  # type: ignore[arg-type]
     ],
@@ -276,8 +289,10 @@ def test_attachments_from_files(tmp_path: Path) -> None:
     with path.open("rb") as stream:
         assert Attachment.from_stream(stream, "c.pdf", content_id="c").content == b"%PDF"
         assert stream.read() == b""
-    with path.open() as text, pytest.raises(ConfigurationError, match=r"c\.pdf"):
-        Attachment.from_stream(text, "c.pdf").fields()  # type: ignore[arg-type]
+    with path.open() as text:
+        attachment = Attachment.from_stream(text, "c.pdf")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"c\.pdf"):
+        send_request(configuration(), MESSAGE | {"attachments": [attachment]}, "k")
 
 
 # ---- what follows an attempt

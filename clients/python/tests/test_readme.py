@@ -2,7 +2,11 @@
 
 import hashlib
 import hmac
+import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,15 +15,20 @@ from typing import Any
 
 import pytest
 
+from mail_appliance import Client
 from mail_appliance.email_messages import close_shared_clients
 
 from .conftest import Server, answer, reset
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+HERE = Path(__file__).parents[1]
+README = (HERE / "README.md").read_text()
 SECTIONS = {part.partition("\n")[0]: part for part in re.split(r"^## ", README, flags=re.MULTILINE)[1:]}
 BLOCKS = {
     name: re.findall(r"^```python\n(.*?)^```$", part, re.MULTILINE | re.DOTALL) for name, part in SECTIONS.items()
 }
+
+COMMANDS = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+UNTYPED = "".join(f"[mypy-{name}.*]\nignore_missing_imports = True\n" for name in ("django", "flask_mailman"))
 
 
 def run(heading: str, number: int = 0) -> dict[str, Any]:
@@ -43,13 +52,19 @@ def environment(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_first_send(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints the message's id and status, and reads nothing."""
+    run("First send")
+    assert capsys.readouterr().out == "msg_1: queued\n"
+    assert server.appliance.sent[0].idempotency_key == "order-17"
+    assert [request.method for request in server.requests] == ["POST"]
+
+
+def test_delivery_status(capsys: pytest.CaptureFixture[str]) -> None:
     """It prints what became of each recipient."""
     run("First send")
-    assert capsys.readouterr().out.splitlines() == [
-        "ada@example.net: delivered",
-        "grace@example.net: delivered",
-    ]
-    assert server.appliance.sent[0].idempotency_key == "order-17"
+    with Client() as mail:
+        run("Delivery status")["print_results"](mail, "msg_1")
+    assert capsys.readouterr().out.splitlines()[1:] == ["ada@example.net: delivered", "grace@example.net: delivered"]
 
 
 def test_attachments(server: Server) -> None:
@@ -80,10 +95,10 @@ def test_errors(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_trio(capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints the final status."""
+    """It prints the message's id and status."""
     pytest.importorskip("trio")
     run("Trio and asyncio")
-    assert capsys.readouterr().out == "delivered\n"
+    assert capsys.readouterr().out == "msg_1: queued\n"
 
 
 def test_webhooks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,6 +114,8 @@ def test_webhooks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "a@example.net 550 no\n"
     assert client.post("/mail-events", data=body + b" ", headers=headers).status_code == 400
     assert client.post("/mail-events", data=body).status_code == 400
+    monkeypatch.delenv("MAIL_WEBHOOK_SECRET")
+    assert client.post("/mail-events", data=body, headers=headers).status_code == 500
 
 
 def test_tests() -> None:
@@ -128,11 +145,63 @@ def test_flask(server: Server) -> None:
     assert server.appliance.sent[0].idempotency_key == "order-17-confirmation"
 
 
+def test_every_block_is_strictly_typed(tmp_path: Path) -> None:
+    """`mypy --strict` finds nothing in them, but that Django and Flask-Mailman have no types."""
+    pytest.importorskip("mypy")
+    for heading, blocks in BLOCKS.items():
+        for number, block in enumerate(blocks):
+            (tmp_path / f"{re.sub('[^a-z]+', '_', heading.lower())}_{number}.py").write_text(block)
+    (tmp_path / "mypy.ini").write_text("[mypy]\n" + UNTYPED)
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    assert len(files) == sum(map(len, BLOCKS.values()))
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(tmp_path / "mypy.ini"), *files]
+    environment = {**os.environ, "MYPYPATH": str(HERE / "src")}
+    checked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A git repository beside a project, with this library in its place."""
+    library = tmp_path / "mail-appliance" / "clients" / "python"
+    shutil.copytree(HERE / "src", library / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):
+        shutil.copy(HERE / name, library)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "All"]):
+        subprocess.run([*git, *command], cwd=tmp_path / "mail-appliance", check=True)
+    (tmp_path / "project").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_install(checkout: Path, number: int) -> None:
+    """From a path and from git; without the network, so with the build packages that are here."""
+    pytest.importorskip("hatchling")
+    target = checkout / "installed"
+    settings = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_TARGET": str(target)}
+    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(checkout)}
+    environment = {**settings, **paths, "REPOSITORY": f"file://{checkout / 'mail-appliance'}"}
+    shell = ["sh", "-ec", COMMANDS[number]]
+    ran = subprocess.run(shell, cwd=checkout / "project", env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (about,) = target.glob("*.dist-info")
+    assert (about / "licenses" / "LICENSE").read_text() == (HERE / "LICENSE").read_text()
+    metadata = (about / "METADATA").read_text().partition("\n\n")[0].splitlines()
+    assert {"Name: mail-appliance-client", "License-Expression: MIT", "License-File: LICENSE"} <= set(metadata)
+    program = "import mail_appliance; print(mail_appliance.__version__)"
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(target)!r}); {program}"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == (HERE.parent / "VERSION").read_text().strip()
+
+
 def test_every_block_is_run_by_a_test() -> None:
     """There is no block of another kind, and as many as the tests above run."""
-    assert README.count("```") == 2 * sum(map(len, BLOCKS.values()))
+    assert README.count("```") == 2 * (sum(map(len, BLOCKS.values())) + len(COMMANDS))
+    assert len(COMMANDS) == 2
     assert {name: len(blocks) for name, blocks in BLOCKS.items() if blocks} == {
         "First send": 1,
+        "Delivery status": 1,
         "Attachments": 1,
         "Errors": 1,
         "Trio and asyncio": 1,

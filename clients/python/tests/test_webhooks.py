@@ -103,8 +103,8 @@ def test_a_signed_body_that_is_not_an_event(body: bytes) -> None:
         verify(body, header(signature(body)), SECRET, now=NOW)
 
 
-@pytest.mark.parametrize("secrets", ["", [], [""], [SECRET, ""]])
-def test_secrets_that_are_missing(secrets: list[str] | str) -> None:
+@pytest.mark.parametrize("secrets", ["", [], [""], [SECRET, ""], None, [None], [SECRET, None]])
+def test_secrets_that_are_missing(secrets: list[str | None] | str | None) -> None:
     """An empty secret would let anyone sign."""
     with pytest.raises(ConfigurationError):
         verify(BODY, header(signature(secret="")), secrets, now=NOW)

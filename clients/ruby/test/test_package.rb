@@ -6,7 +6,7 @@ require "rubygems"
 
 class TestPackage < LibraryTest
   # Tests that give arguments of a wrong type on purpose.
-  MISTYPED = "/settings_are_checked|mistakes_are_found_before|no_secret/"
+  MISTYPED = "/settings_are_checked|mistakes_are_found_before/"
 
   def test_the_version_is_that_of_all_client_libraries
     assert_equal File.read(File.join(ROOT, "../VERSION")).strip, MailAppliance::VERSION
@@ -15,10 +15,12 @@ class TestPackage < LibraryTest
   def test_the_gem_needs_nothing_and_has_all_files
     spec = Gem::Specification.load(File.join(ROOT, "mail_appliance.gemspec"))
     assert_empty spec.dependencies
-    assert_equal "1.0.0", spec.version.to_s
+    assert_equal "1.1.0", spec.version.to_s
     assert spec.required_ruby_version.satisfied_by?(Gem::Version.new("3.0.0"))
     assert_equal Dir[File.join(ROOT, "lib/**/*.rb")].map { |path| path.delete_prefix("#{ROOT}/") }.sort,
                  spec.files.grep(%r{\Alib/}).sort
+    assert_empty %w[CHANGELOG.md LICENSE README.md] - spec.files
+    assert_equal ["MIT"], spec.licenses
   end
 
   def test_strings_are_frozen_in_every_file

@@ -34,28 +34,43 @@ class TestReadme < LibraryTest
 
   def test_install
     Dir.mktmpdir do |folder|
-      FileUtils.cp_r(%w[lib sig README.md mail_appliance.gemspec].map { |name| File.join(ROOT, name) }, folder)
+      FileUtils.cp_r(%w[CHANGELOG.md LICENSE lib sig README.md mail_appliance.gemspec].map { |name| File.join(ROOT, name) }, folder)
       File.write("#{folder}/gemrc", "gem: --no-document")
       environment = { "GEM_HOME" => "#{folder}/gems", "GEM_PATH" => "#{folder}/gems", "GEMRC" => "#{folder}/gemrc",
                       "RUBYLIB" => nil, "RUBYOPT" => nil }
       output, status = Open3.capture2e(environment, "sh", "-ec", block("gem build"), chdir: folder)
       assert_predicate status, :success?, output
       version, = Open3.capture2e(environment, Gem.ruby, "-e", "require 'mail_appliance'; print MailAppliance::VERSION")
-      assert_equal "1.0.0", version
+      assert_equal "1.1.0", version
     end
   end
 
   def test_first_send
-    seen = { id: "msg_1", status: "delivered", recipients: [{ email: "ada@example.net", status: "delivered" }] }
-    serving(answer(202), answer(200, seen)) do |server|
+    serving(answer(202)) do |server|
       with_environment("MAIL_APPLIANCE_URL" => server.url, "MAIL_APPLIANCE_TOKEN" => "token") do
-        assert_output("ada@example.net: delivered\n") { run_block(block("order.txt")) }
+        assert_output("msg_1: queued\n") { run_block(block("order.txt")) }
       end
-      assert_equal ["POST /emails", "GET /emails/msg_1"], server.requests.map { |each| "#{each.verb} #{each.path}" }
+      assert_equal ["POST /emails"], server.requests.map { |each| "#{each.verb} #{each.path}" }
       assert_equal "order-17", server.requests.first.headers["idempotency-key"]
       files = JSON.parse(server.requests.first.body)["attachments"]
       assert_equal [["order.txt", "MSBlbmdpbmU="]], files.map { |file| file.values_at("filename", "content") }
     end
+  end
+
+  def test_delivery_status
+    mail = MailAppliance::Testing::FakeClient.new
+    sent = mail.send_email(**MESSAGE, to: "bounce@example.net")
+    scope = Object.new
+    run_block(block("def print_results"), scope)
+    assert_output("bounce@example.net: bounced\n") { scope.print_results(mail, sent.id) }
+  end
+
+  def test_gemfile
+    named = []
+    scope = Object.new
+    scope.define_singleton_method(:gem) { |name, path:| named << [name, path] }
+    run_block(block('gem "mail_appliance", path:'), scope)
+    assert_equal [["mail_appliance", "../mail-appliance/clients/ruby"]], named
   end
 
   def test_errors
@@ -99,6 +114,9 @@ class TestReadme < LibraryTest
         assert_equal 204, webhook(application, "whsec_a")
       end
       assert_equal 400, webhook(application, "whsec_b")
+    end
+    with_environment("WEBHOOK_SECRET" => nil) do
+      assert_raises(MailAppliance::ConfigurationError) { webhook(application, "whsec_a") }
     end
   end
 

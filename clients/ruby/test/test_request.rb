@@ -80,7 +80,7 @@ class TestRequest < LibraryTest
     assert_equal "POST", request.verb
     assert_equal(
       { "Authorization" => "Bearer t", "Content-Type" => "application/json", "Accept" => "application/json",
-        "Idempotency-Key" => "k", "User-Agent" => "mail-appliance-ruby/1.0.0 ruby/#{RUBY_VERSION}" }, request.headers
+        "Idempotency-Key" => "k", "User-Agent" => "mail-appliance-ruby/1.1.0 ruby/#{RUBY_VERSION}" }, request.headers
     )
     assert_equal %w[Accept Authorization User-Agent], builder.get("1").headers.keys.sort
     assert_nil builder.get("1").body

@@ -51,6 +51,38 @@ class TestTransport < LibraryTest
     end
   end
 
+  # A proxy that answers everything itself; what it was asked, and with which password.
+  def test_the_proxy_of_the_scheme
+    asked = []
+    proxy = TCPServer.new("127.0.0.1", 0)
+    thread = Thread.new do
+      loop do
+        socket = proxy.accept
+        lines = socket.each_line.take_while { |line| line != "\r\n" }
+        asked << [lines.first.split[0, 2].join(" "), lines.grep(/\AProxy-Authorization/i).first.to_s.split.last]
+        socket.write("HTTP/1.1 403 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        socket.close
+      end
+    end
+    url = "http://me:a%3Ab@127.0.0.1:#{proxy.addr[1]}"
+    password = ["me:a:b"].pack("m0")
+    with_environment("http_proxy" => nil, "https_proxy" => url, "no_proxy" => nil) do
+      assert_raises(ConnectionFailed) { client("https://mail.test", retries: 0).get("msg_1") }
+      assert_equal [["CONNECT mail.test:443", password]], asked
+    end
+    with_environment("http_proxy" => url, "https_proxy" => nil, "no_proxy" => nil) do
+      assert_raises(ApiError) { client("http://mail.test", retries: 0).get("msg_1") }
+      assert_equal ["GET http://mail.test/emails/msg_1", password], asked.last
+    end
+    with_environment("http_proxy" => url, "no_proxy" => "mail.test") do
+      assert_raises(ConnectionFailed) { client("http://mail.test", retries: 0).get("msg_1") }
+      assert_equal 2, asked.size
+    end
+  ensure
+    thread.kill
+    proxy.close
+  end
+
   def test_threads_share_a_client
     serving do |server|
       mail = client(server.url)

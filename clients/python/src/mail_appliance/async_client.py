@@ -6,10 +6,12 @@ import ssl
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
 from mail_appliance import planning
+from mail_appliance.encoding import is_large
 from mail_appliance.errors import ConfigurationError
 from mail_appliance.models import Attachment, Message, SendResult
 from mail_appliance.planning import Answer, AsyncTransport, Configuration, Moment, Pause, Plan, Raise, TransportError
@@ -74,9 +76,11 @@ class AsyncClient:
     ) -> SendResult:
         """Send a message. It returns once the appliance has stored it; delivery follows.
 
-        Without an `idempotency_key` one is made; it is the same in every retry, and result and errors have it.
+        Without an `idempotency_key` one is made; it is the same in every retry, and result and errors have it. A large
+        message is encoded in a worker thread, so that other tasks keep running.
         """
         key = f"auto_{uuid.uuid4()}" if idempotency_key is None else idempotency_key
+        files = list(attachments) if isinstance(attachments, Iterable) else attachments
         fields = {
             "from": from_,
             "to": to,
@@ -90,9 +94,11 @@ class AsyncClient:
             "variables": variables,
             "headers": headers,
             "tags": tags,
-            "attachments": attachments,
+            "attachments": files,
         }
-        return await self._run(planning.send_call(self._configuration, fields, key))
+        call = partial(planning.send_call, self._configuration, fields, key)
+        large = is_large(text, html, files if isinstance(files, list) else ())
+        return await self._run(await _in_thread(call) if large else call())
 
     async def get(self, id: str) -> Message:
         """The message of this id, with its recipients."""
@@ -136,9 +142,17 @@ def _socket_transport(configuration: Configuration, ssl_context: ssl.SSLContext 
     try:
         from mail_appliance.async_socket_transport import AsyncSocketTransport
     except ImportError as cause:
-        advice = "pip install 'mail-appliance-client[async]'"
-        raise ConfigurationError(f"AsyncClient needs anyio and httptools ({cause}): {advice}") from cause
+        advice = "Install the library's extra `async`, or: pip install 'anyio>=4.7' 'httptools>=0.6'"
+        raise ConfigurationError(f"AsyncClient needs anyio and httptools ({cause}). {advice}") from cause
     return AsyncSocketTransport(configuration, ssl_context)
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    try:
+        from anyio import to_thread
+    except ImportError:  # with `AsyncFakeClient`, which does without the extra
+        return function()
+    return await to_thread.run_sync(function)
 
 
 async def _sleep(seconds: float) -> None:

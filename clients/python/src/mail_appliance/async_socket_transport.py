@@ -19,7 +19,17 @@ import httptools
 
 from mail_appliance.errors import ConfigurationError
 from mail_appliance.planning import ANSWER_LIMIT, Answer, Configuration, Request, TransportError
-from mail_appliance.socket_transport import BLOCK, JOINED, KEPT, KEPT_SECONDS, head_of, is_readable
+from mail_appliance.proxies import Tunnel
+from mail_appliance.socket_transport import (
+    BLOCK,
+    CONNECT_BLOCK,
+    JOINED,
+    KEPT,
+    KEPT_SECONDS,
+    check_tunnel,
+    head_of,
+    is_readable,
+)
 
 _HEAD_LIMIT: Final = 64 * 1024  # bytes of an answer's head
 _RECEIVED: Final = 64 * 1024  # bytes taken from the system at a time
@@ -86,17 +96,17 @@ class AsyncSocketTransport:
 
     async def _secured(self) -> "_Connection":
         """A new connection: to the first address that answers, each having its share of the time, and TLS on it."""
-        host, port = self._configuration.host, self._configuration.port
+        host, port = self._configuration.first_hop
         end = time.monotonic() + self._configuration.connect_timeout
         addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for number, (family, kind, protocol, _, address) in enumerate(addresses, 1):
             share = (end - time.monotonic()) / (len(addresses) - number + 1)
-            connection = _Connection(socket.socket(family, kind, protocol), self._configuration.authority)
+            connection = _Connection(socket.socket(family, kind, protocol), self._configuration)
             try:
                 with anyio.fail_after(share if number < len(addresses) else None):
                     await connection.connect(address)
                 if self._ssl is not None:
-                    await connection.secure(self._ssl, host)
+                    await connection.secure(self._ssl)
             except BaseException as error:
                 connection.close()
                 if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or number == len(addresses):
@@ -109,10 +119,10 @@ class AsyncSocketTransport:
 class _Connection:
     """A socket whose waits are those of the event loop."""
 
-    def __init__(self, sock: socket.socket, authority: str) -> None:
+    def __init__(self, sock: socket.socket, configuration: Configuration) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._authority = authority
+        self._configuration = configuration
         self.idle_since = 0.0
 
     async def connect(self, address: Any) -> None:
@@ -125,8 +135,15 @@ class _Connection:
             raise OSError(error, os.strerror(error))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    async def secure(self, context: ssl.SSLContext, host: str) -> None:
-        """Begin TLS."""
+    async def secure(self, context: ssl.SSLContext) -> None:
+        """Begin TLS, through the proxy if there is one."""
+        host = self._configuration.host
+        if proxy := self._configuration.proxy:
+            tunnel = Tunnel(proxy, host, self._configuration.port)
+            await self._send(tunnel.request)
+            while (status := tunnel.status(await self._receive(CONNECT_BLOCK))) is None:
+                pass
+            check_tunnel(proxy, status)
         sock = context.wrap_socket(self._socket, server_hostname=host, do_handshake_on_connect=False)
         self._socket = sock
         while True:
@@ -139,7 +156,7 @@ class _Connection:
 
     async def exchange(self, request: Request) -> tuple[Answer, bool]:
         """The answer to a request, and whether the connection can be used again."""
-        head, reading = head_of(request, self._authority), _Reading()
+        head, reading = head_of(request, self._configuration), _Reading()
         refused: OSError | None = None
         try:
             if len(request.body) <= JOINED:
@@ -173,10 +190,10 @@ class _Connection:
             except ssl.SSLWantReadError:
                 await anyio.wait_readable(self._socket)
 
-    async def _receive(self) -> bytes:
+    async def _receive(self, size: int = _RECEIVED) -> bytes:
         while True:
             try:
-                return self._socket.recv(_RECEIVED)
+                return self._socket.recv(size)
             except (BlockingIOError, ssl.SSLWantReadError):
                 await anyio.wait_readable(self._socket)
             except ssl.SSLWantWriteError:

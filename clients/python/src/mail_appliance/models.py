@@ -4,7 +4,6 @@ Answers are read leniently, so that a newer appliance does not break an older li
 statuses and types are plain strings, and a field that is missing or of another type is None.
 """
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,19 +59,6 @@ class Attachment:
     ) -> Self:
         """Read a binary stream to its end, now and once."""
         return cls(filename, stream.read(), content_type, content_id)
-
-    def fields(self) -> dict[str, str]:
-        """The JSON object of the interface."""
-        try:
-            encoded = base64.b64encode(self.content).decode("ascii")
-        except TypeError as cause:  # a stream that was opened as text, for one
-            raise ConfigurationError(f"the content of attachment {self.filename!r} is not bytes: {cause}") from cause
-        fields = {"filename": self.filename, "content": encoded}
-        if self.content_type is not None:
-            fields["content_type"] = self.content_type
-        if self.content_id is not None:
-            fields["content_id"] = self.content_id
-        return fields
 
 
 @dataclass(frozen=True, slots=True)

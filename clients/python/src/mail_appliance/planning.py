@@ -19,10 +19,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import quote, urlsplit
 
 from mail_appliance import models
+from mail_appliance.encoding import encode_message
 from mail_appliance.errors import BY_CODE, ApiError, ConfigurationError, ConnectionFailed, WaitTimeout
-from mail_appliance.models import Attachment, Message, SendResult
+from mail_appliance.models import Message, SendResult
+from mail_appliance.proxies import Proxy, proxy_for
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 USER_AGENT: Final = f"mail-appliance-python/{__version__} python/{platform.python_version()}"
 RETRIES: Final = 3
@@ -37,10 +39,8 @@ _BACKOFF, _LONGEST_BACKOFF = 0.5, 8.0  # seconds
 _POLL_PAUSE, _POLL_GROWTH, _LONGEST_POLL_PAUSE = 0.5, 1.5, 10.0
 _LAST_POLL_TIMEOUT = 1.0  # seconds that a poll has at least, also when the time of `wait` is all but over
 _RETRIED_STATUSES = frozenset({429, 503})
-_LISTS = frozenset({"to", "cc", "bcc", "tags"})  # each may also be one string
 _SHOWN = 200  # characters of an answer that is not the appliance's
 
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _KEY = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 _VISIBLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,15}")
@@ -65,6 +65,7 @@ class Configuration:
     retries: int
     connect_timeout: float
     timeout: float
+    proxy: Proxy | None = None
 
     @property
     def authority(self) -> str:
@@ -76,6 +77,11 @@ class Configuration:
     def origin(self) -> str:
         """Scheme and authority."""
         return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    @property
+    def first_hop(self) -> tuple[str, int]:
+        """Host and port that a transport connects to: the proxy's, if there is one."""
+        return (self.proxy.host, self.proxy.port) if self.proxy else (self.host, self.port)
 
 
 def configure(
@@ -108,6 +114,7 @@ def configure(
         retries=retries,
         connect_timeout=float(connect_timeout),
         timeout=float(timeout),
+        proxy=proxy_for(host, port, tls=tls, environment=environment),
     )
 
 
@@ -225,8 +232,7 @@ def send_request(configuration: Configuration, fields: Mapping[str, Any], key: s
         reason = "must be 1 to 255 printable ASCII characters without a space at either end"
         raise ConfigurationError(f"idempotency_key {reason}", idempotency_key=key)
     try:
-        message = {name: _json_value(name, value) for name, value in fields.items() if value is not None}
-        body = _JSON.encode(message).encode()
+        body = encode_message(fields)
     except (TypeError, ValueError, RecursionError) as cause:
         raise ConfigurationError(f"the message cannot be written as JSON: {cause}", idempotency_key=key) from cause
     headers = {
@@ -237,19 +243,6 @@ def send_request(configuration: Configuration, fields: Mapping[str, Any], key: s
         "User-Agent": USER_AGENT,
     }
     return Request("POST", f"{configuration.path}/emails", headers, body)
-
-
-def _json_value(name: str, value: Any) -> Any:
-    """A field's value; any iterable of addresses, tags or attachments as a list."""
-    if name == "attachments":
-        return [_attachment_fields(attachment) for attachment in value]
-    return list(value) if name in _LISTS and not isinstance(value, str) else value
-
-
-def _attachment_fields(attachment: Attachment) -> dict[str, str]:
-    if not isinstance(attachment, Attachment):
-        raise TypeError(f"an attachment must be an Attachment, not {type(attachment).__name__}")
-    return attachment.fields()
 
 
 def get_request(configuration: Configuration, message_id: str) -> Request:

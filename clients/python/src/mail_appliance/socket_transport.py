@@ -12,11 +12,14 @@ from typing import Final
 
 from mail_appliance.errors import ConfigurationError
 from mail_appliance.planning import ANSWER_LIMIT, Answer, Configuration, Request, TransportError
+from mail_appliance.proxies import Proxy, Tunnel
 
 KEPT: Final = 100  # idle connections that are kept for reuse
 KEPT_SECONDS: Final = 60.0  # idle for longer, a middlebox may have forgotten it, and a send on it would only time out
 JOINED: Final = 64 * 1024  # bytes of a body that are sent together with the head, in one segment where that fits
 BLOCK: Final = 256 * 1024  # bytes given to the system at a time, so that the deadline is looked at in between
+
+CONNECT_BLOCK: Final = 4096  # bytes read at a time of a proxy's answer to CONNECT
 
 
 class SocketTransport:
@@ -41,7 +44,7 @@ class SocketTransport:
         try:
             connection = self._take() or self._connect(end)
             try:
-                answer, may_keep = connection.exchange(head_of(request, self._configuration.authority), request, end)
+                answer, may_keep = connection.exchange(head_of(request, self._configuration), request, end)
             except BaseException:
                 connection.close()
                 raise
@@ -85,7 +88,7 @@ class SocketTransport:
 
     def _connect(self, end: float) -> "_Connection":
         """A new connection; all its addresses and the TLS handshake share the time for connecting."""
-        host, port = self._configuration.host, self._configuration.port
+        host, port = self._configuration.first_hop
         end = min(end, time.monotonic() + self._configuration.connect_timeout)
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for number, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -109,12 +112,29 @@ class SocketTransport:
         if self._ssl is None:
             return sock
         sock.settimeout(max(end - time.monotonic(), 0.001))
+        if proxy := self._configuration.proxy:
+            tunnel = Tunnel(proxy, self._configuration.host, self._configuration.port)
+            sock.sendall(tunnel.request)
+            while (status := tunnel.status(sock.recv(CONNECT_BLOCK))) is None:
+                sock.settimeout(max(end - time.monotonic(), 0.001))
+            check_tunnel(proxy, status)
         return self._ssl.wrap_socket(sock, server_hostname=self._configuration.host)
 
 
-def head_of(request: Request, authority: str) -> bytes:
-    """The request line and the headers."""
-    lines = [f"{request.method} {request.target} HTTP/1.1", f"Host: {authority}"]
+def check_tunnel(proxy: Proxy, status: int) -> None:
+    """Raise TransportError unless the proxy has opened the tunnel. A retry can help only against its own failure."""
+    if not 200 <= status < 300:
+        reason = f"the proxy {proxy.host}:{proxy.port} answered CONNECT with status {status}"
+        raise TransportError(reason, retryable=status >= 500)
+
+
+def head_of(request: Request, configuration: Configuration) -> bytes:
+    """The request line and the headers; in absolute form for a proxy that reads the request itself."""
+    proxy = None if configuration.tls else configuration.proxy
+    target = f"{configuration.origin}{request.target}" if proxy else request.target
+    lines = [f"{request.method} {target} HTTP/1.1", f"Host: {configuration.authority}"]
+    if proxy and proxy.authorization:
+        lines.append(f"Proxy-Authorization: {proxy.authorization}")
     lines += [f"{name}: {value}" for name, value in request.headers.items()]
     if request.method == "POST":
         lines.append(f"Content-Length: {len(request.body)}")

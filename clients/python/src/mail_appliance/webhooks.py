@@ -15,9 +15,17 @@ _SECONDS = re.compile(r"[0-9]{1,15}")
 
 
 def verify(
-    body: bytes, header: str | None, secrets: str | Iterable[str], tolerance: float = 300, *, now: float | None = None
+    body: bytes,
+    header: str | None,
+    secrets: str | Iterable[str | None] | None,
+    tolerance: float = 300,
+    *,
+    now: float | None = None,
 ) -> Event:
     """The event of a webhook request whose signature is right; SignatureInvalid otherwise.
+
+    A secret that is missing (None) or empty raises ConfigurationError, so that `os.environ.get(…)` can be passed as it
+    is.
 
     `body` is the request's body exactly as it came, `header` the value of `Service-Signature`. While a secret is
     rotated, give the old one and the new one. `tolerance` is how many seconds the signature's time may differ from
@@ -38,11 +46,11 @@ def verify(
     return _event(body)
 
 
-def _keys(secrets: str | Iterable[str]) -> list[bytes]:
+def _keys(secrets: str | Iterable[str | None] | None) -> list[bytes]:
     """The whole secret is the key, `whsec_` included."""
-    keys = [secret.encode() for secret in ([secrets] if isinstance(secrets, str) else secrets)]
+    keys = [(secret or "").encode() for secret in ([secrets] if isinstance(secrets, str) else secrets or ())]
     if not keys or not all(keys):
-        raise ConfigurationError("no webhook secret, or an empty one: secrets needs at least one, each not empty")
+        raise ConfigurationError("secrets: a webhook secret is missing or empty. Pass the secret of your webhook.")
     return keys
 
 

@@ -69,7 +69,10 @@ module MailAppliance
     end
 
     def connection
-      http = Net::HTTP.new(@uri.hostname, @uri.port)
+      # By itself Net::HTTP asks http_proxy for https, too. With a proxy set, find_proxy asks DNS whether this is loopback.
+      proxy = within(@connect_timeout, "no connection") { @uri.find_proxy }
+      http = Net::HTTP.new(@uri.hostname, @uri.port, proxy&.hostname, proxy&.port,
+                           *[proxy&.user, proxy&.password].map { |part| part && URI.decode_www_form_component(part) })
       http.use_ssl = @uri.scheme == "https"
       http.max_retries = 0
       http.keep_alive_timeout = LONGEST_IDLE

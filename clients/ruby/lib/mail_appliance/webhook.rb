@@ -8,7 +8,8 @@ module MailAppliance
   #
   # +body+:: the request's body, byte for byte as it came
   # +header+:: its Service-Signature header, or nil
-  # +secrets+:: the endpoint's secret, or an Array of them while one replaces the other
+  # +secrets+:: the endpoint's secret, or an Array of them while one replaces the other. A secret that is nil or empty
+  #             raises ConfigurationError, so that ENV["…"] can be passed as it is.
   # +tolerance+:: seconds by which the signature may be older or newer than +now+
   def self.verify(body, header, secrets, tolerance: 300, now: Time.now)
     Webhook.verify(body.b, header.to_s.b, Array(secrets), tolerance, now.to_i)
@@ -20,7 +21,7 @@ module MailAppliance
 
     def verify(body, header, secrets, tolerance, now)
       if secrets.empty? || secrets.any? { |secret| secret.to_s.empty? }
-        raise ConfigurationError, "secrets: one is missing or empty"
+        raise ConfigurationError, "secrets: a webhook secret is missing or empty. Pass the secret of your webhook."
       end
 
       time, signatures = parse(header)
