@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, settings
 
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
-from tests import engines, ready_database
+from tests import engines, readable_copy, ready_database
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -59,6 +59,8 @@ class _LateGrammar(ModuleType):
 MEMORY = Path("/dev/shm")
 ROOM = 6 << 30  # bytes
 
+_READABLE_COPY = pytest.StashKey[Path | None]()  # the directory to remove at the end
+
 
 def _memory() -> int:
     """Bytes that the machine has left, and that its container may have."""
@@ -68,8 +70,9 @@ def _memory() -> int:
     return 1024 * int(left)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Spare all tests what shows them nothing; temporary directories are in memory, if programs can be run there."""
+    config.stash[_READABLE_COPY] = readable_copy.announce()
     ready_database.use_copies()
     sys.modules.setdefault("rfc3987_syntax", _LateGrammar("rfc3987_syntax"))
     if not os.access(MEMORY, os.W_OK | os.X_OK):
@@ -130,9 +133,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     engines.use(kind)
 
 
-def pytest_unconfigure() -> None:
-    """Stop the PostgreSQL of this process, if it has one."""
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the PostgreSQL of this process, if it has one, and remove the copy that it announced."""
     engines.close()
+    if copy := config.stash.get(_READABLE_COPY, None):
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def _chosen(config: pytest.Config) -> engines.Kind:
@@ -163,15 +168,21 @@ def _give_ids(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have the id {twice[0]}: all but one would be left out")
 
 
-NOT_WHOLE = 20  # the status that a run ends with
+NOT_WHOLE, TOO_MANY_FAILED = 20, 21  # exit statuses of a run
+RETRIED = 300  # failed tests at most; beyond, the program is broken, and a retry would take longer than the run
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that had to be whole and was not; workers of xdist leave that to the process that has all reports."""
-    if not _must_be_whole() or hasattr(session.config, "workerinput"):
+    """Choose the exit status: packaging/test retries the failed tests of a run that ends with 1.
+
+    A run that had to be whole and was not fails. Workers of xdist leave this to the process that has all reports.
+    """
+    if hasattr(session.config, "workerinput"):
         return
-    if any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
+    if _must_be_whole() and any(not MAY_SKIP.search(reason) for _, reason in _skips(session.config)):
         session.exitstatus = NOT_WHOLE
+    elif session.testsfailed > RETRIED:
+        session.exitstatus = TOO_MANY_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests import readable_copy
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -96,9 +98,13 @@ class _Parents:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join((str(self._code), str(ROOT)))},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join((*self._code_paths(), str(ROOT)))},
             )
         return ours
+
+    def _code_paths(self) -> list[str]:
+        """Where it reads the code: another version as it is, ours from where another user can read it."""
+        return [*(readable_copy.code_paths() if self._code == ROOT else []), str(self._code)]
 
     def end(self) -> None:
         """End it, if there is one, and its children with it."""

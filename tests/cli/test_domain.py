@@ -165,11 +165,11 @@ def test_without_the_key_file_new_keys_sign_at_once(acme: Shell) -> None:
 
 def test_a_resolver_that_cannot_be_reached_is_told_in_words(acme: Shell) -> None:
     """`domain verify` says what the system says, and shows no object of the program."""
-    # To send there without asking the system for it is forbidden: the same kind of fault as an unreachable network.
+    # Linux refuses a plain datagram to this address; a machine without a network has no route to it.
     acme.config.write_text(f'{acme.config.read_text()}[dns]\nresolvers = ["255.255.255.255:53"]\n')
     told = acme.run("domain", "verify", "acme", "acme.example").output
     assert "no usable answer from 255.255.255.255:53 for " in told
-    assert "permission denied" in told
+    assert "permission denied" in told or "network is unreachable" in told
     assert "Error(" not in told
 
 

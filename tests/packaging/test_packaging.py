@@ -285,15 +285,18 @@ def test_test_fails_if_any_check_fails(failing: str, tree: Tree) -> None:
     ran = tree.sh("packaging/test", FAKE_FAILING=failing)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith(f"failed: {failing}")
-    ran_alone = ["-m pytest -v --last-failed --lfnf none --maxfail 12"] if failing == "pytest" else []
+    ran_alone = ["-m pytest -v --last-failed --lfnf none"] if failing == "pytest" else []
     assert tree.installed()[-4 - len(ran_alone) :] == ALL_CHECKS + ran_alone
 
 
 def test_test_ends_with_what_was_skipped(tree: Tree) -> None:
-    """What pytest left behind for want of programs is the last line, and that of an earlier run is forgotten."""
+    """The last line names the missing programs, of a run that failed too, and that of an earlier run is forgotten."""
     ran = tree.sh("packaging/test", FAKE_ADVICE="2 tests skipped")
     assert ran.returncode == 0
     assert ran.stderr.splitlines()[-2:] == ["all passed", "2 tests skipped"]
+    ran = tree.sh("packaging/test", FAKE_ADVICE="2 tests skipped", FAKE_FAILING="ruff")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-2:] == ["failed: ruff ruff", "2 tests skipped"]
     assert tree.sh("packaging/test").stderr.splitlines()[-1] == "all passed"
 
 
@@ -310,7 +313,13 @@ def test_another_environment_leaves_the_usual_one_alone(tree: Tree) -> None:
 FAKE_APT = """\
 echo "apt-get $*" >>"$FAKE_LOG"
 [ "$1" != install ] || "$POLICY_RC_D" || echo "services: $?" >>"$FAKE_LOG"
+[ "$1" != download ] || : >package.deb
 """
+FAKE_DPKG = """\
+mkdir -p "$3/usr/sbin"
+: >"$3/usr/sbin/exim4"
+"""
+FAKE_DPKG_DEB = "echo 'cron | anacron, libc6 (>= 2.34)'\n"
 FAKE_DPKG_QUERY = """\
 for last; do :; done
 [ "$last" = "$FAKE_MISSING" ] || printf installed
@@ -330,20 +339,25 @@ done
 
 def test_missing_programs_are_installed_and_no_service_is_started(tree: Tree) -> None:
     """Only what is missing is asked for; meanwhile Debian may start no service, and afterwards it may again."""
-    for name, text in {"apt-get": FAKE_APT, "dpkg-query": FAKE_DPKG_QUERY, "npm": FAKE_NPM}.items():
+    fakes = {"apt-get": FAKE_APT, "dpkg": FAKE_DPKG, "dpkg-deb": FAKE_DPKG_DEB, "dpkg-query": FAKE_DPKG_QUERY}
+    for name, text in {**fakes, "npm": FAKE_NPM}.items():
         (tree.tools / name).write_text(f"#!{shell()}\n{text}")
         (tree.tools / name).chmod(0o755)
-    for name in ("chmod", "sed", "sort"):
-        if not (tree.tools / name).exists():
-            (tree.tools / name).symlink_to(shutil.which(name) or "")
-    policy = tree.root / "policy-rc.d"
-    ran = tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy), FAKE_MISSING="strace")
-    assert (ran.returncode, ran.stderr) == (0, f"installing strace ...\ninstalling {FROM_NPM} ...\n")
-    install = "apt-get install -y -qq --no-install-recommends strace"
+    for name in ("find", "mktemp", "sed", "sort", "tr"):
+        (tree.tools / name).symlink_to(shutil.which(name) or "")
+    policy, unpacked = tree.root / "policy-rc.d", tree.tools.parent / "unpacked"
+    table = tree.root / "packaging" / "test-programs.txt"
+    table.write_text(table.read_text().replace("/usr/local/lib/test-programs", str(unpacked)))
+    machine = {"POLICY_RC_D": str(policy), "UNPACKED_PROGRAMS": str(unpacked), "TMPDIR": str(tree.tools.parent)}
+    ran = tree.sh("packaging/install-test-programs", FAKE_MISSING="strace", **machine)
+    said = f"installing strace ...\nunpacking exim4-daemon-light ...\ninstalling {FROM_NPM} ...\n"
+    assert (ran.returncode, ran.stderr) == (0, said)
+    update, install = "apt-get update -qq", "apt-get install -y -qq --no-install-recommends"
+    unpacking = [update, "apt-get download -qq exim4-daemon-light", f"{install} libc6", "services: 101"]
     npm = f"npm install --global --silent {FROM_NPM}"
-    assert tree.installed() == ["apt-get update -qq", install, "services: 101", npm]
+    assert tree.installed() == [update, f"{install} strace", "services: 101", *unpacking, npm]
     assert not policy.exists()
-    assert tree.sh("packaging/install-test-programs", POLICY_RC_D=str(policy)).returncode == 0
+    assert tree.sh("packaging/install-test-programs", **machine).returncode == 0
     assert tree.installed() == []
 
 
