@@ -126,7 +126,8 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
 def export(name: str, as_json: bool) -> None:
     """Write the suppressed addresses of the account NAME as CSV: address, reason, origin, since.
 
-    Without those that have only unsubscribed from a tag or a template.
+    Without those that have only unsubscribed from a tag or a template. A cell that a spreadsheet would take for a
+    formula begins with an apostrophe, which `suppressions import` removes.
 
     \b
     Examples:
@@ -135,13 +136,15 @@ def export(name: str, as_json: bool) -> None:
     """
     import csv
 
+    from appliance.message.characters import guard_cell
+
     rows = [record(each, "address", "reason", "origin", "created_at") for each in _all(name) if not each.mail_list]
     if as_json:
         show(True, {"suppressions": rows}, "")
         return
     writer = csv.DictWriter(sys.stdout, ("address", "reason", "origin", "created_at"))
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: guard_cell(cell) for name, cell in row.items()} for row in rows)
 
 
 def _key(address: str) -> str:

@@ -24,7 +24,11 @@ _LONE_CARRIAGE_RETURN: Final = re.compile("\r(?!\n)")
 _BLOCK: Final = 8 * 1024
 _COPIED: Final = 256 * 1024  # octets copied at once
 
-# The same for a JSON Schema, in the syntax that ECMA-262 and Python share.
+# What a spreadsheet calculates when it opens a CSV file, and the mark that makes it text.
+_FORMULA: Final = re.compile(r"[\t\r\n]|\s*[=+@-]")
+_AS_TEXT: Final = "'"
+
+# One-line texts and bodies for a JSON Schema, in the syntax that ECMA-262 and Python share.
 LINE_PATTERN: Final = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"
 BODY_PATTERN: Final = r"^(?:[^\u0000-\u0008\u000b-\u001f\u007f-\u009f]|\r\n)*$"
 
@@ -131,3 +135,16 @@ def number_of_long_line(message: bytes) -> int | None:
             return message.count(b"\r\n", 0, start) + 1
         start = end + 2
     return None
+
+
+# ---- cells of CSV files
+
+
+def guard_cell(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"{_AS_TEXT}{text}" if _FORMULA.match(text) else text
+
+
+def unguard_cell(cell: str) -> str:
+    """What `guard_cell` made the cell of."""
+    return cell[1:] if cell.startswith(_AS_TEXT) and _FORMULA.match(cell, 1) else cell

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from appliance.errors import Refused
 from appliance.message.addresses import parse
-from appliance.message.characters import fault_in_line
+from appliance.message.characters import fault_in_line, unguard_cell
 
 ROW_LENGTH = 4_000  # characters of a line that are read; those of hosted services repeat the whole reply
 REASON_LENGTH = 200  # characters of a reason that are kept
@@ -39,7 +39,7 @@ def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedL
         if error:
             yield SkippedLine(number, error)
             continue
-        cells = [cell.strip() for cell in row]
+        cells = [unguard_cell(cell.strip()) for cell in row]
         if not any(cells):
             continue
         if columns is None:

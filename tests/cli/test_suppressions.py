@@ -1,5 +1,6 @@
 """`appliance suppressions` and `domain remove`, `account role`: each change is in the database, and told."""
 
+import csv
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +73,21 @@ def test_many_are_imported_and_exported(acme: Shell, tmp_path: Path) -> None:
     assert acme.json("suppressions", "import", "other", "-", stdin=exported)["imported"] == 2_500
 
 
+def test_no_exported_cell_is_a_formula(acme: Shell) -> None:
+    """Neither an address nor a reason; what is imported from the file is what was exported."""
+    listed = {"=1+1@x.example": "+call", "-a@x.example": "@sum", "+b@x.example": "=2", "ada@x.example": "550 =no"}
+    lines = "".join(f"{address},{reason}\n" for address, reason in listed.items())
+    acme.json("suppressions", "import", "acme", "-", stdin=lines)
+    exported = acme.text("suppressions", "export", "acme")
+    rows = list(csv.DictReader(exported.splitlines()))
+    assert len(rows) == len(listed)
+    assert not [cell for row in rows for cell in row.values() if cell.lstrip()[:1] in tuple("=+-@")]
+    acme.create("other")
+    assert acme.json("suppressions", "import", "other", "-", stdin=exported)["imported"] == len(listed)
+    found = acme.json("suppressions", "list", "other")["suppressions"]
+    assert {each["address"]: each["reason"] for each in found} == listed
+
+
 def test_a_domain_is_removed_and_comes_back(acme: Shell) -> None:
     """It is no longer listed; an unknown one is refused."""
     acme.json("domain", "add", "acme", "acme.example")
@@ -91,6 +107,9 @@ def test_a_role_is_changed_and_ends_the_sessions(acme: Shell) -> None:
     assert (changed.role, changed.token_epoch) == (Role.ADMIN, before.token_epoch + 1)
     acme.json("account", "role", "acme", "admin")
     assert user_of(acme, "acme").token_epoch == changed.token_epoch
+    assert "only administrator" in acme.refused("account", "role", "acme", "customer")
+    acme.create("operator")
+    acme.json("account", "role", "operator", "admin")
     assert "is now customer" in acme.text("account", "role", "acme", "customer")
     acme.misused("account", "role", "acme", "king")
 

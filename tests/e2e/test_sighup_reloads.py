@@ -47,6 +47,8 @@ def test_limits_change_live(running: Running) -> None:
     rewrite(running, "requests_per_second = 0", "requests_per_second = 1")
     assert running.hang_up("reloaded")["changed"] == ["limits.requests_per_second"]
     assert statuses(running, 5)[-1] == 429
+    with running.client(headers=running.login()) as client:
+        assert [client.get("/v1/domains").status_code for _ in range(60)][-1] == 429
     assert running.complaints() == []
 
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, AccountRole, Role, User
+from appliance.model.mail import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
 from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
 from tests.store.samples import HASH, Clock, Database
@@ -286,6 +286,40 @@ async def test_every_user_becomes_a_customer_again(store: Store, account: Accoun
     ended = await store.accounts.user(admin.id)
     assert ended is not None
     assert ended.token_epoch == admin.token_epoch + 3
+
+
+async def test_only_an_administrator_changes_an_administrator(store: Store, account: Account) -> None:
+    """In the transaction itself; and the last one stays, whoever asks."""
+    admin = await first_user(store, account)
+    await joined(store, account, "ann@example.org", OWNER)
+    await store.accounts.set_role(account.id, Role.ADMIN)
+    with refusal(Code.FORBIDDEN):
+        await store.people.set_role(account.id, admin.id, VIEWER)
+    with refusal(Code.FORBIDDEN):
+        await store.people.remove(account.id, admin.id)
+    with refusal(Code.CONFLICT):
+        await store.people.remove(account.id, admin.id, by_admin=True)
+    with refusal(Code.CONFLICT):
+        await store.accounts.set_role(account.id, Role.CUSTOMER)
+    assert [person.role for person in await store.people.of(account.id)] == [Role.ADMIN, Role.CUSTOMER]
+    await store.accounts.create("operator", "operator@example.org", HASH, Role.ADMIN)
+    assert (await store.people.remove(account.id, admin.id, by_admin=True)).email == admin.email
+
+
+async def test_a_user_who_left_creates_no_key(store: Store, account: Account) -> None:
+    """Also if the request was let in before: no key outlives its creator, or has more than a viewer may."""
+    user, viewer = [await joined(store, account, f"{name}@example.org", DEVELOPER) for name in ("ann", "bob")]
+    key_id, _ = await store.access.create_key(account.id, scope=Scope.MANAGE, test=False, created_by=user.id)
+    username, _ = await store.access.create_credential(account.id, created_by=user.id)
+    assert (await store.access.key(key_id)).created_by == user.email
+    removed = await store.people.remove(account.id, user.id)
+    assert (list(removed.revoked.api_keys), list(removed.revoked.smtp_credentials)) == ([key_id], [username])
+    await store.people.set_role(account.id, viewer.id, VIEWER)
+    for created_by in (user.id, viewer.id):
+        with refusal(Code.FORBIDDEN):
+            await store.access.create_key(account.id, scope=Scope.READ, test=False, created_by=created_by)
+        with refusal(Code.FORBIDDEN):
+            await store.access.create_credential(account.id, created_by=created_by)
 
 
 # ---- second factors

@@ -5,7 +5,8 @@ import pytest
 from appliance.model.dashboard import LoginSession
 from appliance.model.mail import Account, User
 from appliance.store import Store
-from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSIONS_PER_USER
+from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSION_MAXIMUM, SESSIONS_PER_USER
+from appliance.times import DAY
 from tests.store.samples import Clock
 
 WHERE = ("192.0.2.1", "curl")
@@ -85,6 +86,27 @@ async def test_an_expired_session_is_over(store: Store, user: User, clock: Clock
     assert (await store.sessions.renew(begun.id, 0, *WHERE)).session is None
     assert await store.sessions.of(user.id) == []
     assert await store.accounts.user_of_session(begun.id) is None
+
+
+@pytest.mark.parametrize("by_cookie", [True, False])
+async def test_a_session_ends_after_a_month_however_often_it_is_renewed(
+    store: Store, user: User, clock: Clock, by_cookie: bool
+) -> None:
+    """By its cookie or by its token: the expiry stays within SESSION_MAXIMUM of the login."""
+    begun, days = await begin(store, user), SESSION_MAXIMUM // DAY
+    for generation in range(days - 1):
+        clock.now += DAY
+        if by_cookie:
+            renewed = (await store.sessions.renew(begun.id, generation, *WHERE)).session
+            assert renewed is not None
+        else:
+            await store.sessions.extend(begun.id)
+        (session,) = await store.sessions.of(user.id)
+        expected = min(session.renewed_at + SESSION_LIFETIME, begun.created_at + SESSION_MAXIMUM)
+        assert session.expires_at == expected
+    clock.now += DAY
+    assert await store.accounts.user_of_session(begun.id) is None
+    assert (await store.sessions.renew(begun.id, days - 1, *WHERE)).session is None
 
 
 async def test_only_its_user_ends_a_session(store: Store, user: User) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from quart import Response, request
 
 from appliance.errors import invalid
+from appliance.message.characters import guard_cell
 from appliance.message.cost import of_size
 from appliance.model.dashboard import AuditEntry
 from appliance.model.mail import Principal
@@ -96,12 +97,8 @@ def audit_csv(entries: Sequence[AuditEntry]) -> str:
     for each in entries:
         details = "; ".join(f"{name}: {value}" for name, value in each.details.items())
         row = (each.actor_kind, each.actor, each.actor_name, each.action, each.object, details, each.address)
-        writer.writerow((rfc3339(each.created_at), *map(_harmless, row)))
+        writer.writerow((rfc3339(each.created_at), *map(guard_cell, row)))
     return text.getvalue()
-
-
-def _harmless(cell: str) -> str:
-    return f"'{cell}" if cell.lstrip()[:1] in ("=", "+", "-", "@") or cell[:1] in ("\t", "\r", "\n") else cell
 
 
 def _time(name: str, usual: int) -> int:

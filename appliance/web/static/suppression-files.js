@@ -9,7 +9,7 @@ const PART_LINES = 500; // of one request
 const PART_LENGTH = 20_000; // characters of one request: in JSON and UTF-8 they may be three times as long
 const FILE_SIZE = 20e6; // bytes
 const SHOWN = 100; // lines that were skipped
-const RISKY = /^[=+@\t\r-]/; // spreadsheets would calculate what begins so
+const RISKY = /^(?:[\t\r\n]|\s*[=+@-])/; // spreadsheets would calculate what begins so
 
 /** Parts that one request can take: [number of the first line, text]; each begins with the heading, if there is one. */
 export function parts(text) {
@@ -119,7 +119,7 @@ export async function exportFile(load, made) {
 		const { items, next } = await load(cursor);
 		for (const each of items)
 			if (!each.tag && !each.template)
-				lines.push([each.address, cell(each.reason), each.origin, each.created_at].join(","));
+				lines.push([cell(each.address), cell(each.reason), each.origin, each.created_at].join(","));
 		made.textContent = `Exporting ${number(lines.length - 1)}…`;
 		cursor = next;
 	} while (cursor);

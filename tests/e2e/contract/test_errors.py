@@ -200,7 +200,7 @@ def test_too_many_requests_are_told_when_to_come_back(narrow: Running) -> None:
 
 
 def test_changes_without_a_body_count_for_the_rate(narrow: Running) -> None:
-    """A POST or DELETE under /v1 without a body is limited like one with; reading is not, nor is a login."""
+    """A POST or DELETE under /v1 without a body is limited like one with a body. A read or a login is not."""
     headers = narrow.login()
     with narrow.client(headers=headers) as client:
         found = at_once(lambda _: client.post("/v1/webhook/rotate-secret"), range(20))
@@ -213,6 +213,20 @@ def test_changes_without_a_body_count_for_the_rate(narrow: Running) -> None:
         reading = at_once(lambda _: client.get("/v1/account"), range(20))
         assert {response.status_code for response in reading} == {200}
     assert narrow.login() != headers
+
+
+def test_reads_have_a_rate_of_their_own(narrow: Running) -> None:
+    """Ten times that of changes, with a burst of twice that; a GET takes nothing from what a change may."""
+    with narrow.client(headers=narrow.login()) as client:
+        answers = [answer for _ in range(15) for answer in at_once(lambda _: client.get("/v1/domains"), range(20))]
+        allowed = [answer for answer in answers if answer.status_code == 200]
+        refused = [answer for answer in answers if answer.status_code != 200]
+        assert len(allowed) >= 100
+        assert refused
+        for answer in refused:
+            assert "may read 50 times a second" in error(answer, 429, "rate_limited")
+            assert int(answer.headers["retry-after"]) >= 1
+        error(client.delete("/v1/templates/none"), 404, "not_found")
 
 
 def test_changes_without_a_body_need_a_login_first(running: Running) -> None:

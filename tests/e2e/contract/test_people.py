@@ -14,6 +14,7 @@ from appliance.web.openapi import ROUTES
 from appliance.web.operations import operations_of
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, owner
+from tests.e2e.contract.test_keys_and_credentials import basic
 from tests.running_appliance import PASSWORD, add_account
 
 OPERATIONS = [
@@ -319,3 +320,73 @@ def test_changes_of_people_are_in_the_audit_log(boss: Caller) -> None:
     assert [each["action"] for each in told] == ["user.removed", "user.role_changed", "user.invited"]
     assert {each["object"] for each in told} == {user.account.email}
     assert {each["actor"] for each in told} == {boss.account.email}
+
+
+# ---- administrators among the people of an account
+
+
+def test_a_co_owner_does_not_change_an_administrator(running: Any, client: Any) -> None:
+    """Neither role nor removal: 403, and the administrator goes on; another administrator may."""
+    account = add_account(running.data_dir, f"admin-{uuid.uuid4().hex[:8]}", role=Role.ADMIN)
+    chief = owner(Caller(running, account, client, {}))
+    other = joined(chief, "owner")
+    path = f"/v1/users/{user_id(chief)}"
+    for role in ("viewer", "owner"):
+        error(other.request("POST", f"{path}/role", json={"role": role}), 403, "forbidden")
+    error(other.request("DELETE", path), 403, "forbidden")
+    assert chief.get("/v1/admin/accounts").status_code == 200
+    assert chief.request("POST", f"{path}/role", json={"role": "viewer"}).json()["role"] == "viewer"
+
+
+# ---- keys and credentials of people
+
+
+def test_a_removed_users_keys_are_revoked(boss: Caller) -> None:
+    """Those that the user made, and those that such a key made; they are listed before and after, others stay."""
+    user = joined(boss, "developer")
+    kept = boss.request("POST", "/v1/api-keys", json={"name": "ours"}).json()
+    manage = user.request("POST", "/v1/api-keys", json={"name": "theirs", "scope": "manage"}).json()
+    by_key = boss.using(bearer(manage["key"]))
+    second = by_key.request("POST", "/v1/api-keys", json={"name": "more"}).json()
+    credential = by_key.request("POST", "/v1/smtp-credentials", json={}).json()
+    assert (manage["created_by"], second["created_by"]) == (user.account.email, user.account.email)
+    listed = people(boss)[user.account.email]
+    assert listed["api_keys"] == [{"id": each["id"], "name": each["name"]} for each in (manage, second)]
+    assert [each["username"] for each in listed["smtp_credentials"]] == [credential["username"]]
+    answer = boss.request("DELETE", f"/v1/users/{listed['id']}").json()
+    assert answer["deleted"] is True
+    assert sorted(answer["revoked"]["api_keys"]) == sorted([manage["id"], second["id"]])
+    assert answer["revoked"]["smtp_credentials"] == [credential["username"]]
+    for headers in (bearer(manage["key"]), bearer(second["key"]), basic(credential)):
+        error(boss.using(headers).post(message()), 401, "unauthorized")
+    error(by_key.request("POST", "/v1/api-keys", json={}), 401, "unauthorized")
+    assert boss.using(bearer(kept["key"])).post(message()).status_code == 202
+
+
+def test_a_removed_users_keys_can_be_kept(boss: Caller) -> None:
+    """Then they belong to the account, and still make others."""
+    user = joined(boss, "developer")
+    made = user.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()
+    answer = boss.request("DELETE", f"/v1/users/{user_id(user)}?keep_keys=true").json()
+    assert answer["revoked"] == {"api_keys": [], "smtp_credentials": []}
+    key = boss.using(bearer(made["key"]))
+    assert key.request("POST", "/v1/api-keys", json={}).json()["created_by"] is None
+    error(boss.request("DELETE", f"/v1/users/{user_id(boss)}?keep_keys=yes"), 400, "invalid_request")
+
+
+def test_a_demoted_users_keys_only_read(boss: Caller) -> None:
+    """`manage` and `full` become `read`; `send` and SMTP credentials end; a developer keeps all."""
+    user = joined(boss, "owner")
+    made = {scope: user.request("POST", "/v1/api-keys", json={"scope": scope}).json() for scope in ("send", "manage")}
+    credential = user.request("POST", "/v1/smtp-credentials", json={}).json()
+    path = f"/v1/users/{user_id(user)}/role"
+    assert len(boss.request("POST", path, json={"role": "developer"}).json()["api_keys"]) == 2
+    sent = boss.using(bearer(made["manage"]["key"])).post(message())
+    assert sent.status_code == 202
+    assert len(boss.request("POST", path, json={"role": "viewer"}).json()["api_keys"]) == 1
+    error(boss.using(bearer(made["send"]["key"])).post(message()), 401, "unauthorized")
+    error(boss.using(basic(credential)).post(message()), 401, "unauthorized")
+    reader = boss.using(bearer(made["manage"]["key"]))
+    error(reader.post(message()), 403, "forbidden")
+    error(reader.get("/v1/domains"), 401, "unauthorized")
+    assert reader.get(f"/emails/{sent.json()['id']}").status_code == 200

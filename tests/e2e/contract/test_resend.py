@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 from tests.e2e.contract.conftest import NewAccount
-from tests.e2e.contract.service import Caller, change, error, new_key, owner, waiting
+from tests.e2e.contract.service import Caller, bearer, change, error, new_key, owner, waiting
 
 LOGO = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -43,6 +43,34 @@ def test_the_failed_recipients_get_it_again(new_account: NewAccount) -> None:
     error(
         resend(customer, first["id"], {"recipients": [first["recipients"][1]["id"]]}, key), 409, "idempotency_conflict"
     )
+
+
+FAILED_LATER = "UPDATE recipients SET status = 'failed', next_attempt_at = NULL WHERE id = :id"
+
+
+def test_a_retry_is_one_although_more_have_failed(new_account: NewAccount) -> None:
+    """Without named recipients the same key and body mean the first message, whatever has happened since."""
+    caller = new_account()
+    customer = owner(caller)
+    first = caller.delivered(to=["fail@example.net", "ada@example.net"])
+    key, other_key = new_key(), new_key()
+    made = resend(customer, first["id"], {}, key).json()
+    changed = {"id": first["recipients"][1]["id"]}
+    change(caller.running.data_dir, lambda store: store.engine.change(FAILED_LATER, changed))
+    assert resend(customer, first["id"], {}, key).json()["id"] == made["id"]
+    assert resend(customer, first["id"], {}, other_key).json()["recipient_count"] == 2
+
+
+def test_two_api_keys_may_choose_the_same_idempotency_key(new_account: NewAccount) -> None:
+    """Its scope is the API key, as it is for a send."""
+    caller = new_account()
+    customer = owner(caller)
+    first = caller.delivered(to=["fail@example.net", "bounce@example.net"])
+    failed, bounced = ({"recipients": [each["id"]]} for each in first["recipients"])
+    keys = [customer.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()["key"] for _ in range(2)]
+    same = new_key()
+    for secret, body in zip(keys, (failed, bounced), strict=True):
+        assert resend(customer.using(bearer(secret)), first["id"], body, same).status_code == 202
 
 
 def test_one_recipient_gets_it_again(new_account: NewAccount) -> None:

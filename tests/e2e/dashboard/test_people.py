@@ -5,10 +5,16 @@ import time
 from base64 import b32decode
 from pathlib import Path
 
+import pytest
+
 from appliance.keys.totp import code_of
+from appliance.model.mail import AccountRole, Scope
+from appliance.store import Store
+from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage
 from tests.programs import find, needs, require
+from tests.running_appliance import PASSWORD_HASH
 
 RULES = (Path(__file__).parent / "rules.js").read_text()
 NEW_PASSWORD = "a password of her own"
@@ -151,8 +157,36 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
     browser.click("Cancel")
     browser.click(f"Remove {account.email}")
     browser.click("Remove person")
-    browser.see("An account needs an owner")
+    browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     assert stage.ask(account, "GET", "/v1/users")["users"][0]["role"] == "owner"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_removed_persons_keys_are_listed_and_revoked_unless_kept(stage: Stage, browser: Browser, kept: bool) -> None:
+    """The dialog names them; without the tick they are revoked."""
+    account = stage.account()
+    email = f"eve-{account.name}@example.org"
+
+    async def join(store: Store) -> None:
+        _, token = await store.people.invite(account.account_id, email, AccountRole.DEVELOPER)
+        await store.people.use_link(token, PASSWORD_HASH)
+        user = await store.accounts.user_by_email(email)
+        assert user is not None
+        await store.access.create_key(
+            account.account_id, scope=Scope.SEND, test=False, name="nightly report", created_by=user.id
+        )
+
+    change(stage.world.running.data_dir, join)
+    browser.log_in(account.email)
+    browser.open("/dashboard/people")
+    browser.click(f"Remove {email}")
+    browser.until(lambda: "API key nightly report" in browser.text(), "the keys of the person")
+    if kept:
+        browser.script("document.querySelector('dialog input[name=keep]').click()")
+    browser.click("Remove person")
+    browser.until(lambda: email not in browser.text(), "no such person")
+    keys = {each["name"]: each["revoked_at"] for each in stage.ask(account, "GET", "/v1/api-keys")["api_keys"]}
+    assert (keys["nightly report"] is None) is kept
 
 
 DRAW = """

@@ -1,6 +1,7 @@
 """The table of refusals, over the wire: each reason not to take a message has its own reply, and queues nothing."""
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -125,3 +126,18 @@ def test_an_idempotency_key_is_one_message(running: Running) -> None:
         assert client.transact(b"Date: Mon, 2 Mar 2026 10:00:00 +0000\r\n" + keyed) == first
         assert client.transact(keyed + b"And more.\r\n").startswith(b"554 5.6.0 This Idempotency-Key was used")
         assert client.transact(keyed, recipient=b"bob@example.net").startswith(b"554 5.6.0 ")
+
+
+def test_a_credential_revoked_during_data(running: Running) -> None:
+    """The message is refused at its end, and nothing is queued."""
+    other = another(running, "leaver")
+    with session(other) as client:
+        client.say(b"MAIL FROM:<shop@leaver.example>")
+        client.say(b"RCPT TO:<ada@example.net>")
+        assert client.say(b"DATA").startswith(b"354 ")
+        client.send(b"From: shop@leaver.example\r\n\r\n")
+        before = messages(running)
+        command(running.config_file, "credential", "revoke", "leaver", other.account.username)
+        time.sleep(1)  # within which a running server sees it
+        assert client.say(b"x\r\n.").startswith(b"535 5.7.8 ")
+    assert messages(running) == before

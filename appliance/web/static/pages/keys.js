@@ -97,8 +97,13 @@ function rolled(each, place) {
 	);
 }
 
-const keyRow = (page, place) => (each) => [
+const named = (each) => [
 	h("bdi", null, each.name || "–"),
+	each.created_by && h("div", { class: "quiet small" }, "by ", h("bdi", { class: "break" }, each.created_by)),
+];
+
+const keyRow = (page, place) => (each) => [
+	named(each),
 	h("code", null, `ma_${each.test ? "test" : "live"}_…${each.hint}`),
 	limits(each),
 	[ago(each.last_used_at), each.last_used_from && [" from ", h("bdi", { class: "mono" }, each.last_used_from)]],
@@ -119,7 +124,7 @@ const CREDENTIAL_COLUMNS = [
 	{ title: "Actions", class: "side", needs: "revokeSmtpCredential" },
 ];
 const credentialRow = (page) => (each) => [
-	h("bdi", null, each.name || "–"),
+	named(each),
 	h("code", { class: "break" }, each.username),
 	ago(each.last_used_at),
 	when(each.created_at),

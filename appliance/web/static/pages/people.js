@@ -1,6 +1,6 @@
 // The people of the account: their roles, invitations by a link shown once, and removal.
 import { del, get, post } from "../api.js";
-import { fragment, h, path, toast } from "../dom.js";
+import { fragment, h, path, query, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
 import { badge, button, head, section, table } from "../pieces.js";
 import { ago, when } from "../time.js";
@@ -46,28 +46,58 @@ export function changeRole(page, user, address = path("/v1/users", user.id, "rol
 	]);
 }
 
-async function remove(page, each, title, text, label) {
-	if (!(await confirmed(title, text, label))) return;
-	await del(path("/v1/users", each.id));
-	await page.reload();
+/** What a person created and what stops working with the person, in words. */
+const owned = (user) => [
+	...user.api_keys.map((key) => `API key ${key.name}`),
+	...user.smtp_credentials.map((credential) => `SMTP credential ${credential.name || credential.username}`),
+];
+
+function remove(page, user) {
+	const access = owned(user);
+	const keep = {
+		name: "keep",
+		label: "Keep them working for the account",
+		type: "checkbox",
+		hint: "Otherwise they are revoked, and programs that use them stop sending.",
+	};
+	dialog(`Remove ${user.email}?`, (close) => [
+		h("p", { class: "quiet" }, "Every session of this person ends at once."),
+		access.length > 0 && [
+			h("p", null, "This person created:"),
+			h(
+				"ul",
+				null,
+				access.map((text) => h("li", { class: "break" }, text)),
+			),
+		],
+		form({
+			fields: access.length > 0 ? [keep] : [],
+			extra: cancel(close),
+			submit: "Remove person",
+			async send(values) {
+				await del(query(path("/v1/users", user.id), { keep_keys: values.keep ? "true" : undefined }));
+				close();
+				await page.reload();
+			},
+		}),
+	]);
 }
 
 const actions = (page, user) => [
 	button("Change role", () => changeRole(page, user), "tiny", { "aria-label": `Change the role of ${user.email}` }),
 	" ",
-	button(
-		"Remove",
-		() => remove(page, user, `Remove ${user.email}?`, "Every session of this person ends at once.", "Remove person"),
-		"tiny danger",
-		{ "aria-label": `Remove ${user.email}` },
-	),
+	button("Remove", () => remove(page, user), "tiny danger", { "aria-label": `Remove ${user.email}` }),
 ];
 
 const withdraw = (page, each) =>
 	button(
 		"Withdraw invitation",
-		() =>
-			remove(page, each, `Withdraw the invitation of ${each.email}?`, "Its link ends at once.", "Withdraw invitation"),
+		async () => {
+			const title = `Withdraw the invitation of ${each.email}?`;
+			if (!(await confirmed(title, "Its link ends at once.", "Withdraw invitation"))) return;
+			await del(path("/v1/users", each.id));
+			await page.reload();
+		},
 		"tiny danger",
 		{ "aria-label": `Withdraw the invitation of ${each.email}` },
 	);
