@@ -77,6 +77,7 @@ class _Read:
     kind: str  # of the address
     step: FeedbackStep
     note: dict[str, Any] = field(default_factory=dict)  # for the log of the message it is about
+    keeps_mail: bool = False  # the step stores the mail again
 
 
 @dataclass(slots=True)
@@ -119,7 +120,8 @@ class FeedbackWorker:
                 found = [await self._read(mail, address, reports) for address in mail.addresses]
             else:
                 log.error("feedback given up: it could not be read", mail_id=mail.id, bytes=len(mail.mime))
-            results = await _patiently(partial(self.store.feedback.finish, mail.id, [each.step for each in found]))
+            steps, large = [each.step for each in found], any(each.keeps_mail for each in found)
+            results = await _patiently(partial(self.store.feedback.finish, mail.id, steps, large=large))
         except ResultPending:
             self._pending[mail.id] = trio.current_time() + FEEDBACK_PAUSE
             return True
@@ -211,7 +213,7 @@ class FeedbackWorker:
                 self.forwarding_rate.take(forward_to)
             except Refused:
                 forward_to = ""
-        return _Read(kind, self.store.feedback_inbox.keep(kept, result, forward_to))
+        return _Read(kind, self.store.feedback_inbox.keep(kept, result, forward_to), keeps_mail=True)
 
     def _complained(self, kind: str, said: Complaint, recipient: FeedbackRecipient) -> _Read:
         if not said.is_complaint:

@@ -148,8 +148,11 @@ class FeedbackStore(StorePart):
             return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
-    async def finish(self, mail_id: str, steps: Sequence[FeedbackStep]) -> list[str] | None:
-        """Take these steps and delete the mail; the results, or None if that has been done before."""
+    async def finish(self, mail_id: str, steps: Sequence[FeedbackStep], *, large: bool = False) -> list[str] | None:
+        """Take these steps and delete the mail; the results, or None if that has been done before.
+
+        `large` steps write much of the mail again, so they run off the event loop.
+        """
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
             deleted = first(tx, _DELETE, {"id": mail_id})
@@ -163,7 +166,7 @@ class FeedbackStore(StorePart):
                 accounts |= told
             return results, accounts
 
-        done = await self.engine.write(work)
+        done = await self.engine.write(work, large=large)
         if done is None:
             return None
         if done[1]:

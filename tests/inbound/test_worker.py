@@ -446,12 +446,12 @@ async def test_a_storage_that_refuses_for_a_while_loses_nothing(
     refusals = 20
     finish = type(read.store.feedback).finish
 
-    async def busy(store: Any, mail_id: str, steps: Any) -> Any:
+    async def busy(store: Any, mail_id: str, steps: Any, *, large: bool) -> Any:
         nonlocal refusals
         refusals -= 1
         if refusals:
             raise Refused(Code.TEMPORARY_FAILURE, "The storage is busy.")
-        return await finish(store, mail_id, steps)
+        return await finish(store, mail_id, steps, large=large)
 
     monkeypatch.setattr(type(read.store.feedback), "finish", busy)
     await read.comes_back(bounce("ada@example.net"), read.path(message))

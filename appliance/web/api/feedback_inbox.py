@@ -12,7 +12,7 @@ from appliance.store.engine import NEWEST
 from appliance.times import rfc3339
 from appliance.web.answer import Time
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, for_customers
+from appliance.web.operations import PAGING_BACK, for_customers, parameter
 
 
 class InboxMailObject(msgspec.Struct):
@@ -59,7 +59,12 @@ class FeedbackInboxRoutes(Routes):
         following = mails[-1].id if len(mails) == limit else None
         return InboxAnswer([shown_mail(mail) for mail in mails], following, request_id())
 
-    @for_customers("GET /v1/feedback/inbox/{id}", (200, InboxMailAnswer, "The mail."), Code.NOT_FOUND)
+    @for_customers(
+        "GET /v1/feedback/inbox/{id}",
+        (200, InboxMailAnswer, "The mail."),
+        Code.NOT_FOUND,
+        parameters=(parameter("id", "path", "The `id` of the mail in the list.", {"type": "string"}),),
+    )
     async def get_feedback_mail(self, user: Principal, mail_id: str) -> bytes:
         """Read a mail of the feedback inbox as text."""
         found = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
