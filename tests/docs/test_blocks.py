@@ -31,7 +31,7 @@ from tests.running_appliance import PASSWORD_HASH, Running, add_account, applian
 
 OUTPUT = {"text", "http", "mermaid"}  # what is shown, not run
 SHELLS = {"", "sh", "bash", "zsh", "fish"}
-CHECKED = {"json", "toml", "yaml", "nginx", "ini", "sql"}  # by what reads it
+CHECKED = {"json", "toml", "yaml", "ini", "sql"}  # by what reads it
 API_DOCUMENTS = ("README.md", "api.md", "unsubscribe.md", "webhooks.md")
 HTTPS = 'base_url = "https://mail.example.com"'  # which links to unsubscribe need
 SHOWN_EMAIL = "owner@example.com"
@@ -141,19 +141,6 @@ def test_prometheus_takes_it(block: Block, tmp_path: Path) -> None:
     )
     assert checked.returncode == 0, checked.stderr + checked.stdout
     assert "SUCCESS" in checked.stdout
-
-
-@needs("nginx")
-@cases(of({"nginx"}))
-def test_nginx_takes_it(block: Block, tmp_path: Path) -> None:
-    """What is for a server's section is checked by nginx itself, in such a section."""
-    scratch = " ".join(f"{name}_temp_path {tmp_path};" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    server = f"server {{ listen 127.0.0.1:8099; {block.text} }}"
-    text = f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off; {scratch} {server} }}"
-    (tmp_path / "nginx.conf").write_text(text)
-    command = [require("nginx"), "-t", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert checked.returncode == 0, checked.stderr
 
 
 @needs("systemd")
