@@ -227,7 +227,7 @@ class DueMail:
         """What was tried before, and has become due since the last poll; the rounds find what this one leaves."""
         now, limit = self.outside.now(), len(self.taken) + RECIPIENTS_PER_POLL
         since, self._retries_until = self._retries_until or now, now
-        due = await self.store.queue.due(simulated=False, most=limit, since=since, only_retries=True)
+        due = await self.store.queue.due_retries(most=limit, since=since)
         return [each for each in due if self._is_new(each)]
 
     async def _round(self, may_take: MayTake) -> list[DueRecipient]:

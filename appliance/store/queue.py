@@ -261,15 +261,15 @@ def message_result(counts: dict[RecipientStatus, int], released: int | None = No
 class Queue(StorePart):
     posts: WebhookPosts
 
-    async def due(
-        self, *, simulated: bool, most: int, since: int = 0, only_retries: bool = False
-    ) -> list[DueRecipient]:
-        """Recipients that became due at `since` or later, the longest waiting first.
-
-        `only_retries`: those that were tried before. That reads all of them by time, so `since` must be recent.
-        """
+    async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
+        """Recipients that became due at `since` or later, the longest waiting first."""
         bindings = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE_RETRIES if only_retries else _DUE, bindings)
+        return await self.engine.all(DueRecipient, _DUE, bindings)
+
+    async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
+        """Those of them that were tried before, not simulated; it reads all by time, so `since` must be recent."""
+        bindings = {"simulated": 0, "since": since, "now": self.outside.now(), "most": most}
+        return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """When the first recipient is due after `after`, or after now.
