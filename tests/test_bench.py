@@ -171,6 +171,7 @@ def test_a_quick_run_does_little_of_everything() -> None:
     assert quick.easy_seconds < whole.easy_seconds
     assert set(SCENARIOS) == {
         "accept", "signed", "stages", "plain", "submit", "webhooks", "queued", "stored", "nodes", "attacks",
+        "slow",
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 Usually all due mail fits into one poll, in the order of time. Behind a backlog, accounts are visited in turn, each for
 its share of the round: some of its domains, some recipients of each, continuing where the last visit ended.
+Retries are found apart from the rounds as they become due: the untried mail of their lane is older, and a greylist that
+would take them now must not see all of it first.
 Invariant: a recipient that was taken is not found again until it is released.
 
 All of delivery shares by the same means: a queue in which accounts take turns (`AccountQueue`), and limited slots of
@@ -38,8 +40,13 @@ class AccountQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._count
 
-    def add(self, account: str, item: Item) -> None:
-        self._waiting.setdefault(account, deque()).append(item)
+    def add(self, account: str, item: Item, ahead_of: Callable[[Item], bool] | None = None) -> None:
+        """Add an item behind the others of its account, or in front of the first that it goes `ahead_of`."""
+        waiting = self._waiting.setdefault(account, deque())
+        place = len(waiting)
+        if ahead_of is not None:
+            place = next((place for place, other in enumerate(waiting) if ahead_of(other)), place)
+        waiting.insert(place, item)
         self._count += 1
 
     def put_back(self, account: str, item: Item) -> None:
@@ -130,6 +137,10 @@ class Envelope(NamedTuple):
     recipients: tuple[DueRecipient, ...]
 
     @property
+    def is_retry(self) -> bool:
+        return self.recipients[0].attempt_count > 0
+
+    @property
     def sender_domain(self) -> str:
         """The domain of the message's From, whose keys sign it: DMARC looks there, not at the envelope's sender."""
         recipient = self.recipients[0]
@@ -141,7 +152,7 @@ class Envelope(NamedTuple):
 
 @dataclass(slots=True)
 class DueMail:
-    """Finds envelopes. `may_take` says whether more of an account's mail for a domain is wanted."""
+    """Finds envelopes. `may_take` says whether more of an account's untried mail for a domain is wanted."""
 
     store: Store
     outside: Outside
@@ -150,6 +161,7 @@ class DueMail:
     _taken_of: dict[tuple[str, str], int] = field(default_factory=dict)  # how many, by account and domain
     _released: set[str] | None = None  # during a poll: what was released since it began, and may be read as still due
     _seen_until: int = 0  # all that was due by then has been read
+    _retries_until: int = 0  # the same of retries, behind a backlog
     behind: bool = False  # the last poll found more than it could take
     _last: str = ""  # the account that was visited last
     _after: dict[str, str] = field(default_factory=dict)  # by account: the domain its last visit ended with
@@ -200,13 +212,23 @@ class DueMail:
             due = await self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
-                new = (each for each in due if self._is_new(each) and may_take(each.account_id, each.domain))
-                return envelopes(new)
+                self._retries_until = now
+                new = filter(self._is_new, due)
+                return envelopes(each for each in new if each.attempt_count or may_take(each.account_id, each.domain))
+        retries = await self._retries()
         found = await self._round(may_take)
         self.behind = len(found) >= RECIPIENTS_PER_VISIT  # else it may be over: the next poll is by time again
-        return envelopes(found)
+        known = {each.id for each in retries}
+        return envelopes(retries + [each for each in found if each.id not in known])
 
     # ---- behind a backlog
+
+    async def _retries(self) -> list[DueRecipient]:
+        """What was tried before, and has become due since the last poll; the rounds find what this one leaves."""
+        now, limit = self.outside.now(), len(self.taken) + RECIPIENTS_PER_POLL
+        since, self._retries_until = self._retries_until or now, now
+        due = await self.store.queue.due_retries(most=limit, since=since)
+        return [each for each in due if self._is_new(each)]
 
     async def _round(self, may_take: MayTake) -> list[DueRecipient]:
         found: list[DueRecipient] = []

@@ -1,7 +1,8 @@
 """What was taken from the store and is in no SMTP session yet: being prepared, or ready and waiting for a session.
 
 Counted by pool, and by account within a pool; every change of the counts is made here. Ready envelopes wait in a queue
-for each pool, in which accounts take turns and a large message blocks no small one. No I/O.
+for each pool, in which accounts take turns, retries of an account go before its untried mail, and a large message
+blocks no small one. No I/O.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,10 @@ class PoolQueue:
         return len(self._queues[0]) + len(self._queues[1])
 
     def add(self, ready: Ready) -> None:
-        self._queues[ready.routed.large].add(ready.routed.envelope.account_id, ready)
+        """Let an envelope wait; a retry goes before the untried mail of its account."""
+        envelope = ready.routed.envelope
+        ahead_of = _is_untried if envelope.is_retry else None
+        self._queues[ready.routed.large].add(envelope.account_id, ready, ahead_of)
 
     def put_back(self, ready: Ready) -> None:
         """Make it the next of its account and size."""
@@ -43,6 +47,10 @@ class PoolQueue:
 
     def drain(self) -> list[Ready]:
         return self._queues[self._turn].drain() + self._queues[1 - self._turn].drain()
+
+
+def _is_untried(ready: Ready) -> bool:
+    return not ready.routed.envelope.is_retry
 
 
 class Pending:

@@ -103,6 +103,7 @@ LARGE_SESSIONS = 16  # of them with large messages, each of which is in memory u
 GRACE = 10.0  # seconds that running sessions may still take on shutdown
 PENDING_PER_POOL = 100  # envelopes of one pool, or for domains not routed yet
 PENDING_OF_NEW = 1_000  # envelopes in all up to which new mail is taken from memory: it need not be found later
+PENDING_WITH_RETRIES = 2_000  # envelopes in all up to which retries are taken: they go before what is pending
 PENDING_OF_ONE = 5  # envelopes of one account for one pool that are taken whatever the others have pending
 UNROUTED_NEW = "*new"  # as UNROUTED, for mail taken from memory: older mail that is being routed must not delay it
 FEW_PENDING = 50  # envelopes, in all or of one pool, below which a poll for more is worth it at any time
@@ -360,7 +361,8 @@ class Scheduler:
         for find in finds:
             for envelope in await find(self._wants):
                 pool = self.limiters.pool_of(envelope.domain)
-                if self._has_place(envelope.account_id, pool):
+                few = envelope.is_retry and self._pending.total < PENDING_WITH_RETRIES
+                if self._has_place(envelope.account_id, pool, PENDING_WITH_RETRIES if few else PENDING_PER_POOL):
                     await self._take(envelope, pool)
 
     # ---- one envelope: taken, prepared

@@ -188,6 +188,7 @@ SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
 _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now /* own r */
     ORDER BY r.next_attempt_at LIMIT :most"""
+_DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = """SELECT min(next_attempt_at) FROM recipients
     WHERE simulated = :simulated AND next_attempt_at > :now /* own recipients */"""
 # Its columns from the third on are the fields of an Attempt.
@@ -261,9 +262,14 @@ class Queue(StorePart):
     posts: WebhookPosts
 
     async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
-        """Recipients whose time has come (at `since` or later), the longest waiting first."""
-        wanted = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
-        return await self.engine.all(DueRecipient, _DUE, wanted)
+        """Recipients that became due at `since` or later, the longest waiting first."""
+        bindings = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
+        return await self.engine.all(DueRecipient, _DUE, bindings)
+
+    async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
+        """Those of them that were tried before, not simulated; it reads all by time, so `since` must be recent."""
+        bindings = {"simulated": 0, "since": since, "now": self.outside.now(), "most": most}
+        return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
         """When the first recipient is due after `after`, or after now.

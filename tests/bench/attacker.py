@@ -23,6 +23,7 @@ from tests.running_appliance import Provisioned, Running
 HELD = 300  # connections that promise a body, from three addresses
 HOLD = 30.0  # seconds for which each waits
 FLOOD_MAILS = 50  # on each connection
+JSON = "Content-Type: application/json"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,15 @@ def flood(address: Callable[[Target], str]) -> Input:
 
 ONE_RECIPIENT = Outside().identifier("rcp")
 
+
+def send_by_eight_keys(target: Target, number: int) -> None:
+    """Send to fifty recipients, with each of eight keys in turn."""
+    recipients = [f"user{number}-{index}@example.net" for index in range(50)]
+    body = json.dumps({"from": "a@example.com", "to": recipients, "subject": "s", "text": "t"}).encode()
+    key = f"Authorization: Bearer {target.keys[number % len(target.keys)]}"
+    target.send(request("POST", "/emails", key, f"Idempotency-Key: {number}", JSON, body=body))
+
+
 # As often as it took to slow an honest client down to a second before these were mended, or more often.
 ATTACKS = {
     "300 bodies promised, none sent": Attack(promise, 100, HELD),
@@ -79,6 +89,7 @@ ATTACKS = {
     "mail to one report address": Attack(flood(lambda _: f"dmarc@{NAME}"), 20),
     "10 MiB of dots by SMTP": Attack(SUBMITTERS["10 MiB of dots"], 1),
     "10 MiB of boundaries by SMTP": Attack(SUBMITTERS["10 MiB of boundaries"], 1),
+    "50 recipients, by eight keys": Attack(send_by_eight_keys, 40, 8),
 }
 
 

@@ -1,7 +1,7 @@
 """What `sh packaging/bench` measures: each scenario alternates rounds of ours and of a peer, and adds its figures.
 
 A scenario is a function of an `Effort` and a `Run`. How it is measured stands in the module that it takes the sides
-from: accept, deliver, submit, webhooks, databases, beside.
+from: accept, deliver, submit, webhooks, databases, beside, slow_servers.
 """
 
 import os
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.bench import accept, beside, databases, deliver, stages, submit, webhooks
+from tests.bench import accept, beside, databases, deliver, slow_servers, stages, submit, webhooks
 from tests.bench.attacker import ATTACKS
 from tests.bench.figures import Curve, Figure, Run, compared
 from tests.bench.postfix import postfix
@@ -366,6 +366,11 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
             )
 
 
+def slowed(effort: Effort, run: Run, told: Progress) -> None:
+    """The p99 of mail to healthy servers beside slow ones of the same account."""
+    run.figures += slow_servers.figures(max(20, effort.messages // 30), told)
+
+
 SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "accept": accepting,
     "signed": delivered_signed,
@@ -377,4 +382,5 @@ SCENARIOS: dict[str, Callable[[Effort, Run, Progress], None]] = {
     "stored": stored,
     "nodes": shared_databases,
     "attacks": attacked,
+    "slow": slowed,
 }

@@ -84,6 +84,23 @@ async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) 
     assert 1 < len(found) <= RECIPIENTS_PER_POLL + RECIPIENTS_PER_VISIT
 
 
+async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> None:
+    """What was tried before, and is due again, is in the next look before thousands of the same lane that are older."""
+    due_mail = await backlog(store, tmp_path, 5_000)
+    take_all(due_mail, await due_mail.all(everything))
+    assert due_mail.behind
+    await due_mail.all(everything)
+    (owner,) = await store.lanes.accounts()
+    retry = message(store.messages.outside, owner, "ada@example.net")
+    await store.messages.accept(retry)
+    tried = "UPDATE recipients SET attempt_count = 1, status = 'deferred' WHERE message_id = :id"
+    await store.engine.change(tried, {"id": retry.id})
+    found = await due_mail.all(lambda _account, _domain: False)  # no untried mail is wanted
+    assert [envelope.message_id for envelope in found] == [retry.id]
+    take_all(due_mail, found)
+    assert await due_mail.all(lambda _account, _domain: False) == []
+
+
 async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -> None:
     """The single one is found at once also when it goes to the very domain of the backlog."""
     due_mail = await backlog(store, tmp_path, 5_000)

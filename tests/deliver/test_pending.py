@@ -9,14 +9,19 @@ from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.preparing import Ready, Routed
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
+from appliance.model.mail import DueRecipient
 
 ROUTE = Route("a.test", (Host("mx.a.test", (ip_address("192.0.2.1"),)),), 25)
 POOLS = {name: PoolLimiter(name, PoolLimits()) for name in ("a", "b", "c")}
 
 
-def ready(pool: str, account: str, message: str = "m", *, large: bool = False) -> Ready:
+def ready(pool: str, account: str, message: str = "m", *, large: bool = False, attempts: int = 0) -> Ready:
     """An envelope that waits for a session."""
-    routed = Routed(Envelope(message, account, "a.test", ()), ROUTE, POOLS[pool], [], None, 0.0, large)
+    sender = "shop@example.com"
+    recipient = DueRecipient(
+        "r", message, account, "ada@a.test", "a.test", attempts, None, None, sender, "s", 1, 1, sender
+    )
+    routed = Routed(Envelope(message, account, "a.test", (recipient,)), ROUTE, POOLS[pool], [], None, 0.0, large)
     return Ready(routed, b"")
 
 
@@ -45,6 +50,18 @@ def test_what_may_not_go_stays() -> None:
     assert pending.next("a", lambda _: False) is None
     assert pending.next("b", always) is None
     assert (pending.total, len(pending.queues["a"])) == (1, 1)
+
+
+def test_retries_go_before_the_untried_mail_of_their_account() -> None:
+    """In the order in which they came; the accounts take turns all the same."""
+    pending = Pending()
+    order = [("a", "new 1", 0), ("a", "again 1", 1), ("b", "new 2", 0), ("a", "new 3", 0), ("a", "again 2", 3)]
+    for account, message, attempts in order:
+        pending.add("a", account)
+        pending.enqueue(ready("a", account, message, attempts=attempts))
+    started = [pending.next("a", always) for _ in order]
+    messages = [each.routed.envelope.message_id for each in started if each is not None]
+    assert messages == ["again 1", "new 2", "again 2", "new 1", "new 3"]
 
 
 def test_what_is_put_back_goes_first() -> None:

@@ -26,7 +26,7 @@ from appliance.store.queue import Queue
 from appliance.store.queue_control import QueueControl
 from appliance.times import SECOND
 from tests.deliver.simulated_delivery import DELAYS, MIME, OK, SIGNATURE, START, Stage, domain_zone, message, one, stage
-from tests.fakes.mx import FakeMx, hang_up, wait_and_say
+from tests.fakes.mx import Answer, FakeMx, hang_up, wait_and_say
 from tests.late_reads import late
 
 LATER = b"451 4.3.0 later\r\n"
@@ -792,3 +792,21 @@ async def test_without_an_answer_a_message_waits(
         await played.final(first, second, within=60)
         assert await played.recipient(first) == ("delivered", 1)
         assert [mail.recipients for mail in server.messages] == [("ada@a.test",)]
+
+
+async def test_a_retry_goes_before_untried_mail_of_its_pool(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """A greylist takes the first messages as soon as their retry is due, not after it has seen all the others."""
+    zone, addresses = domain_zone("a.test")
+    put_off, count = wait_and_say(5, b"451 4.7.1 greylisted\r\n"), 400
+    answers: dict[str, Answer | list[Answer]] = {
+        f"RCPT user{number}@a.test": [put_off, b"250 ok\r\n"] for number in range(count)
+    }
+    server, limits = FakeMx(answers=answers), PoolLimits(concurrency=2)
+    async with stage(tmp_path, zone, {addresses["a.test"]: server}, limits=limits) as played:
+        sent = [await played.send(f"user{number}@a.test") for number in range(count)]
+        await trio.sleep(60)
+        first = [each for each in sent if await played.recipient(each) == ("deferred", 1)]
+        assert len(first) >= 20
+        await played.final(*first, within=1.5 * DELAYS[0])
+        ((untried,),) = await played.rows("SELECT count(*) FROM recipients WHERE attempt_count = 0")
+        assert untried > count // 4
