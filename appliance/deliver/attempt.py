@@ -280,7 +280,7 @@ class Deliverer:
         outcomes = []
         for recipient, judgement, verdict in zip(envelope.recipients, judgements, reached.verdicts, strict=True):
             outcomes.append(record(recipient, judgement, code=verdict.code, status=verdict.enhanced, text=verdict.text))
-            if verdict.kind is not ResultKind.ACCEPTED:  # its words were looked at, which takes up to 4 ms
+            if verdict.kind is not ResultKind.ACCEPTED:  # its text was judged, which takes up to 0.3 ms
                 await trio.lowlevel.cancel_shielded_checkpoint()
         return outcomes
 
@@ -474,11 +474,13 @@ class Deliverer:
         told = list(zip(judgements, verdicts, strict=True))
         slot.hear(limiter, delivered=any(judgement.result is Disposition.DELIVERED for judgement in judgements))
         wishes = [verdict for judgement, verdict in told if judgement.throttle]
+        unexplained = []
         for address, judgement, verdict in zip(addresses, judgements, verdicts, strict=True):
             if judgement is DELIVERED:
                 self.limiters.note_accepted(limiter, slot.account, address)
-            elif judgement.if_repeated and self.limiters.repeats(limiter, slot.account, address, verdict):
-                wishes.append(verdict)
+            elif judgement.if_repeated:
+                unexplained.append((address, verdict))
+        wishes += self.limiters.repeated(limiter, slot.account, unexplained)
         refusals = [verdict for judgement, verdict in told if judgement.fault is FaultSide.SENDER]
         if slot.delivered:
             limiter.delivered(slot.account)

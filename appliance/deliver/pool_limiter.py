@@ -170,7 +170,8 @@ class PoolLimiter:
         """Whether nothing would be lost if this limiter were forgotten and made anew."""
         rate = self.rate
         used = rate is not None and self.has_token(now) and self._tokens < max(1.0, rate)
-        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
+        remembers = self._faults or self._repeats
+        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or remembers or used)
         return at_rest and all(
             standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
         )

@@ -25,7 +25,7 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.pool_limiter import JudgedSender, PoolLimiter
 from appliance.deliver.providers import Pool, ProviderPools
 from appliance.deliver.route import Route
-from appliance.deliver.smtp.protocol import Verdict
+from appliance.deliver.smtp.protocol import Stage, Verdict
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses, records_of
 from appliance.errors import Refused
 from appliance.model.mail import OutgoingSession
@@ -324,10 +324,19 @@ class PoolLimiters:
         """A server of the pool took a message for this recipient."""
         self._accepted.put(hash((limiter.pool, account, address)), True)
 
-    def repeats(self, limiter: PoolLimiter, account: str, address: str, verdict: Verdict) -> bool:
-        """Whether a verdict without a reason met recipients that were accepted before, this one the last of them."""
-        recipient = hash((limiter.pool, account, address))
-        return recipient in self._accepted and limiter.repeats(account, (verdict.code, verdict.enhanced), recipient)
+    def repeated(self, limiter: PoolLimiter, account: str, told: list[tuple[str, Verdict]]) -> list[Verdict]:
+        """Of verdicts without a reason, each with its recipient, those that recipients accepted before met repeatedly.
+
+        A verdict on the whole message counts once, for one of its recipients.
+        """
+        known = [
+            (key, verdict)
+            for address, verdict in told
+            if (key := hash((limiter.pool, account, address))) in self._accepted
+        ]
+        if known and known[0][1].stage is not Stage.RCPT:
+            known = known[:1]
+        return [verdict for key, verdict in known if limiter.repeats(account, (verdict.code, verdict.enhanced), key)]
 
     # ---- holds
 

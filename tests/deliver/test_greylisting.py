@@ -100,6 +100,20 @@ async def test_one_recipient_accepted_before_slows_nothing(tmp_path: Path, autoj
         assert slowed_until(played) == 0
 
 
+async def test_a_message_to_two_known_recipients_that_is_put_off_counts_once(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """rspamd greylists after the message, which says nothing of each of its recipients; a second message does."""
+    server = FakeMx()
+    async with stage(tmp_path, *one(server), names=("demo",)) as played:
+        await played.final(await played.send("ada@a.test", "bob@a.test"), within=5)
+        server.answers = {".": LATER}
+        await tried_once(played, await played.send("ada@a.test", "bob@a.test"))
+        assert slowed_until(played) == 0
+        await tried_once(played, await played.send("bob@a.test"))
+        assert slowed_until(played) > played.outside.now()
+
+
 async def test_a_known_rate_verdict_slows_the_pool_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Also if no recipient was accepted before."""
     server = FakeMx(answers={"RCPT": RATE})
