@@ -1,4 +1,4 @@
-"""`appliance explain`: the state of each recipient of a message, or of the mail to an address, and why."""
+"""`appliance explain`: the state of each recipient of a message, or of the mail to an address, and why; or a reply."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,21 +26,36 @@ MESSAGES_EXPLAINED = 10  # of an address
 
 
 @click.command()
-@click.argument("what", type=PRINTABLE, metavar="MESSAGE|ADDRESS")
+@click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
 @click.option("--dialogue", is_flag=True, help="Show every line that was said to a mail server and by it.")
+@click.option("--reply", metavar="TEXT", help="Judge this reply of a mail server, and name the rule that decides.")
+@click.option("--provider", metavar="NAME", help="With --reply: only rules of this provider, and general ones.")
 @common
-def explain(what: str, dialogue: bool, as_json: bool) -> None:
+def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None, as_json: bool) -> None:
     """Tell where each recipient of MESSAGE stands, why, and when it is tried next. Times are UTC.
 
     Of an ADDRESS: whether it is suppressed, and what to do; and where the ten newest messages to it stand, of all
     accounts. It searches for about ten seconds at most, and says how far back it came.
+
+    With --reply: the bounce class of a mail server's reply, whose fault it is, whether it suppresses the address or
+    holds the pool, and the rule behind it. It needs no database.
 
     \b
     Examples:
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --dialogue
       appliance explain ada@example.net
+      appliance explain --reply '550 5.4.1 Recipient address rejected: Access denied.'
+      appliance explain --reply '451 4.7.1 Try again later' --provider rspamd
     """
+    if (what is None) == (reply is None):
+        raise click.UsageError("Give a message, an address, or --reply TEXT.")
+    if reply is not None:
+        _explain_reply(reply, provider, as_json=as_json)
+        return
+    if provider is not None:
+        raise click.UsageError("--provider is for --reply.")
+    assert what is not None  # noqa: S101 - one of the two was given
     settings = database.load_settings()
     allowed = len(settings.delivery.retry_delays) + 1
     if "@" in what:
@@ -55,6 +70,44 @@ def explain(what: str, dialogue: bool, as_json: bool) -> None:
     found, pools = database.run(work, settings=settings)
     answer = _answer(found, pools, allowed, dialogue=dialogue)
     show(as_json, answer, "\n".join(map(printable, _lines(found, answer, dialogue=dialogue))))
+
+
+_HOLDS = {
+    True: "slows the pool down if it is a 4xx, and counts towards its hold if it is a 5xx",
+    "if repeated": "slows the pool down only if it comes before RCPT, or meets recipients accepted before",
+    False: "does not hold the pool",
+}
+
+
+def _explain_reply(reply: str, provider: str | None, *, as_json: bool) -> None:
+    from appliance.deliver.providers import PROVIDERS
+    from appliance.feedback.reply_rules import RULES, judge_reply, parse_reply
+
+    known = {rule.provider for rule in RULES} | {each.name for each in PROVIDERS}
+    if provider is not None and provider not in known:
+        raise click.BadParameter(
+            f"{provider!r} is not known. Known are {', '.join(sorted(known))}.", param_hint="--provider"
+        )
+    code, status, text = parse_reply(reply)
+    rule = judge_reply(code, status, text, provider)
+    answer = {
+        "code": code,
+        "enhanced": status,
+        "class": rule.bounce_class.value,
+        "fault": rule.fault.value,
+        "suppress": rule.suppress,
+        "hold": rule.holds,
+        "rule": rule.name,
+    }
+    lines = (
+        f"class: {rule.bounce_class.value}",
+        f"fault: {rule.fault.value}",
+        f"suppress: {'the address enters the suppression list' if rule.suppress else 'no'}",
+        f"hold: {_HOLDS[rule.hold]}",
+        f"rule: {rule.name} ({rule.provider})",
+        f"source: {rule.source}",
+    )
+    show(as_json, answer, "\n".join(lines))
 
 
 async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":

@@ -12,7 +12,7 @@ from appliance.times import SECOND, rfc3339
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.model.queue import PoolHold, PoolState, WaitingMail
+    from appliance.model.queue import PoolHold, PoolState, ResumedPool, WaitingMail
     from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
@@ -172,15 +172,43 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
 @click.argument("pool", type=PRINTABLE)
 @common
 def resume(pool: str, as_json: bool) -> None:
-    """Let the mail of POOL go again, whether the operator or the server held it.
+    """Lift every hold and slow-down of POOL, on all nodes, whether the operator or a server began it.
+
+    A running server lifts its slow-down within a second. Deferred mail keeps its time; `queue retry` makes it due.
 
     \b
     Example:
       appliance queue resume google
     """
-    was_held = database.run(lambda store: store.pools.release(pool))
-    text = f"Pool {pool} is open again." if was_held else f"Pool {pool} was not held."
-    show(as_json, {"pool": pool, "held": False, "was_held": was_held}, text)
+    resumed = database.run(lambda store: store.pools.resume(pool))
+    lifted = _lifted(resumed)
+    lines = [f"Pool {pool} is open again.", *(f"Lifted the {_told(each)}." for each in lifted)]
+    answer = {"pool": pool, "held": False, "was_held": resumed.was_held, "lifted": lifted}
+    show(as_json, answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
+
+
+def _lifted(resumed: "ResumedPool") -> list[dict[str, Any]]:
+    """Each hold and slow-down that was lifted. `by` names who began it, `until` when it would have ended by itself."""
+
+    def entry(kind: str, by: str, reason: str, until: int | None = None, account: str | None = None) -> dict[str, Any]:
+        return {"kind": kind, "by": by, "reason": reason, "until": until and rfc3339(until), "account": account}
+
+    def holder(hold: "PoolHold") -> str:
+        return "operator" if hold.probe_at is None else f"node {hold.node}" if hold.node else "server"
+
+    lifted = [entry("hold", holder(hold), hold.reason) for hold in resumed.holds]
+    if (state := resumed.slowed) is not None:
+        if state.slowed_until is not None:
+            lifted.append(entry("slow-down", "server", state.slowed_by or "", state.slowed_until))
+        for slowed in state.slowed_accounts:
+            lifted.append(entry("slow-down", "server", slowed.reason, slowed.until, slowed.account_id))
+    return lifted
+
+
+def _told(lifted: dict[str, Any]) -> str:
+    of_account = f" of account {lifted['account']}" if lifted["account"] else ""
+    until = f" until {lifted['until']}" if lifted["until"] else ""
+    return f"{lifted['kind']} by the {lifted['by']}{of_account}{until}: {lifted['reason']}"
 
 
 async def _check_known(store: "Store", pool: str, settings: "Config") -> None:

@@ -12,8 +12,8 @@ because one account can bring about any answer to its own mail:
 
 | the server says | of mail from | what waits |
 |---|---|---|
-| 421, 4.7.x, 5.7.x before MAIL: about this machine | any account | the pool |
-| 421, 4.7.x later: about this mail | one account of several | that account's mail to the pool |
+| a verdict that slows, before MAIL: about this machine | any account | the pool |
+| a verdict that slows, later: about this mail | one account of several | that account's mail to the pool |
 | | a second account while the first one waits for that | the pool |
 | | the only account there is | the pool |
 | 5.7.x, 10 in a row | several accounts, each counted up to 5 times | the pool is held |
@@ -23,6 +23,10 @@ because one account can bring about any answer to its own mail:
 | 5.7.x, 30 in a row | the only account, to one domain of a provider | the pool is held |
 
 In a row means without a delivery between them: in the pool, or of the account.
+
+Which verdicts slow and which count as refusals stands in `feedback/reply_rules.toml`. A 4xx without a reason, such as
+an unnamed greylisting, slows only once the same verdict (code and status) met two recipients that servers of the pool
+accepted from the account before, without a delivery of the account's mail between them.
 """
 
 from collections import Counter
@@ -40,6 +44,8 @@ LONGEST_PAUSE = 15 * 60 * SECOND
 SENDER_FAULTS = 10  # in a row: one wrong message is bad luck, ten are a blocked server
 OF_ONE_ACCOUNT = 5  # of them count from one account of several
 OF_ONE_DOMAIN = 30  # in a row from one domain of a provider: it may be that domain's opinion alone
+REPEATED = 2  # recipients accepted before that meet the same verdict: it is not about one of them
+REPEATS_KEPT = 8  # of an account, each with its recipients
 
 
 class JudgedSender(NamedTuple):
@@ -118,11 +124,13 @@ class PoolLimiter:
     _of_account: dict[str, int] = field(default_factory=dict)  # slots in use; none of 0
     _standings: dict[str, _Standing] = field(default_factory=dict)  # of accounts with something to remember
     _faults: Counter[str] = field(default_factory=Counter)  # refusals in a row, by account; "" is about this machine
+    # By account: verdicts without a reason, and the recipients accepted before that met them.
+    _repeats: dict[str, dict[tuple[int | None, str | None], set[int]]] = field(default_factory=dict)
     _tokens: float = 0.0
     _tokens_at: int = 0
 
     def __post_init__(self) -> None:
-        self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
+        self.lift()
         self._tokens = float(self.limits.per_minute or 0)
 
     def _nodes(self) -> int:
@@ -162,7 +170,8 @@ class PoolLimiter:
         """Whether nothing would be lost if this limiter were forgotten and made anew."""
         rate = self.rate
         used = rate is not None and self.has_token(now) and self._tokens < max(1.0, rate)
-        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or self._faults or used)
+        remembers = self._faults or self._repeats
+        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or remembers or used)
         return at_rest and all(
             standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
         )
@@ -197,6 +206,8 @@ class PoolLimiter:
     def delivered(self, account: str) -> None:
         if self._faults:
             self._faults.clear()
+        if self._repeats:
+            self._repeats.pop(account, None)
         if (standing := self._standings.get(account)) is not None:
             standing.faults = 0
             standing.domains.clear()
@@ -215,6 +226,16 @@ class PoolLimiter:
             self.throttle.slow_down(now, reason)
         else:
             self._standing(sender.account).throttle.slow_down(now, reason)
+
+    def repeats(self, account: str, verdict: tuple[int | None, str | None], recipient: int) -> bool:
+        """Whether a verdict has now met enough recipients that were accepted before; `recipient` is one more."""
+        verdicts = self._repeats.setdefault(account, {})
+        if verdict not in verdicts and len(verdicts) >= REPEATS_KEPT:
+            verdicts.clear()
+        recipients = verdicts.setdefault(verdict, set())
+        if len(recipients) < REPEATED:
+            recipients.add(recipient)
+        return len(recipients) >= REPEATED
 
     def refused_as_sender(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
         self._faults["" if about_us else sender.account] += 1
@@ -238,6 +259,12 @@ class PoolLimiter:
         self._faults.clear()
         self._standings.clear()
         self.hold_reason = None
+
+    def lift(self) -> None:
+        """Forget every reason to hold or slow the pool: the operator wants its mail to go."""
+        self.reopen()
+        self._repeats.clear()
+        self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
 
     def _standing(self, account: str) -> _Standing:
         if (standing := self._standings.get(account)) is None:

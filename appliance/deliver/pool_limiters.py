@@ -22,9 +22,11 @@ from types import MappingProxyType
 import trio
 
 from appliance.concurrency.batch_writer import STORAGE_PAUSE
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.pool_limiter import JudgedSender, PoolLimiter
 from appliance.deliver.providers import Pool, ProviderPools
 from appliance.deliver.route import Route
+from appliance.deliver.smtp.protocol import Stage, Verdict
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses, records_of
 from appliance.errors import Refused
 from appliance.model.mail import OutgoingSession
@@ -155,6 +157,8 @@ LONGEST_PROBE = 4 * 3600 * SECOND  # between two probes; each waits twice as lon
 PROBE_AGAIN = 60 * SECOND  # after a probe that reached no server of the pool
 ACCOUNTS_EVERY = 10.0  # seconds between two checks whether there is more than one account
 ACCOUNTS_TOLD = 100  # of one pool, whose mail waits
+ACCEPTED_KEPT = 20_000  # recipients that a server accepted, of all pools; the last ones
+ACCEPTED_FOR = 7 * 24 * 3600.0  # seconds; longer ago says nothing of today
 UNROUTED = ""  # in the place of a pool, for domains whose pool we do not know yet
 
 log = get_logger("deliver")
@@ -207,6 +211,8 @@ class PoolLimiters:
     _probes: dict[str, Probe] = field(default_factory=dict)  # by pool
     _probed: set[str] = field(default_factory=set)  # pools that a delivered probe opens
     _pause: PoolHold | None = None  # the hold of all of them
+    _accepted: TtlCache[int, bool] = field(default_factory=lambda: TtlCache(ACCEPTED_KEPT, ACCEPTED_FOR))
+    _resumed: dict[str, int] | None = None  # the pools that the operator resumed, as last read; None: not read yet
     _readings: int = 0  # of the holds in the store, begun so far
     _read: int = 0  # the number of the reading that counts
     # None: nothing yet, and what an earlier process said is outdated.
@@ -315,15 +321,34 @@ class PoolLimiters:
                 self._only = await self.store.accounts.is_only_one()
         return JudgedSender(slot.account, slot.domain, self._only)
 
+    def note_accepted(self, limiter: PoolLimiter, account: str, address: str) -> None:
+        """A server of the pool took a message for this recipient."""
+        self._accepted.put(hash((limiter.pool, account, address)), True)
+
+    def repeated(self, limiter: PoolLimiter, account: str, told: list[tuple[str, Verdict]]) -> list[Verdict]:
+        """Of verdicts without a reason, each with its recipient, those that recipients accepted before met repeatedly.
+
+        A verdict on the whole message counts once, for one of its recipients.
+        """
+        known = [
+            (key, verdict)
+            for address, verdict in told
+            if (key := hash((limiter.pool, account, address))) in self._accepted
+        ]
+        if known and known[0][1].stage is not Stage.RCPT:
+            known = known[:1]
+        return [verdict for key, verdict in known if limiter.repeats(account, (verdict.code, verdict.enhanced), key)]
+
     # ---- holds
 
     async def read_holds(self) -> None:
         self._readings += 1
         number = self._readings
-        holds = await self.store.pools.holds()
+        holds, resumed = await self.store.pools.holds(), await self.store.pools.resumed()
         if number < self._read:
             return  # a later reading was faster
         self._read = number
+        self._lift(resumed)
         pause = holds.pop(EVERY, None)
         if pause != self._pause:
             self._pause = pause
@@ -338,6 +363,17 @@ class PoolLimiters:
         self._probes = {pool: known.get(pool, Probe(hold)) for pool, hold in self._holds.items() if hold.probe_at}
         for pool, probe in self._probes.items():
             probe.hold = self._holds[pool]
+
+    def _lift(self, resumed: dict[str, int]) -> None:
+        """Lift the slow-downs of the pools that the operator resumed since the last reading."""
+        before, self._resumed = self._resumed, resumed
+        if before is None or before == resumed:
+            return
+        pools = {pool for pool, number in resumed.items() if number != before.get(pool)}
+        for limiter in self._limiters.values():
+            if limiter.pool in pools or limiter.provider in pools:
+                limiter.lift()
+                log.info("a pool is resumed: slow-downs lifted", pool=limiter.pool)
 
     def _tell_holds(self, before: dict[str, PoolHold]) -> None:
         """Log each hold once when it begins and once when it ends, also those of the operator."""

@@ -114,11 +114,16 @@ def parse_reply(reply: str) -> ParsedReply:
 def _phrases_in(words: list[str]) -> set[str]:
     """The phrases of the table that occur. Only those whose first word is there are searched for."""
     text = f" {' '.join(words)} "
+    possible: list[tuple[str, tuple[str, ...]]] = []
+    for word in set(words):
+        if phrases := _BY_FIRST_WORD.get(word):
+            possible += phrases
+        if phrases := _BY_BEGINNING.get(word[:_BEGINNING]):
+            possible += phrases
     return {
         phrase
-        for word in set(words)
-        for phrase, parts in (*_BY_FIRST_WORD.get(word, ()), *_BY_BEGINNING.get(word[:_BEGINNING], ()))
-        if (parts[0] in text if len(parts) == 1 else _occurs_with_gaps(text, *parts))
+        for phrase, parts in possible
+        if parts[0] in text and (len(parts) == 1 or _occurs_with_gaps(text, *parts))
     }
 
 

@@ -71,6 +71,22 @@ class PoolState:
     rate: int | None = None  # messages a minute, as long as that is what its mail waits for
     slowed_accounts: tuple[SlowedAccount, ...] = ()
 
+    def is_slowed(self, now: int) -> bool:
+        """Whether servers have asked for less, of all mail to the pool or of single accounts' mail."""
+        return bool(self.slowed_accounts) or (self.slowed_until or 0) > now
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedPool:
+    """What an operator lifted from a pool: holds, and a slow-down that the servers of the pool had asked for."""
+
+    holds: tuple[PoolHold, ...] = ()
+    slowed: PoolState | None = None
+
+    @property
+    def was_held(self) -> bool:
+        return bool(self.holds) or self.slowed is not None
+
 
 @dataclass(frozen=True, slots=True)
 class PoolView:

@@ -1,4 +1,4 @@
-"""What is kept of the installation itself: which key file seals its secrets, and which version started last."""
+"""Single values of the installation: which key file seals its secrets, which version started last, resumed pools."""
 
 import msgspec
 
@@ -7,6 +7,7 @@ from appliance.store.engine import StorePart, Tx, first, one, run
 
 KEY_FINGERPRINT = "key_fingerprint"
 LAST_START = "last_start"
+RESUMED_POOLS = "resumed_pools"
 
 _VALUE = "SELECT value FROM installation WHERE name = :name"
 _ADD = "INSERT INTO installation (name, value) VALUES (:name, :value) ON CONFLICT (name) DO NOTHING"
@@ -14,6 +15,26 @@ _SET = """INSERT INTO installation (name, value) VALUES (:name, :value)
     ON CONFLICT (name) DO UPDATE SET value = excluded.value"""
 _SEALED = """SELECT 1 WHERE EXISTS (SELECT 1 FROM dkim_keys) OR EXISTS (SELECT 1 FROM webhooks)
     OR EXISTS (SELECT 1 FROM second_factors)"""
+
+
+_RESUMED = msgspec.json.Decoder(dict[str, int])
+RESUMED_KEPT = 1_000  # pools
+
+
+def resumed_pools(tx: Tx) -> dict[str, int]:
+    """The pools that an operator resumed, the last ones, each with a number that no earlier one has."""
+    found = one(tx, str, _VALUE, {"name": RESUMED_POOLS})
+    return {} if found is None else _RESUMED.decode(found)
+
+
+def note_resumed(tx: Tx, pool: str) -> None:
+    """An operator resumed a pool: servers that see a new number lift the slow-down of the pool."""
+    pools = resumed_pools(tx)
+    number = max(pools.values(), default=0) + 1
+    pools.pop(pool, None)
+    kept = list(pools.items())[1 - RESUMED_KEPT :]
+    value = msgspec.json.encode({**dict(kept), pool: number}).decode()
+    run(tx, _SET, {"name": RESUMED_POOLS, "value": value})
 
 
 def last_start(tx: Tx) -> LastStart | None:

@@ -2,6 +2,9 @@
 
 A database that several nodes share has one more table of holds: those that a node began by itself, which keep back its
 own mail only. A hold by the operator takes their place, and its release ends all of them.
+
+A server slows a pool down in its own memory. So that an operator can lift that too, each `resume` of a pool is noted
+with a number that every server reads with the holds.
 """
 
 from collections.abc import Iterable
@@ -12,9 +15,10 @@ import msgspec
 
 from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
-from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
+from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
 from appliance.store.engine import Bindings, Many, StorePart, Tx, first, rows, run
+from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
 EVERY = "*"  # in the place of a pool: a hold of all mail, simulated mail too; no pool can have that name
@@ -174,6 +178,26 @@ class PoolStates(StorePart):
             wanted.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
         whose = {"pool": pool, "node": self.engine.node}
         return await self.engine.write(lambda tx: sum(len(rows(tx, each, whose)) for each in wanted) > 0)
+
+    async def resume(self, pool: str) -> ResumedPool:
+        """Lift every hold and slow-down of a pool, on all nodes; what was lifted, as far as it had been published."""
+        now = self.outside.now()
+        holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
+        slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
+        if slowed is not None and (slowed.slowed_until or 0) <= now:
+            slowed = replace(slowed, slowed_until=None, slowed_by=None)
+
+        def work(tx: Tx) -> None:
+            for release in (_RELEASE, _RELEASE_NODES) if self.engine.is_shared else (_RELEASE,):
+                run(tx, release, {"pool": pool})
+            note_resumed(tx, pool)
+
+        await self.engine.write(work)
+        return ResumedPool(holds, slowed)
+
+    async def resumed(self) -> dict[str, int]:
+        """The pools that an operator resumed, with a new number each time."""
+        return await self.engine.read(resumed_pools)
 
     async def names(self) -> list[str]:
         return await self.engine.all(str, _NAMES, {})

@@ -279,11 +279,33 @@ def test_a_pool_is_paused_and_resumed(acme: Shell) -> None:
     assert fields(answer) == fields(documented("queue pause"))
     assert acme.text("queue", "pause", "google", "--reason", "x") == "Pool google is held: paused by the operator\n"
     answer = acme.json("queue", "resume", "google")
-    assert answer == {"pool": "google", "held": False, "was_held": True}
+    hold = {"kind": "hold", "by": "operator", "reason": "paused by the operator", "until": None, "account": None}
+    assert answer == {"pool": "google", "held": False, "was_held": True, "lifted": [hold]}
     assert fields(answer) == fields(documented("queue resume"))
     assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
     acme.json("queue", "pause", "google")
-    assert acme.text("queue", "resume", "google") == "Pool google is open again.\n"
+    lines = ["Pool google is open again.", "Lifted the hold by the operator: paused by the operator."]
+    assert acme.text("queue", "resume", "google").splitlines() == lines
+
+
+def test_resume_names_the_slow_downs_that_it_lifts(acme: Shell) -> None:
+    """Those of the whole pool and those of single accounts; what a server said of another pool stays."""
+    until = OUTSIDE.now() + 600_000_000
+    slowed = (SlowedAccount("acc_1", until, "451 4.7.1 not so fast"),)
+    say(acme, PoolState("google", 0, 1, until, "421 4.7.28 unusual rate", 0, slowed_accounts=slowed))
+    answer = acme.json("queue", "resume", "google")
+    assert answer["was_held"] is True
+    assert [(each["kind"], each["account"], each["reason"]) for each in answer["lifted"]] == [
+        ("slow-down", None, "421 4.7.28 unusual rate"),
+        ("slow-down", "acc_1", "451 4.7.1 not so fast"),
+    ]
+    assert {each["until"] for each in answer["lifted"]} == {rfc3339(until)}
+    say(acme, PoolState("google", 0, 1, until, "421 4.7.28 unusual rate", 0))
+    text = acme.text("queue", "resume", "google")
+    assert f"Lifted the slow-down by the server until {rfc3339(until)}: 421 4.7.28 unusual rate." in text
+    say(acme, PoolState("google", 0, 1, OUTSIDE.now() - 1, "421 4.7.28 unusual rate", 0))
+    assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
+    assert acme.text("queue", "resume", "yahoo") == "Pool yahoo was not held.\n"
 
 
 def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:

@@ -5,6 +5,8 @@ from appliance.deliver.pool_limiter import (
     LONGEST_PAUSE,
     OF_ONE_ACCOUNT,
     OF_ONE_DOMAIN,
+    REPEATED,
+    REPEATS_KEPT,
     SENDER_FAULTS,
     JudgedSender,
     PoolLimiter,
@@ -306,3 +308,48 @@ def test_slots_to_begin_with() -> None:
     for _ in range(50):
         limiter.delivered(ACCOUNT)
     assert limiter.throttle.slots == 8
+
+
+# ---- verdicts without a reason, and what an operator lifts
+
+
+def test_a_verdict_is_repeated_by_two_recipients_of_one_account() -> None:
+    """The same recipient twice, another verdict and another account's recipient do not count; a delivery ends it."""
+    limiter, verdict = PoolLimiter("pool", PoolLimits()), (451, "4.7.1")
+    assert not limiter.repeats(ACCOUNT, verdict, 1)
+    assert not limiter.repeats(ACCOUNT, verdict, 1)
+    assert not limiter.repeats(ACCOUNT, (450, None), 2)
+    assert not limiter.repeats("acc_2", verdict, 2)
+    limiter.delivered("acc_2")
+    assert limiter.repeats(ACCOUNT, verdict, 2)
+    assert limiter.repeats(ACCOUNT, verdict, 3)
+    limiter.delivered(ACCOUNT)
+    assert not limiter.repeats(ACCOUNT, verdict, 4)
+
+
+def test_the_memory_of_repeated_verdicts_is_bounded() -> None:
+    """A server chooses codes and statuses, and an account its recipients."""
+    limiter = PoolLimiter("pool", PoolLimits())
+    for number in range(1_000):
+        limiter.repeats(ACCOUNT, (451, f"4.7.{number}"), number)
+        limiter.repeats(ACCOUNT, (450, None), number)
+    (verdicts,) = limiter._repeats.values()
+    assert len(verdicts) <= REPEATS_KEPT
+    assert all(len(recipients) <= REPEATED for recipients in verdicts.values())
+
+
+def test_an_operator_lifts_everything() -> None:
+    """The pause, the fewer slots, the accounts' pauses and the reason to hold; a host's own first slots stay few."""
+    limiter = PoolLimiter("pool", PoolLimits(concurrency=8))
+    for pause in range(4):
+        slow_down(limiter, NOW + pause * DAY, "slower")
+    slow_down(limiter, NOW + 4 * DAY, "slower", JudgedSender("acc_2", "a.test"))
+    refuse(limiter, "no", about_us=True, times=SENDER_FAULTS)
+    limiter.lift()
+    assert limiter.is_open(NOW + 3 * DAY)
+    assert (limiter.slots, limiter.hold_reason, limiter.slowed_accounts(NOW + 4 * DAY)) == (8, None, [])
+    slow_down(limiter, NOW + 5 * DAY, "slower")
+    assert limiter.throttle.slowed_until == NOW + 5 * DAY + FIRST_PAUSE
+    few = PoolLimiter("mx.example.net", PoolLimits(concurrency=8), start=2)
+    few.lift()
+    assert few.slots == 2

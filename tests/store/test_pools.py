@@ -4,6 +4,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupPace, begin
 from appliance.store import Store
+from appliance.store.installation import RESUMED_KEPT
 from appliance.times import DAY
 from tests.store.samples import Clock
 
@@ -37,6 +38,31 @@ async def test_a_delivered_probe_ends_an_automatic_hold(store: Store, clock: Clo
         await store.pools.hold(pool, "refused", clock() + DAY)
     assert await store.pools.release("google", automatic=True)
     assert list(await store.pools.holds()) == ["yahoo"]
+
+
+async def test_an_operator_lifts_holds_and_slow_downs(store: Store, clock: Clock) -> None:
+    """The answer says what there was; each resume of a pool has a new number, for servers to notice."""
+    assert await store.pools.resumed() == {}
+    await store.pools.hold("google", "refused", clock() + DAY)
+    resumed = await store.pools.resume("google")
+    assert ([hold.reason for hold in resumed.holds], resumed.slowed) == (["refused"], None)
+    assert await store.pools.holds() == {}
+    assert not (await store.pools.resume("google")).was_held
+    assert not (await store.pools.resume("yahoo")).was_held
+    resumed_pools = await store.pools.resumed()
+    assert list(resumed_pools) == ["google", "yahoo"]
+    assert resumed_pools["google"] < resumed_pools["yahoo"]
+    await store.pools.resume("google")
+    assert (await store.pools.resumed())["google"] > resumed_pools["yahoo"]
+
+
+async def test_the_pools_that_were_resumed_are_bounded(store: Store) -> None:
+    """The last ones are kept."""
+    for number in range(RESUMED_KEPT + 5):
+        await store.pools.resume(f"pool{number}")
+    kept = await store.pools.resumed()
+    assert len(kept) == RESUMED_KEPT
+    assert list(kept)[-1] == f"pool{RESUMED_KEPT + 4}"
 
 
 # ---- warm-up

@@ -132,8 +132,8 @@ class AdminQueueRoutes(Routes):
         action="pool.resumed",
     )
     async def resume_pool(self, _admin: User, pool: str) -> PoolHeldAnswer:
-        """Resume the mail of a pool, whether an administrator held it or a server, on all nodes."""
-        if not await self.store.pools.release(_name(pool)):
+        """Lift every hold and slow-down of a pool, on all nodes, whether an administrator or a server began it."""
+        if not (await self.store.pools.resume(_name(pool))).was_held:
             raise Refused(Code.NOT_FOUND, "This pool is not held.")
         return PoolHeldAnswer(pool, False, None, request_id())
 

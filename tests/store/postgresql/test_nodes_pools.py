@@ -175,6 +175,21 @@ async def test_a_release_ends_the_holds_of_every_node(two: list[Store], shell: S
     assert await told(shell) == [("yahoo", FIRST, WHY, LATER), ("yahoo", SECOND, WHY, LATER)]
 
 
+async def test_a_resume_lifts_the_holds_and_the_slow_downs_of_every_node(two: list[Store], shell: Store) -> None:
+    """Each node sees a new number with the holds; the answer names what each of them had begun."""
+    one, other = two
+    await one.pools.hold("google", WHY, LATER)
+    await other.pools.say([PoolState("google", 0, 1, LATER, "slower", MORNING)], {})
+    before = await one.pools.resumed()
+    resumed = await shell.pools.resume("google")
+    assert [(hold.node, hold.reason) for hold in resumed.holds] == [(FIRST, WHY)]
+    assert resumed.slowed is not None
+    assert resumed.slowed.slowed_by == "slower"
+    assert await told(shell) == []
+    assert before == {}
+    assert await one.pools.resumed() == await other.pools.resumed() == {"google": 1}
+
+
 async def test_an_automatic_hold_of_the_machine_this_was_copied_from(two: list[Store], shell: Store) -> None:
     """It is of all nodes, each of which probes; the first delivery ends it."""
     await shell.pools.hold("google", WHY, LATER)
