@@ -19,6 +19,7 @@ SCRIPTS = [
     "packaging/run",
     "packaging/test",
     "packaging/test-clients",
+    "packaging/test-newest-python",
     "packaging/lock",
     "packaging/build-binary",
     "packaging/build-deb",
@@ -135,7 +136,7 @@ def test_without_python_one_line_says_what_to_install(script: str, tree: Tree) -
     """On a bare machine, with nothing at all in PATH, there is one line of advice and exit code 1."""
     ran = tree.sh(script, PATH="/nonexistent")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "Python 3.11, 3.12 or 3.13 is needed; on Debian: apt-get install python3 python3-venv\n"
+    assert ran.stderr == "Python 3.11 or newer is needed; on Debian: apt-get install python3 python3-venv\n"
 
 
 def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
@@ -148,13 +149,19 @@ def test_without_venv_one_line_says_what_to_install(tree: Tree) -> None:
 
 def test_a_python_that_does_not_run_is_passed_over(tree: Tree) -> None:
     """A pyenv shim that only complains does not hide the next Python, and its complaint is not shown."""
-    for name in ("python3.13", "python3.12"):
+    for name in ("python3.15", "python3.12"):
         shim = tree.tools / name
         shim.write_text(f"#!{shell()}\necho 'pyenv: command not found' >&2\nexit 127\n")
         shim.chmod(0o755)
     ran = tree.sh("packaging/run")
     assert ran.returncode == 0
     assert "pyenv" not in ran.stderr
+
+
+@pytest.mark.parametrize("version", ["3.14.0", "3.16.1"])
+def test_a_newer_python_is_taken(tree: Tree, version: str) -> None:
+    """Neither a supported version nor one that came after this release is refused."""
+    assert f"with Python {version} ..." in tree.sh("packaging/run", FAKE_VERSION=version).stderr
 
 
 def test_python_can_be_chosen(tree: Tree) -> None:
@@ -164,7 +171,38 @@ def test_python_can_be_chosen(tree: Tree) -> None:
     assert tree.sh("packaging/run", PYTHON=str(chosen)).returncode == 0
     shutil.copy(chosen, tree.tools / "python3")
     ran = tree.sh("packaging/run", PYTHON="gone")
-    assert (ran.returncode, ran.stderr) == (1, "PYTHON=gone is not a Python 3.11, 3.12 or 3.13 that runs\n")
+    assert (ran.returncode, ran.stderr) == (1, "PYTHON=gone is not a Python 3.11 or newer that runs\n")
+
+
+# The newest Python, in Debian testing
+
+
+@pytest.mark.parametrize(
+    ("programs", "reason"),
+    [
+        ({"id": "echo 1000"}, "installing Debian testing needs root"),
+        ({"id": "echo 0"}, "this machine has no apt, whose mirror would be used"),
+        (
+            {"id": "echo 0", "apt-get": ":"},
+            "debootstrap is missing; on Debian: apt-get install debootstrap",
+        ),
+        (
+            {"id": "echo 0", "apt-get": ":", "debootstrap": "exit 1", "unshare": "exit 1", "sort": "cat"},
+            "no mirror of apt's configuration has Debian testing (apt-get update first?)",
+        ),
+    ],
+    ids=["not root", "not Debian", "no debootstrap", "no mirror"],
+)
+def test_without_debian_testing_one_line_says_why(tree: Tree, programs: dict[str, str], reason: str) -> None:
+    """Where the newest Python cannot be had, its tests are skipped with the reason, and nothing is left behind."""
+    for name, command in programs.items():
+        program = tree.tools / name
+        program.write_text(f"#!{shell()}\n{command}\n")
+        program.chmod(0o755)
+    ran = tree.sh("packaging/test-newest-python", "tests/message")
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert ran.stderr == f"skipped the newest Python: {reason}\n"
+    assert not list(tree.root.glob("build/*"))
 
 
 # Installing once
