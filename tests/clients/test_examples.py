@@ -83,27 +83,44 @@ PREPARE: dict[str, Callable[[str, Path], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("language", HEADINGS)
-def test_the_first_send_works_with_a_key_that_may_only_send(server: Server, tmp_path: Path, language: str) -> None:
-    """It prints the id of the message that the appliance has stored, and that it is queued."""
-    block = first_block(DOCUMENT, f"### {HEADINGS[language]}").partition("\n")[2].removesuffix("```")
-    code = block.replace("orders@example.com", f"orders@{server.known['DOMAIN']}").replace(
+def run(server: Server, code: str, folder: Path, language: str) -> str:
+    """What an example prints with a key that may only send."""
+    code = code.replace("orders@example.com", f"orders@{server.known['DOMAIN']}").replace(
         "order-17", f"order-{language}"
     )
-    command = PREPARE[language](code, tmp_path)
+    command = PREPARE[language](code, folder)
     environment = {
         "PATH": os.environ["PATH"],
-        "HOME": os.environ.get("HOME", str(tmp_path)),
+        "HOME": os.environ.get("HOME", str(folder)),
         "GOFLAGS": "-mod=mod",
         "GOPROXY": "off",
         "MAIL_APPLIANCE_URL": server.url,
         "MAIL_APPLIANCE_TOKEN": server.known["SEND_KEY"],
     }
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
-    printed = re.fullmatch(r"(msg_\w+): queued\n", ran.stdout)
-    assert printed, ran.stdout
+    return ran.stdout
+
+
+@pytest.mark.parametrize("language", HEADINGS)
+def test_the_first_send_works_with_a_key_that_may_only_send(server: Server, tmp_path: Path, language: str) -> None:
+    """It prints the id of the message that the appliance has stored, and that it is queued."""
+    block = first_block(DOCUMENT, f"### {HEADINGS[language]}").partition("\n")[2].removesuffix("```")
+    printed = re.fullmatch(r"(msg_\w+): queued\n", run(server, block, tmp_path, language))
+    assert printed
     assert printed[1] in {message["id"] for message in server.stored("orders@", with_content=False)}
+
+
+@pytest.mark.parametrize("heading", ["Attachments", "Errors", "Trio and asyncio"])
+def test_other_examples_in_python(server: Server, tmp_path: Path, heading: str) -> None:
+    """Each stores one message."""
+    for name in ("invoice.pdf", "logo.png", "report.csv"):
+        (tmp_path / name).write_text(name)
+    readme = (CLIENTS / "python" / "README.md").read_text()
+    block = first_block(readme, f"## {heading}").partition("\n")[2].removesuffix("```")
+    before = len(server.stored("orders@", with_content=False))
+    run(server, block, tmp_path, "python")
+    assert len(server.stored("orders@", with_content=False)) == before + 1
 
 
 def test_gos_module_can_be_required_by_its_former_name(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_context_manager_and_environment(server: Server, monkeypatch: pytest.Mon
     assert anyio.run(main) == anyio.run(main, backend="trio")[:4] + "2"
 
 
-@pytest.mark.parametrize("attachments", [5, ["text"], [Attachment("a", "text" * 20_000)]])  # type: ignore[list-item, arg-type]
+@pytest.mark.parametrize("attachments", [5, ["text"], [Attachment("a", "text" * 20_000)]])  # type: ignore[arg-type]
 def test_attachments_of_a_wrong_type(server: Server, make_client: MakeClient, attachments: object) -> None:
     """They are the caller's mistake, in a worker thread as elsewhere."""
     with pytest.raises(ConfigurationError, match="cannot be written as JSON"):
