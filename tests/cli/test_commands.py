@@ -39,6 +39,7 @@ ELSEWHERE |= {
     "health",
     "mcp",
     "messages",
+    "feedback inbox",
     "send-test",
     "config path",
     "config check",
