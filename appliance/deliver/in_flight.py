@@ -61,13 +61,13 @@ class InFlight:
     large: int
     stopping: bool = False  # nothing starts any more
     others_wait: bool = False  # a slot is free that other pools than its last may have waited for
+    urgent: Ready | None = None  # what was the last to find no slot, and may take the place of a slow session
     slots: Shares = field(init=False)  # by holder
     _active: set[ActiveAttempt] = field(default_factory=set)
     _large: Shares = field(init=False)  # of them with large messages; by account
     _answers: TtlCache[str, bool] = field(default_factory=lambda: TtlCache(POOLS_KEPT, KNOWN_FOR))  # False: slow pools
     _slow: list[ActiveAttempt] = field(default_factory=list)  # sessions to end for other mail, the first of them last
     _slow_at: float = float("-inf")  # when they were found
-    _urgent: Ready | None = None  # what was the last to find no slot, and may take the place of a slow session
     _promised: set[str] = field(default_factory=set)  # pools whose mail takes the place of a session that is ending
     # Who waits for a slot though their pool is open, with the share of the free ones that they may have.
     _blocked: set[tuple[Holder, int]] = field(default_factory=set)
@@ -145,7 +145,7 @@ class InFlight:
         else:
             return True
         if share == SHARE_OF_FREE:
-            self._urgent = ready
+            self.urgent = ready
         return False
 
     def _claim(self, routed: Routed) -> tuple[Holder, int]:
@@ -213,7 +213,7 @@ class InFlight:
 
     def making_room(self) -> ActiveAttempt | None:
         """A session that waits for a slow server, to end for the envelope that has just found no slot."""
-        ready, self._urgent = self._urgent, None
+        ready, self.urgent = self.urgent, None
         if ready is None or ready.routed.limiter.pool in self._promised:
             return None
         self._find_slow(trio.current_time())

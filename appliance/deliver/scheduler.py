@@ -445,7 +445,7 @@ class Scheduler:
     def _start_pool(self, pool: str) -> None:
         if self._in_flight.pauses:
             return
-        started = False
+        started, self._in_flight.urgent = False, None
         while (active := self._next_of(pool)) is not None:
             self._attempts.start_soon(self._run_session, active)
             started = True

@@ -61,7 +61,7 @@ async def slow_domains(made: World, slowness: Slowness, count: int) -> AsyncIter
             address = await made.host("mx.tarpit.test", None)
             listener.bind((address, made.mx_port))
             listener.listen(0)
-            queued.connect((address, made.mx_port))  # the queue of connections is full, and nobody accepts them
+            queued.connect((address, made.mx_port))  # fills the queue of connections, from which none is accepted
         else:
             tarpit.speak = _drip if slowness is Slowness.DRIPPING else _be_silent
             address = await made.host("mx.tarpit.test", tarpit.serve)
