@@ -46,7 +46,7 @@ def test_suppressions_from_before_they_had_an_origin() -> None:
 
 
 def test_the_audit_log_names_the_creators_of_keys() -> None:
-    """Of keys and credentials that a user of the account made; the rest belongs to nobody."""
+    """Of keys and credentials that a user of the account made; the others have no creator."""
     connection = apsw.Connection(":memory:")
     for step in migrations():
         if step.number < CREATED_BY.number:
