@@ -54,6 +54,7 @@ from appliance.web.message_json import message_json
 from appliance.web.session_cookie import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
+DROPPED_BODY = 64 * 1024  # bytes of a body that is dropped to keep the connection of a client that calls too often
 RECHECK_AFTER = 1.0  # seconds that a body may take before its sender is authenticated again
 UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
 BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header, takes no body, and adds no row
@@ -109,6 +110,7 @@ class Edge:
             return
         except Exception as error:
             answer = _failure(error, request_id, scope["method"], scope["path"])
+            await _keep_connection(exchange, error)
         if answer is not None:
             await exchange.send(answer)
 
@@ -121,6 +123,7 @@ class Edge:
             answer = await self._send(exchange, self.client_address(peer, request.headers))
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
+            await _keep_connection(exchange, error)
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
@@ -318,6 +321,19 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
         chained.__traceback__ = None
         chained = chained.__cause__ or chained.__context__
     return answer
+
+
+async def _keep_connection(exchange: "_Exchange", error: Exception) -> None:
+    """After a 429 drop a small body unread, so that the connection stays open.
+
+    A client that calls too often would else connect again for each call, which costs more than the call.
+    """
+    if not isinstance(error, Refused) or error.code is not Code.RATE_LIMITED or b"expect" in exchange.headers:
+        return
+    if not 0 < int(exchange.headers.get(b"content-length", b"0")) <= DROPPED_BODY:
+        return
+    while exchange.expects_body and (await exchange.receive())["type"] == "http.request":
+        pass
 
 
 def _route(path: str) -> str:

@@ -49,13 +49,21 @@ def find_engine() -> tuple[str, ...]:
     pytest.skip(f"no container engine with the image {BASE} is here")
 
 
+def base_by_digest(engine: tuple[str, ...]) -> str:
+    """The base as the build takes it: by the digest that the engine knows it by."""
+    if engine[0] == "podman":
+        digest = output(*engine, "image", "inspect", "--format", "{{.Digest}}", BASE)
+        return f"{BASE.rpartition(':')[0]}@{digest}"
+    return output(*engine, "image", "inspect", "--format", "{{index .RepoDigests 0}}", BASE)
+
+
 def built_image() -> tuple[str, ...]:
     """The engine, once it has built the image of what packaging/build-all made."""
     made(ROOT / "dist/appliance", "sh packaging/build-all")
     found = find_engine()
     formed = ["--format", "docker", "--isolation", "chroot"] if found[0] == "podman" else []
     output(
-        *(*found, "build", *formed, "--pull=never", "--build-arg", f"BASE={BASE}", "-t", TAG),
+        *(*found, "build", *formed, "--pull=never", "--build-arg", f"BASE={base_by_digest(found)}", "-t", TAG),
         *("-f", str(FILE), str(ROOT / "dist")),
     )
     return found

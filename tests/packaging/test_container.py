@@ -35,12 +35,25 @@ def given(name: str) -> list[str]:
 
 
 def test_it_is_made_of_known_instructions() -> None:
-    """Each is one that container engines know, in upper case; the base comes first, and it is Debian's small one."""
-    known = {"ARG", "FROM", "RUN", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
+    """Each is one that container engines know, in upper case; the base comes first."""
+    known = {"ARG", "FROM", "RUN", "LABEL", "COPY", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK"}
     assert {name for name, _ in instructions()} <= known | {"ENTRYPOINT", "CMD"}
-    assert [name for name, _ in instructions()][:2] == ["ARG", "FROM"]
-    assert given("ARG") == ["BASE=debian:bookworm-slim"]
+    assert [name for name, _ in instructions()][:4] == ["ARG", "FROM", "ARG", "RUN"]
     assert given("FROM") == ["${BASE}"]
+
+
+@pytest.mark.parametrize(
+    ("base", "accepted"),
+    [("debian:bookworm-slim", False), ("debian", False), ("", False), (f"debian@sha256:{'0' * 64}", True)],
+)
+def test_the_base_is_named_by_its_digest(base: str, accepted: bool) -> None:
+    """No tag is the default, and the first command of the build refuses one; the image says what it was built from."""
+    assert given("ARG") == ["BASE", "BASE"]
+    check = given("RUN")[0]
+    ran = subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True, text=True, check=False)
+    assert (ran.returncode == 0) is accepted
+    assert accepted or "digest" in ran.stderr
+    assert given("LABEL") == ['org.opencontainers.image.base.name="${BASE}"']
 
 
 def test_nothing_is_fetched_but_debian_packages() -> None:

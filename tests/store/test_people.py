@@ -289,7 +289,7 @@ async def test_every_user_becomes_a_customer_again(store: Store, account: Accoun
 
 
 async def test_only_an_administrator_changes_an_administrator(store: Store, account: Account) -> None:
-    """In the transaction itself; and the last one stays, whoever asks."""
+    """The transaction itself checks it. Even an administrator does not remove the last one."""
     admin = await first_user(store, account)
     await joined(store, account, "ann@example.org", OWNER)
     await store.accounts.set_role(account.id, Role.ADMIN)

@@ -1,7 +1,7 @@
 """The limits of an API key hold for every route and every verb: its domain, its scope, and that it is a test key.
 
-`LIMITED` has one line per operation that an API key may use. An operation without a line fails the test: whoever adds
-one decides what a key that is limited to a domain may do with it.
+`LIMITED` has one line per operation that an API key may use. An operation without a line fails the test: its author
+decides what a key that is limited to a domain may do with it.
 """
 
 import re

@@ -13,6 +13,7 @@ from tests.store.test_body_parts import large
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 
 PROBES = next(step for step in migrations() if step.name == "probes")
+CREATED_BY = next(step for step in migrations() if step.name == "created_by")
 BOUNCE_CLASSES = next(step for step in migrations() if step.name == "bounce_classes")
 
 
@@ -42,6 +43,40 @@ def test_suppressions_from_before_they_had_an_origin() -> None:
     connection.execute(BOUNCE_CLASSES.sql)
     found = connection.execute("SELECT origin FROM suppressions ORDER BY address").fetchall()
     assert found == [("bounce",), ("manual",), ("manual",)]
+
+
+def test_the_audit_log_names_the_creators_of_keys() -> None:
+    """Of keys and credentials that a user of the account made; the others have no creator."""
+    connection = apsw.Connection(":memory:")
+    for step in migrations():
+        if step.number < CREATED_BY.number:
+            connection.execute(step.sql)
+    connection.execute("INSERT INTO accounts (id, name, created_at) VALUES ('acc_1', 'demo', 0)")
+    user = "INSERT INTO users (id, account_id, email, password_hash, role, created_at) VALUES (?, 'acc_1', ?, '', ?, 0)"
+    connection.execute(user, ("usr_1", "ann@example.org", "customer"))
+    outside = Outside()
+    keys, usernames = ([outside.identifier(prefix) for _ in range(3)] for prefix in ("key", "smtp"))
+    for key_id in keys:
+        row = (key_id, key_id.encode())
+        connection.execute(
+            "INSERT INTO api_keys (id, account_id, key_sha256, hint, scope, test, created_at)"
+            " VALUES (?, 'acc_1', ?, '', 'send', 0, 0)",
+            row,
+        )
+    for username in usernames:
+        connection.execute(
+            "INSERT INTO smtp_credentials (username, account_id, password_sha256, created_at)"
+            " VALUES (?, 'acc_1', x'', 0)",
+            (username,),
+        )
+    for action, made in (("api_key.created", keys), ("smtp_credential.created", usernames)):
+        for actor, name in zip(("ann@example.org", "gone@example.org"), made, strict=False):
+            line = (outside.identifier("aud"), actor, action, name)
+            connection.execute("INSERT INTO audit_log VALUES ('acc_1', ?, 0, 'user', ?, '', ?, ?, '{}', '')", line)
+    connection.execute(CREATED_BY.sql)
+    expected = [("usr_1",), (None,), (None,)]
+    assert connection.execute("SELECT created_by FROM api_keys ORDER BY id").fetchall() == expected
+    assert connection.execute("SELECT created_by FROM smtp_credentials ORDER BY username").fetchall() == expected
 
 
 async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
