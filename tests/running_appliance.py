@@ -27,8 +27,8 @@ from tests.fork_client import ROOT, Forked, fork
 PASSWORD = "correct horse battery staple"
 PASSWORD_HASH = hash_password(PASSWORD)
 NO_DNS = "127.0.0.1:9"  # where nothing answers: no question of a test leaves the machine
-START_TIMEOUT = 90.0  # seconds; a busy machine is no fault of the program
-STOP_TIMEOUT = 60.0
+START_TIMEOUT = 240.0  # seconds; a busy machine is no fault of the program
+STOP_TIMEOUT = 240.0
 # For clients that need none: to read whom this machine trusts takes each of them a tenth of a second.
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 PROGRAM = (sys.executable, "-m", "appliance")

@@ -31,13 +31,19 @@ def test_elsewhere():
 
 def test_passes():
     pass
+
+@pytest.mark.parametrize("number", range({failing}))
+def test_fails(number):
+    raise AssertionError
 """
 
 
-def run(directory: Path, *options: str, need_all: bool, elsewhere: str) -> subprocess.CompletedProcess[str]:
-    """A suite of skips, under this project's conftest, with the environment that .ci/run gives it or without."""
+def run(
+    directory: Path, *options: str, need_all: bool, elsewhere: str, failing: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """A suite of skips and so many failures, under this project's conftest, with or without .ci/run's environment."""
     (directory / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    (directory / "test_skips.py").write_text(SUITE.format(elsewhere=elsewhere))
+    (directory / "test_skips.py").write_text(SUITE.format(elsewhere=elsewhere, failing=failing))
     return subprocess.run(
         [
             sys.executable,
@@ -60,7 +66,7 @@ def run(directory: Path, *options: str, need_all: bool, elsewhere: str) -> subpr
         },
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
 
@@ -91,6 +97,14 @@ def test_a_skip_of_an_unknown_kind_fails_a_whole_run(tmp_path: Path) -> None:
     assert "may not be skipped: test_skips.py::test_elsewhere: there is no frobnicate" in ran.stdout
     good = run(tmp_path, "-k", "elsewhere or passes", need_all=True, elsewhere="this kernel has no PR_SET_MDWE")
     assert good.returncode == 0, good.stdout + good.stderr
+
+
+@pytest.mark.parametrize(("failing", "status"), [(300, 1), (301, 21)])
+def test_so_many_failures_are_not_retried(tmp_path: Path, failing: int, status: int) -> None:
+    """packaging/test retries what failed if the exit status is 1; the end of both runs names the missing programs."""
+    ran = run(tmp_path, "-n", "2", need_all=False, elsewhere="this kernel has no PR_SET_MDWE", failing=failing)
+    assert ran.returncode == status, ran.stdout + ran.stderr
+    assert "tests skipped for want of one, two" in ran.stdout
 
 
 def test_a_program_is_found_by_name_or_by_file(tmp_path: Path) -> None:

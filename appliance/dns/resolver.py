@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import chain, islice, zip_longest
 from struct import Struct
@@ -283,6 +283,7 @@ class DnsPacket:
         return self.wire[begin:end]
 
 
+@lru_cache(maxsize=256)  # a hostile reply names one host of many labels in each of its records
 def host_text(name: bytes) -> str:
     """A name as text without a final dot, as in a zone file: `\\.` is a dot within a label. "" for the root."""
     labels, at = [], 0

@@ -15,7 +15,7 @@ import pytest
 
 from appliance.config.load import VARIABLE
 from tests.ports import free_port
-from tests.running_appliance import add_account
+from tests.running_appliance import STOP_TIMEOUT, add_account
 
 ROOT = Path(__file__).parents[2]
 HINT = "appliance account create NAME --email ADDRESS --password-stdin"
@@ -46,7 +46,7 @@ def start(config: Path, program: str = "", **options: object) -> subprocess.Pope
 def failure(config: Path, program: str = "") -> str:
     """The one line on stderr of a start that must fail."""
     process = start(config, program)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 1, errors
     assert output == ""
     assert errors.count("\n") == 1, errors
@@ -100,7 +100,7 @@ def test_a_signal_is_a_clean_stop(tmp_path: Path, number: signal.Signals) -> Non
 def test_an_interrupt_outside_the_supervisor_is_a_clean_stop(tmp_path: Path) -> None:
     """Ctrl-C that reaches Python itself makes no traceback and no error."""
     process = start(settings(tmp_path), raising("KeyboardInterrupt"))
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=STOP_TIMEOUT) == ("", "")
     assert process.returncode == 0
 
 
@@ -119,7 +119,7 @@ def test_a_note_by_click_does_not_end_the_log(tmp_path: Path) -> None:
     """Click asks a stream whether it takes bytes; what it then writes stands in the log, and lines follow it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start(settings(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}"), NOTING)
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=STOP_TIMEOUT)
     note, line = errors.splitlines()
     assert (output, note, json.loads(line)["event"]) == ("", "Note: a word of a library.", "cannot serve")
 
@@ -142,7 +142,7 @@ def test_a_file_here_without_our_settings_stops_the_start(tmp_path: Path, text: 
     (tmp_path / "config.toml").write_text(text)
     process = here(tmp_path)
     try:
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=STOP_TIMEOUT)
     finally:
         process.kill()
     assert (process.returncode, output, errors.count("\n")) == (1, "", 1)
@@ -156,7 +156,7 @@ def test_the_sandbox_starts_beside_another_programs_file(tmp_path: Path) -> None
     process = here(tmp_path, "--sandbox", "--port", str(free_port()), "--smtp-port", str(free_port()))
     wait_until_ready(process)
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
 
 
@@ -171,7 +171,7 @@ def test_without_an_account_a_hint_is_printed(tmp_path: Path) -> None:
         wait_until_ready(process)
         process.terminate()
         lines = rest_of_log(process)
-        assert process.communicate(timeout=30) == ("", "")
+        assert process.communicate(timeout=STOP_TIMEOUT) == ("", "")
         hints = [line["hint"] for line in lines if line["event"] == "there is no account yet"]
         assert [hint.endswith(f"{HINT} --config {config}") for hint in hints] == [True] * expected
         add_account(tmp_path / "data", f"demo{expected}")
@@ -188,7 +188,7 @@ def test_a_host_name_that_is_no_full_one_is_warned_of(tmp_path: Path, name: str,
     while not lines or lines[-1]["event"] != "there is no account yet":  # which it says last
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
     told = [line for line in lines if line["event"] == "server.hostname is not a full name"]
     assert [line["hostname"] for line in told] == [name] * warned
@@ -225,7 +225,7 @@ def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert json.loads(process.stderr.readline())["event"] == "stdout cannot be written"
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
 
 
@@ -330,7 +330,7 @@ def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
         lines.append(json.loads(process.stderr.readline()))
     process.terminate()
     rest_of_log(process)
-    process.communicate(timeout=30)
+    process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
     last = {line["event"]: line["traceback"].splitlines()[-1] for line in lines if "traceback" in line}
     assert last["a thread failed"] == "ZeroDivisionError: division by zero"
@@ -367,7 +367,7 @@ def test_a_restore_that_was_killed_is_not_built_upon(tmp_path: Path, name: str, 
         while '"event": "ready"' not in process.stderr.readline():  # before it comes that all mail is paused
             assert process.poll() is None
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=STOP_TIMEOUT)
     else:
         assert "was interrupted: run `appliance restore --force`" in reason(config)
         listed = subprocess.run([*shell, "account", "list", *options], env=environment, capture_output=True, text=True)

@@ -1,5 +1,6 @@
 """What the resolver makes of a real DNS server's packets, and how long it remembers them."""
 
+import os
 import resource
 from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -28,6 +29,7 @@ from appliance.dns.resolver import (
 )
 from tests.cpu_time import cpu_seconds
 from tests.fakes.dns import SPOILED, DnsServer, Trouble, Zone, ZoneResolver, serving
+from tests.stopwatch import Stopwatch
 
 ZONE: Zone = {
     "example.com": {
@@ -405,10 +407,10 @@ async def test_the_families_take_turns() -> None:
 async def test_a_family_that_no_server_answers_for_is_not_waited_for_long() -> None:
     """With the addresses of one family in hand the other has a second, not the time a question may take."""
     async with serving(DnsServer(HOSTS)) as resolver:
-        began = trio.current_time()
+        watch = Stopwatch(os.getpid())
         found, _ = await host_addresses(resolver, "mute.example")
         assert found == (ip_address("192.0.2.1"),)
-        assert trio.current_time() - began < 3
+        assert watch.taken < 3
 
 
 async def test_a_family_without_addresses_hurries_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,6 +487,7 @@ def test_no_reply_takes_longer_than_an_event_loop_may_be_held(
     assert size - 100 < len(wire) <= size
 
     def read() -> None:
+        module.host_text.cache_clear()
         assert module.read_answer(module.read_reply(query, wire), kind, validated=False)[0].records
 
     assert cpu_seconds(read) < 0.005

@@ -97,7 +97,7 @@ def setting(node: Machine, name: str, value: str) -> Iterator[None]:
     """Another setting of the server, in force."""
     node.sql(f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()")
     with psycopg.connect(node.url, autocommit=True) as connection:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while connection.execute(f"SHOW {name}".encode()).fetchone() != (value,):
             assert time.monotonic() < deadline
             time.sleep(0.05)

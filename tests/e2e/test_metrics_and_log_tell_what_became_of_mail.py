@@ -32,7 +32,7 @@ def send(running: Running, *to: str, **fields: Any) -> httpx.Response:
 
 def followed(running: Running, message_id: str, wanted: int) -> list[dict[str, Any]]:
     """The lines of one message, once there are so many."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found = [line for line in log(running) if line.get("message_id") == message_id]
         if len(found) >= wanted or time.monotonic() > deadline:

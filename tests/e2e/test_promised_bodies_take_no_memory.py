@@ -1,7 +1,6 @@
 """Bodies that are announced, or begun, by clients that have not logged in delay neither logins nor mail."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.e2e.raw import MESSAGE, Answer, Client, request, sending
 from tests.running_appliance import PASSWORD, Running, appliance
+from tests.stopwatch import Stopwatch
 
 JSON = "Content-Type: application/json"
 ADDRESSES = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -26,10 +26,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def timed(running: Running, data: bytes) -> tuple[Answer, float]:
     """The answer to a request on a connection of its own, and how long it took."""
-    began = time.monotonic()
+    watch = Stopwatch(running.pid)
     with Client(running.url, timeout=30) as client:
         client.send(data)
-        return client.answer(), time.monotonic() - began
+        return client.answer(), watch.taken
 
 
 def check_honest_clients(running: Running, name: str) -> None:

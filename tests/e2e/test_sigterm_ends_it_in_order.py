@@ -15,7 +15,8 @@ import trio
 
 from tests import engines
 from tests.e2e.raw import MESSAGE, Client, certified, request, sending
-from tests.running_appliance import Running, appliance
+from tests.running_appliance import STOP_TIMEOUT, Running, appliance
+from tests.stopwatch import Stopwatch
 
 SHUTDOWN = 3.0  # seconds, of the setting below
 AT_ONCE = 1.5  # seconds that a stop with nothing to wait for may take on a busy machine
@@ -34,7 +35,7 @@ def stop(running: Running) -> None:
     """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + STOP_TIMEOUT
     while '"event": "stopping"' not in running.log_file.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -43,11 +44,12 @@ def stop(running: Running) -> None:
 def seconds_until_ended(running: Running) -> float:
     """How long the process goes on; it must end by itself, with exit code 0 and nothing to complain about."""
     assert running.process is not None
-    began = time.monotonic()
-    assert running.process.wait(SHUTDOWN + 10) == 0
+    watch = Stopwatch(running.pid)
+    assert watch.exit_code(running.process, SHUTDOWN + 10) == 0
+    taken = watch.taken
     assert running.complaints() == []
     assert '"event": "stopped"' in running.log_file.read_text()
-    return time.monotonic() - began
+    return taken
 
 
 def are_stored(running: Running, ids: list[str]) -> bool:

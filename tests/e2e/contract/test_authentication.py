@@ -14,6 +14,7 @@ from appliance.keys.keyfile import derive, load_or_create
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, new_key
 from tests.running_appliance import PASSWORD, Provisioned, Running
+from tests.stopwatch import Stopwatch
 
 V1 = [
     ("GET", "/v1/templates"),
@@ -279,6 +280,6 @@ def test_a_wrong_guess_is_answered_after_a_second(caller: Caller) -> None:
     began = time.monotonic()
     unauthorized(ask(caller, "GET", "/emails/x", bearer("ma_live_wrong")))
     assert time.monotonic() - began >= 1.0
-    began = time.monotonic()
+    watch = Stopwatch(caller.running.pid)
     caller.send()
-    assert time.monotonic() - began < 0.9
+    assert watch.taken < 0.9

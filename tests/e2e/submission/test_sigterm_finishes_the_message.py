@@ -12,7 +12,8 @@ import pytest
 from tests import engines
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint
 from tests.e2e.test_sigterm_ends_it_in_order import are_stored
-from tests.running_appliance import Running, appliance
+from tests.running_appliance import STOP_TIMEOUT, Running, appliance
+from tests.stopwatch import Stopwatch
 
 AT_ONCE = 2.0  # seconds that a stop with nothing to wait for may take on a busy machine
 
@@ -28,7 +29,7 @@ def stop(running: Running) -> None:
     """Send the signal, and wait until it has been taken."""
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + STOP_TIMEOUT
     while '"event": "stopping"' not in running.log_file.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -37,10 +38,11 @@ def stop(running: Running) -> None:
 def seconds_until_ended(running: Running) -> float:
     """How long it goes on; it must end by itself, without a complaint."""
     assert running.process is not None
-    began = time.monotonic()
-    assert running.process.wait(15) == 0
+    watch = Stopwatch(running.pid)
+    assert watch.exit_code(running.process, 15) == 0
+    taken = watch.taken
     assert running.complaints() == []
-    return time.monotonic() - began
+    return taken
 
 
 def begin(client: Raw) -> None:
