@@ -2,11 +2,13 @@
 
 On a busy machine a thread that could run waits for a processor, and Linux counts that time for each thread. A promise
 of "within N seconds" is about the time that the program takes, so its test does not count this waiting: neither that
-of the test's own thread nor that of the thread with the program's event loop. On a quiet machine there is none.
+of the test's own thread nor that of the program's threads, any of which may hold the interpreter lock that its event
+loop needs. On a quiet machine there is none.
 """
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,11 +22,12 @@ class Ending(Protocol):
 
 
 class Stopwatch:
-    """Runs from when it is made, for the thread that made it and the main thread of a program."""
+    """Runs from when it is made, for the thread that made it and all threads of a program."""
 
     def __init__(self, pid: int) -> None:
-        self._waited = {thread: _seconds_waited(thread) for thread in (pid, threading.get_native_id())}
-        self._waited_before = sum(self._waited.values())
+        self._program, self._own = Path(f"/proc/{pid}/task"), Path(f"/proc/{threading.get_native_id()}")
+        self._waited: dict[Path, float] = {}  # seconds, by thread; of one that has ended the last figure remains
+        self._waited_before = self._waited_so_far()
         self._began = time.monotonic()
 
     @property
@@ -35,10 +38,7 @@ class Stopwatch:
     @property
     def taken(self) -> float:
         """Seconds without those in which one of the threads waited for a processor: for promises of "within"."""
-        elapsed = self.elapsed
-        for thread, waited in self._waited.items():
-            self._waited[thread] = max(waited, _seconds_waited(thread))  # of one that has ended the last figure remains
-        return elapsed - (sum(self._waited.values()) - self._waited_before)
+        return self.elapsed - (self._waited_so_far() - self._waited_before)
 
     def exit_code(self, process: Ending, within: float) -> int:
         """Watch the program until it ends."""
@@ -47,10 +47,8 @@ class Stopwatch:
             time.sleep(0.01)
         return code
 
-
-def _seconds_waited(thread: int) -> float:
-    """Seconds that a thread has waited for a processor; 0 if it has ended or the kernel does not count them."""
-    try:
-        return int(Path(f"/proc/{thread}/schedstat").read_text().split()[1]) / 1e9
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
+    def _waited_so_far(self) -> float:
+        for thread in {self._own, *self._program.glob("*")}:
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended, or a kernel that does not count
+                self._waited[thread] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+        return sum(self._waited.values())
