@@ -35,7 +35,7 @@ from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
-from appliance.times import SECOND
+from appliance.times import DAY, SECOND
 
 # ---- whose server it is
 
@@ -207,6 +207,7 @@ class PoolLimiters:
     _limiters: dict[str, PoolLimiter] = field(default_factory=dict)
     _pool_of: dict[str, str] = field(default_factory=dict)  # by domain, as last routed
     _learnt: dict[str, str] = field(default_factory=dict)  # domains to tell the shell about
+    _published_on: dict[str, int] = field(default_factory=dict)  # by domain, the day on which it was in `_learnt`
     _being_held: dict[str, PoolHold] = field(default_factory=dict)  # pools whose hold is not on record yet
     _probes: dict[str, Probe] = field(default_factory=dict)  # by pool
     _probed: set[str] = field(default_factory=set)  # pools that a delivered probe opens
@@ -232,6 +233,12 @@ class PoolLimiters:
             if len(self._pool_of) >= DESTINATIONS_KEPT:
                 self._pool_of.clear()
             self._pool_of[route.domain] = limiter.pool
+            self._published_on.pop(route.domain, None)
+        # Once a day even if nothing changed: retention deletes destinations that are no longer in use.
+        if self._published_on.get(route.domain) != (today := self.outside.now() // DAY):
+            if len(self._published_on) >= DESTINATIONS_KEPT:
+                self._published_on.clear()
+            self._published_on[route.domain] = today
             self._learnt[route.domain] = limiter.provider or limiter.pool
         return limiter
 

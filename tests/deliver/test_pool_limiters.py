@@ -421,3 +421,16 @@ async def test_the_first_servers_refusals_hold_its_pool_though_the_second_takes_
         await played.final(*waiting, within=2 * FIRST_PROBE / SECOND)
         assert {await played.recipient(each) for each in waiting} == {("delivered", 1)}
         assert await played.store.pools.holds() == {}
+
+
+async def test_a_destination_in_use_is_published_every_day(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Retention deletes destinations by their last publication, so a domain that still gets mail keeps its row."""
+    published = "SELECT updated_at FROM destinations WHERE domain = 'gmail.test'"
+    async with google(tmp_path, FakeMx()) as played:
+        times = []
+        for _ in range(3):
+            await trio.sleep(60)
+            times += (await played.rows(published))[0]
+            await delivered(played, "again@gmail.test")
+            await trio.sleep(25 * 3600)
+        assert times[0] < times[1] < times[2]
