@@ -30,13 +30,13 @@ async def test_it_speaks_tls_and_checks_logins() -> None:
     """smtplib verifies its certificate after STARTTLS, logs in, and is refused with a wrong password."""
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     mx = FakeMx(tls=context, logins={"user": "right"})
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
 
     def log_in(port: int, password: str) -> None:
-        with smtplib.SMTP("localhost", port) as client:
+        with smtplib.SMTP("127.0.0.1", port) as client:
             client.starttls(context=trusting)
             client.login("user", password)
 

@@ -2,11 +2,13 @@
 
 import base64
 import json
+import time
 from http.cookies import Morsel, SimpleCookie
 
 import httpx
 import pytest
 
+from appliance.web.live import STREAM_SECONDS
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, owner
 from tests.running_appliance import PASSWORD
@@ -223,3 +225,23 @@ def test_what_a_browser_calls_itself_is_cut(new_account: NewAccount) -> None:
     login = caller.client.post("/v1/auth/login", json=_login(caller), headers={"User-Agent": name})
     (session,) = caller.using(bearer(login.json()["token"])).get("/v1/auth/sessions").json()["sessions"]
     assert session["user_agent"] == name[:200]
+
+
+@pytest.mark.parametrize("way", ["logout", "revoked key"])
+def test_the_live_stream_ends_with_its_credential(new_account: NewAccount, way: str) -> None:
+    """It does not go on until its time is over."""
+    customer = owner(new_account())
+    made = customer.request("POST", "/v1/api-keys", json={"scope": "manage"}).json()
+    watcher = customer if way == "logout" else customer.using(bearer(made["key"]))
+    began = time.monotonic()
+    with customer.client.stream("GET", "/dashboard/live", headers=watcher.authorization) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_raw()
+        next(lines)
+        if way == "logout":
+            assert customer.request("POST", "/v1/auth/logout").status_code == 200
+        else:
+            assert customer.request("DELETE", f"/v1/api-keys/{made['id']}").status_code == 200
+        for _ in lines:
+            pass
+    assert time.monotonic() - began < STREAM_SECONDS / 4
