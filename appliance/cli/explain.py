@@ -89,6 +89,8 @@ def _explain_reply(reply: str, provider: str | None, *, as_json: bool) -> None:
             f"{provider!r} is not known. Known are {', '.join(sorted(known))}.", param_hint="--provider"
         )
     code, status, text = parse_reply(reply)
+    if code is not None and code < 400:
+        raise click.UsageError(f"--reply: {code} is not a refusal. Give a reply whose code begins with 4 or 5.")
     rule = judge_reply(code, status, text, provider)
     answer = {
         "code": code,

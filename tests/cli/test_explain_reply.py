@@ -75,3 +75,10 @@ def test_wrong_usage(words: tuple[str, ...], reason: str) -> None:
     result = CliRunner().invoke(main, ["explain", *words])
     assert result.exit_code == 2
     assert reason in " ".join(result.stderr.split())
+
+
+def test_a_reply_that_accepts_is_not_judged() -> None:
+    """Only refusals have a class and a rule."""
+    result = CliRunner().invoke(main, ["explain", "--reply", "250 2.0.0 OK"])
+    assert result.exit_code == 2
+    assert "250 is not a refusal" in result.stderr
