@@ -105,6 +105,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 _FAILED = pytest.StashKey[bool]()
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once: a whole run takes many minutes."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let tests that are marked for it run on both engines; others have the one that was chosen, and keep their ids."""
     chosen, marked = metafunc.config.getoption("--engine"), metafunc.definition.get_closest_marker("both_engines")
