@@ -51,5 +51,5 @@ def test_a_file_comes_in_and_goes_out(stage: Stage, browser: Browser, tmp_path: 
     name, text = browser.until(lambda: browser.script("return window.kept"), "the file")
     lines = text.split("\r\n")
     assert (name, lines[0], len(lines)) == ("suppressions.csv", "address,reason,origin,created_at", 1_092)
-    assert lines[1].startswith('ada@y.example,"\'=asked to stop",manual,')
+    assert lines[1].startswith('"ada@y.example","\'=asked to stop",manual,')
     assert browser.forbidden() == []
