@@ -335,15 +335,15 @@ class PoolLimiters:
     def repeated(self, limiter: PoolLimiter, account: str, told: list[tuple[str, Verdict]]) -> list[Verdict]:
         """Of verdicts without a reason, each with its recipient, those that recipients accepted before met repeatedly.
 
-        A verdict on the whole message counts once, for one of its recipients.
+        A verdict on the whole message counts once, for all its recipients together.
         """
         known = [
             (key, verdict)
             for address, verdict in told
             if (key := hash((limiter.pool, account, address))) in self._accepted
         ]
-        if known and known[0][1].stage is not Stage.RCPT:
-            known = known[:1]
+        if len(known) > 1 and known[0][1].stage is not Stage.RCPT:
+            known = [(hash(frozenset(key for key, _ in known)), known[0][1])]
         return [verdict for key, verdict in known if limiter.repeats(account, (verdict.code, verdict.enhanced), key)]
 
     # ---- holds

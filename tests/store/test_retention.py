@@ -295,7 +295,7 @@ async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Acco
 
 
 async def test_unused_destinations_and_warmups_are_deleted(store: Store, clock: Clock) -> None:
-    """Mail to a million domains leaves no row behind for ever; a domain and an address in use keep theirs."""
+    """Mail to a million domains leaves no permanent row; a domain and an address in use keep theirs."""
 
     async def use(name: str) -> None:
         await store.pools.say([], {name: name})
