@@ -20,12 +20,14 @@ from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS, 
 QUEUE_CACHED = 5.0  # seconds for which a reading of the queue is reused
 STATM = Path("/proc/self/statm")
 DESCRIPTORS = Path("/proc/self/fd")
-CONNECTIONS = "With senders (http, smtp), servers that send feedback (inbound) and mail servers (deliver)."
-EXPIRIES = "When the certificate that is shown (http, smtp, inbound) expires, since 1970."
-REACHABLE = "1 while the database answers, else 0."
-NODES = "Nodes that share the database, as this one knows; 1 for an embedded one."
-LEASE_HELD = "1 while this node may hand over mail, else 0."
-WAITING = "Recipients that wait: due now, or deferred to later."
+CONNECTIONS = (
+    "Open connections: with senders (http, smtp), servers that send feedback (inbound), mail servers (deliver)."
+)
+EXPIRIES = "Expiry of the certificate of a listener (http, smtp, inbound), as a Unix timestamp."
+REACHABLE = "1 while the database is reachable, else 0."
+NODES = "Nodes that share the database, as known to this node; 1 with the embedded database."
+LEASE_HELD = "1 while this node may deliver mail, else 0."
+WAITING = "Queued recipients: due now, or deferred."
 
 
 @dataclass(slots=True)
@@ -71,8 +73,10 @@ def _queue(depth: Depth) -> list[Reading]:
     held = dict.fromkeys(depth.held, 1.0)
     return [
         Reading("appliance_queue_recipients", WAITING, waiting, ("state",)),
-        Reading("appliance_queue_overdue_seconds", "How long the first of those due has waited.", {"": depth.overdue}),
-        Reading("appliance_queue_held", "1 for each pool whose mail this node holds; * is all mail.", held, ("pool",)),
+        Reading(
+            "appliance_queue_overdue_seconds", "Time since the oldest due delivery became due.", {"": depth.overdue}
+        ),
+        Reading("appliance_queue_held", "1 for each pool that this node holds; * means all mail.", held, ("pool",)),
     ]
 
 
@@ -83,8 +87,8 @@ def _warmups() -> list[Reading]:
     used = {(each.pool, each.source): float(each.used) for each in found}
     labels = ("pool", "address")
     return [
-        Reading("appliance_warmup_recipients_per_hour", "How many may go while an address is new.", limits, labels),
-        Reading("appliance_warmup_recipients_used", "How many of them have gone in this hour.", used, labels),
+        Reading("appliance_warmup_recipients_per_hour", "Recipients allowed per hour during warm-up.", limits, labels),
+        Reading("appliance_warmup_recipients_used", "Recipients sent to in the current hour of warm-up.", used, labels),
     ]
 
 
@@ -98,9 +102,9 @@ def _disk(data_dir: Path, free_in_database: int | None) -> list[Reading]:
     free = {"": float(facts.f_bavail * facts.f_frsize)}
     unused = {} if free_in_database is None else {"": float(free_in_database)}
     return [
-        Reading("appliance_database_free_bytes", "Of the database, free for new mail.", unused),
-        Reading("appliance_database_bytes", "Size of the database, and of its write-ahead log.", sizes, ("file",)),
-        Reading("appliance_disk_free_bytes", "Space left where the database lies.", free),
+        Reading("appliance_database_free_bytes", "Free space inside the database file.", unused),
+        Reading("appliance_database_bytes", "Size of the database file and of its write-ahead log.", sizes, ("file",)),
+        Reading("appliance_disk_free_bytes", "Free space on the disk of the data directory.", free),
     ]
 
 
@@ -111,11 +115,11 @@ def _process(began: float) -> list[Reading]:
     pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
     descriptors = float(len(os.listdir(DESCRIPTORS))) if DESCRIPTORS.exists() else 0.0
     return [
-        Reading("appliance_build_info", "The version that runs.", {__version__: 1.0}, ("version",)),
+        Reading("appliance_build_info", "Running version.", {__version__: 1.0}, ("version",)),
         Reading("appliance_open_connections", CONNECTIONS, connections, ("with",)),
         Reading("appliance_certificate_expiry_timestamp_seconds", EXPIRIES, expiries, ("shown_by",)),
         Reading("process_resident_memory_bytes", "Memory in use.", {"": float(pages * os.sysconf("SC_PAGE_SIZE"))}),
         Reading("process_cpu_seconds_total", "CPU time used.", {"": usage.ru_utime + usage.ru_stime}, kind="counter"),
-        Reading("process_open_fds", "Files and sockets open.", {"": descriptors}),
-        Reading("process_start_time_seconds", "When it was started, since 1970.", {"": began}),
+        Reading("process_open_fds", "Open files and sockets.", {"": descriptors}),
+        Reading("process_start_time_seconds", "Start time, as a Unix timestamp.", {"": began}),
     ]

@@ -54,73 +54,80 @@ class Histogram:
 
 
 MESSAGES_ACCEPTED = Counter("appliance_messages_accepted_total", ("source",), "Messages accepted: api, smtp or test.")
-RECIPIENTS_ACCEPTED = Counter("appliance_recipients_accepted_total", ("source",), "Their recipients.")
+RECIPIENTS_ACCEPTED = Counter(
+    "appliance_recipients_accepted_total", ("source",), "Recipients of accepted messages: api, smtp or test."
+)
 REFUSALS = Counter(
-    "appliance_refusals_total", ("way", "code"), "Requests and messages refused, by way in and error code."
+    "appliance_refusals_total",
+    ("way", "code"),
+    "Refused requests and messages, by channel (http, smtp or inbound) and error code.",
 )
 DELIVERY_ATTEMPTS = Counter(
     "appliance_deliveries_total",
     ("pool", "result", "reply"),
-    "Attempts at a recipient, by provider pool, what became of it, and the class of the server's reply.",
+    "Delivery attempts per recipient, by provider pool, result and class of the server's reply.",
 )
 BOUNCES = Counter(
     "appliance_bounces_total",
     ("result", "class"),
-    "Recipients that bounced, failed or, after delivery, late_bounced, by the class of bounce.",
+    "Recipients that bounced, failed or, after delivery, late_bounced, by bounce class.",
 )
 UNSUBSCRIBES = Counter(
     "appliance_unsubscribes_total",
     ("result",),
-    "POSTs to links of one-click unsubscribe: recorded, repeated (they were before) or refused (a forged link).",
+    "One-click unsubscribe requests: recorded, repeated (already unsubscribed) or refused (forged link).",
 )
-WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Posts to customers' servers: success or failed.")
+WEBHOOK_POSTS = Counter("appliance_webhook_posts_total", ("result",), "Webhook posts: success or failed.")
 FEEDBACK_RECIPIENTS = Counter(
     "appliance_feedback_recipients_total",
     ("result",),
-    "Addresses that feedback was sent to: taken, or refused as expired, forged, unknown, limited or other.",
+    "Recipient addresses of incoming feedback: taken, or refused as expired, forged, unknown, limited or other.",
 )
 FEEDBACK = Counter(
     "appliance_feedback_total",
     ("address", "result"),
-    "Feedback read, by address (bounce, unsubscribe, fbl, postmaster or abuse) and what came of it: late_bounced, "
+    "Feedback messages read, by address (bounce, unsubscribe, fbl, postmaster or abuse) and result: late_bounced, "
     "complained, unsubscribed, delayed, repeated, …",
 )
 REPORTS_READ = Counter(
     "appliance_reports_total",
     ("kind", "result"),
-    "Reports about domains that were read, dmarc or tls: recorded, repeated, or why they do not count.",
+    "Domain reports read, dmarc or tls: recorded, repeated, or the reason for ignoring them.",
 )
 CLEARED = Counter(
     "appliance_cleared_total",
     ("kind",),
-    "Deleted by retention: audit (lines beyond 100,000 of an account), bodies, messages, events, complaints, books, "
-    "expired (keys, sessions, reports, webhook logs); or pages freed.",
+    "Rows deleted by retention: audit (beyond 100,000 per account), bodies, parts (of large bodies), messages, events, "
+    "complaints, feedback inbox, books (ledger entries), expired (keys, sessions, reports, webhook logs); "
+    "or pages freed.",
 )
-LOG_DROPPED = Counter("appliance_log_lines_dropped_total", (), "Log lines dropped because their reader does not read.")
-STORE_RECONNECTS = SharedCounter(
-    "appliance_store_reconnects_total", (), "Connections to PostgreSQL that were lost and opened again."
+LOG_DROPPED = Counter(
+    "appliance_log_lines_dropped_total", (), "Log lines dropped because the reader of stderr fell behind."
 )
-STORE_RERUNS = SharedCounter(
-    "appliance_store_reruns_total", (), "Transactions on PostgreSQL run again, because they met others."
-)
+STORE_RECONNECTS = SharedCounter("appliance_store_reconnects_total", (), "PostgreSQL connections lost and reopened.")
+STORE_RERUNS = SharedCounter("appliance_store_reruns_total", (), "PostgreSQL transactions retried after a conflict.")
 STORE_UNKNOWN_COMMITS = SharedCounter(
-    "appliance_store_unknown_commits_total", (), "Commits on PostgreSQL during which the connection was lost."
+    "appliance_store_unknown_commits_total",
+    (),
+    "PostgreSQL commits with unknown outcome: the connection was lost during the commit.",
 )
 for _without_labels in (LOG_DROPPED, STORE_RECONNECTS, STORE_RERUNS, STORE_UNKNOWN_COMMITS):
     _without_labels.add("", 0)
 
 ACCEPT_SECONDS = Histogram(
-    "appliance_accept_seconds", LATENCY_BOUNDS, "From a request that was read to its message on disk."
+    "appliance_accept_seconds", LATENCY_BOUNDS, "Time from reading a request to its message being on disk."
 )
-ATTEMPT_SECONDS = Histogram("appliance_attempt_seconds", LATENCY_BOUNDS, "One attempt at a mail server.")
+ATTEMPT_SECONDS = Histogram("appliance_attempt_seconds", LATENCY_BOUNDS, "Duration of one attempt at a mail server.")
 DELIVERY_SECONDS = Histogram(
-    "appliance_delivery_seconds", DELIVERY_BOUNDS, "From acceptance to delivery of a recipient."
+    "appliance_delivery_seconds", DELIVERY_BOUNDS, "Time from acceptance to delivery, per recipient."
 )
-WEBHOOK_SECONDS = Histogram("appliance_webhook_post_seconds", LATENCY_BOUNDS, "One post to a customer's server.")
-COMMIT_SECONDS = Histogram("appliance_store_commit_seconds", LATENCY_BOUNDS, "One commit of the store, with its sync.")
-COMMIT_BATCH = Histogram("appliance_store_batch_size", BATCH_BOUNDS, "Writes that shared one commit.")
+WEBHOOK_SECONDS = Histogram("appliance_webhook_post_seconds", LATENCY_BOUNDS, "Duration of one webhook post.")
+COMMIT_SECONDS = Histogram(
+    "appliance_store_commit_seconds", LATENCY_BOUNDS, "Duration of one database commit, including its sync."
+)
+COMMIT_BATCH = Histogram("appliance_store_batch_size", BATCH_BOUNDS, "Writes per commit.")
 LOOP_LAG = Histogram(
-    "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "How late the event loop wakes a task that sleeps."
+    "appliance_event_loop_lag_seconds", LATENCY_BOUNDS, "Delay of the event loop in waking a sleeping task."
 )
 
 COUNTERS = (

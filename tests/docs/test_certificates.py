@@ -27,6 +27,6 @@ def test_files_and_waits_are_those_of_the_program() -> None:
     for name in (f"{ACME_DIRECTORY}/", STATE, CERTIFICATE):
         assert f"`{name}`" in DOCUMENT
     assert list(schedule.RETRY_DELAYS) == [60, 300, 1800, 3600, 6 * 3600]
-    assert "1 minute, 5, 30, an hour, and then every six hours" in DOCUMENT.replace("\n", " ")
+    assert "1 minute, 5 minutes, 30 minutes and 1 hour, then every 6 hours" in DOCUMENT.replace("\n", " ")
     assert schedule.time_before(0, 90, None) == 30
     assert "a third of its life" in DOCUMENT
