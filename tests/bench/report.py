@@ -148,8 +148,8 @@ def write_document(run: Run, here: dict[str, Any]) -> None:
 
 def _measured(run: Run, here: dict[str, Any]) -> str:
     lines = [
-        f"On {here['cores']} cores of a {here['processor']} with {here['memory_gb']} GB, {here['system']}, Python "
-        f"{here['python']}.",
+        f"Measured on {here['cores']} cores ({here['processor']}) with {here['memory_gb']} GB of memory, "
+        f"{here['system']}, Python {here['python']}.",
         "",
         "| scenario | ours | peer, in the same run | ratio | target | |",
         "|---|---|---|---|---|---|",

@@ -78,7 +78,7 @@ def spent(costs: Costs) -> Rows:
     """The costs, by where they come up."""
     lock = {name: getattr(costs, name) for name in LOCK}
     return [
-        ["where", "what", "each"],
+        ["where", "item", "cost"],
         ["a node's interpreter lock", ", ".join(f"{name} {value:,.0f}" for name, value in lock.items()), _us(lock)],
         [
             "",
@@ -88,7 +88,7 @@ def spent(costs: Costs) -> Rows:
         ["a node's other threads", "RSA signature", _us({"": costs.threads})],
         ["the database", "a message", _us({"": costs.database})],
         ["", "each of two commits, divided by the messages that share it", _us({"": costs.database_commit})],
-        ["", "a recipient that is taken over", _us({"": costs.taken_over})],
+        ["", "taking over a recipient", _us({"": costs.taken_over})],
         ["", "WAL", f"{costs.wal:,.0f} bytes"],
         ["", "rows and indexes, kept for 30 days", f"{costs.rows:,.0f} bytes"],
         ["", "body, kept for a day", f"{costs.body:,.0f} bytes"],
@@ -101,10 +101,12 @@ def _us(values: dict[str, float]) -> str:
 
 def compared(costs: Costs) -> Rows:
     """What one, two and three nodes on the machine of the measurements do: simulated, and measured."""
-    rows = [["nodes", "load", "messages/s", "measured", "node, µs each", "measured", "database, µs each", "measured"]]
+    rows = [
+        ["nodes", "load", "messages/s", "measured", "node, µs/message", "measured", "database, µs/message", "measured"]
+    ]
     for seen in SEEN:
         found = steady(seen.nodes, seen.asked or 10_000, costs, machine_cores=CORES, database_cores=CORES)
-        name = f"{seen.asked:.0f}/s to each" if seen.asked else "as fast as it goes"
+        name = f"{seen.asked:.0f}/s to each" if seen.asked else "full load"
         pairs = ((found.rate(), seen.rate), (found.node_cost, seen.node), (found.database_cost, seen.database))
         rows.append([f"{seen.nodes}", name, *(_or_none(value) for pair in pairs for value in pair)])
     return rows
@@ -124,8 +126,8 @@ def takeover(costs: Costs) -> tuple[float, float]:
 
 def one_database(costs: Costs) -> Rows:
     """Nodes on one database: what they deliver, and what is used up first."""
-    heads = ["nodes", "messages/s to each", "offered/s", "delivered/s", "used most", "pools as shipped: delivered/s"]
-    rows = [[*heads, "used most", "node", "database cores", "WAL MB/s", "GB a day"]]
+    heads = ["nodes", "messages/s to each", "offered/s", "delivered/s", "busiest", "default pools: delivered/s"]
+    rows = [[*heads, "busiest", "node", "database cores", "WAL MB/s", "GB/day"]]
     for each in (10, 100, 1_000):
         for nodes in (1, 2, 3, 10, 30):
             free, shipped = steady(nodes, each, costs), steady(nodes, each, costs, receivers())
@@ -178,8 +180,8 @@ def purchase(average: float, costs: Costs) -> Purchase:
 
 def purchases(costs: Costs) -> Rows:
     """What to buy for which load."""
-    heads = ["messages a day", "average/s", "peak/s", "clusters", "nodes", "database cores each", "sessions to Google"]
-    rows = [[*heads, "nodes with 20 sessions", "disk GB", "price a month", "for a million"]]
+    heads = ["messages/day", "average/s", "peak/s", "clusters", "nodes", "cores per database", "sessions to Google"]
+    rows = [[*heads, "nodes with 20 sessions each", "disk GB", "price per month", "price per million"]]
     for day in (1e5, 1e6, 1e7, 1e8, A_DAY):
         average = day / 86_400
         need = purchase(average, costs)
@@ -206,8 +208,8 @@ MINUTE, HOUR = 60.0, 3_600.0
 TRIALS = {
     "a node dies": Trial(Fault(60.1, node=0), 3 * MINUTE, 1.0),
     "the database fails over, 30 s": Trial(Fault(60.1, 30.0, database=True), 3 * MINUTE, 1.0),
-    "the database is away for 10 minutes": Trial(Fault(600.1, 600.0, database=True), HOUR, 15.0),
-    "Google refuses for an hour": Trial(Fault(600.1, HOUR, receiver="google"), 3 * HOUR, 30.0),
+    "the database is down for 10 minutes": Trial(Fault(600.1, 600.0, database=True), HOUR, 15.0),
+    "Google defers mail for an hour": Trial(Fault(600.1, HOUR, receiver="google"), 3 * HOUR, 30.0),
 }
 
 
@@ -235,8 +237,8 @@ def after_faults(found: dict[str, Outcome]) -> Rows:
         [
             "fault at the peak",
             "requests refused",
-            "more messages waiting, at most",
-            "gone after",
+            "extra backlog, at most",
+            "backlog cleared after",
             "delivered twice, at most",
         ]
     ]
@@ -294,9 +296,9 @@ def scaling(costs: Costs) -> Scaling:
         "Faults at the peak": after_faults(found),
     }
     notes = {
-        "Simulated and measured": f"Takeover of {TAKEOVER.left:,} messages of a dead node: other owners after "
-        f"{owned:.1f} s, the last delivered after {delivered:.1f} s; measured {TAKEOVER.seconds} s.",
-        "Faults at the peak": f"One of {need.clusters} clusters: {need.nodes // need.clusters} nodes, a database of "
+        "Simulated and measured": f"Takeover of {TAKEOVER.left:,} messages of a dead node: new owners after "
+        f"{owned:.1f} s, last delivery after {delivered:.1f} s; measured {TAKEOVER.seconds} s.",
+        "Faults at the peak": f"One of {need.clusters} clusters: {need.nodes // need.clusters} nodes, a database with "
         f"{need.database_cores} cores.",
     }
     short, long = list(TRIALS)[:2], list(TRIALS)[2:]

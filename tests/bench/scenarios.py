@@ -347,7 +347,7 @@ def shared_databases(effort: Effort, run: Run, told: Progress) -> None:
 
 
 def attacked(effort: Effort, run: Run, told: Progress) -> None:
-    """The honest client's p99 beside each attack, against alone."""
+    """The honest client's p99 during each attack, relative to its p99 alone."""
     with tempfile.TemporaryDirectory() as directory, appliance(Path(directory), credit=10**9, fresh=True) as running:
         account = add_account(running.data_dir, "honest", credit=10**9)
         beside.honest(running, account, min(3, effort.seconds))
@@ -362,7 +362,9 @@ def attacked(effort: Effort, run: Run, told: Progress) -> None:
                 alone.append(seen["p99_ms"])
                 served.append(busy["p99_ms"] if busy else float("inf"))
             run.figures.append(
-                compared(f"honest p99 beside: {name}", "ms", served, alone, "alone", beside.WANTED, at_least=False)
+                compared(
+                    f"honest p99 under attack: {name}", "ms", served, alone, "alone", beside.WANTED, at_least=False
+                )
             )
 
 
