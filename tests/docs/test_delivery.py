@@ -20,7 +20,7 @@ from appliance.times import SECOND
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = DOCS / "delivery.md"
-HEAD = "| pool | MX hosts ending in | sessions | messages a connection | a minute |\n|---|---|---|---|---|\n"
+HEAD = "| pool | MX hosts ending in | sessions | messages per connection | per minute |\n|---|---|---|---|---|\n"
 
 
 def row(provider: Provider) -> str:
@@ -41,7 +41,7 @@ def test_the_document_has_every_built_in_pool() -> None:
     assert with_table(text) == text
     others = PoolLimits()
     assert others.per_minute is None
-    words = f"{others.concurrency} sessions, {others.messages_per_connection} messages a connection, no rate"
+    words = f"{others.concurrency} sessions, {others.messages_per_connection} messages per connection, no rate limit"
     assert words in text
 
 
@@ -49,7 +49,7 @@ def test_the_document_has_the_schedule() -> None:
     """Each attempt with the wait before it, as in the default settings."""
     delays = parse("", Path("config.toml")).delivery.retry_delays
     waits = [span(round(delay) * SECOND).removesuffix(" 0 min") for delay in delays]
-    lines = ["| 1 | at once |", *(f"| {number} | {wait} |" for number, wait in enumerate(waits, 2))]
+    lines = ["| 1 | none |", *(f"| {number} | {wait} |" for number, wait in enumerate(waits, 2))]
     assert "\n".join(lines) + "\n\n" in DOCUMENT.read_text()
 
 
@@ -59,10 +59,10 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     assert f"for {FIRST_PAUSE // SECOND} seconds" in text
     assert f"up to {LONGEST_PAUSE // SECOND // 60} minutes" in text
     assert (SENDER_FAULTS, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, UNPROVED_SLOTS) == (10, 5, 30, 2)
-    assert f"after {FIRST_PROBE // SECOND // 60} minutes one message goes" in text
+    assert f"After {FIRST_PROBE // SECOND // 60} minutes, a held pool sends one message as a probe" in text
     assert f"twice as long, up to {LONGEST_PROBE // SECOND // 3600} hours" in text
     assert PROBE_AGAIN == 60 * SECOND
-    assert "Ten refusals of us as a sender in a row" in text
+    assert "Ten sender refusals in a row" in text
     assert f"up to {RECIPIENTS_PER_VISIT}, each with its own result" in text
     assert f"up to {FIRST_TRANSCRIPT_LINES + LAST_TRANSCRIPT_LINES} lines" in text
 
@@ -77,11 +77,11 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_the_document_has_the_numbers_of_a_warm_up() -> None:
     """Days and recipients an hour are those of the settings' defaults, and so is all that the text says beside them."""
     text, settings = DOCUMENT.read_text(), WarmupSettings()
-    days, hours = re.findall(r"^\| (?:day|an hour) \|(.*)\|$", text, re.MULTILINE)
+    days, hours = re.findall(r"^\| (?:day|recipients per hour) \|(.*)\|$", text, re.MULTILINE)
     told = {int(day): int(hour.replace(",", "")) for day, hour in zip(days.split("|"), hours.split("|"), strict=True)}
     assert told == {day: hourly_limit(settings, day - 1) for day in told}
     assert max(told) == settings.days
-    assert f"`first_hour` recipients an hour ({settings.first_hour})" in text
+    assert f"`first_hour` recipients per hour ({settings.first_hour})" in text
     assert f"`growth` times as many ({settings.growth})" in text
     assert (BURST_PART, DEAD_FOR) == (10, 300.0)  # "a tenth of an hour's recipients", "five minutes"
 

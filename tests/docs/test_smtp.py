@@ -36,15 +36,15 @@ def test_every_kind_of_refusal_is_named() -> None:
 def test_the_limits_are_those_of_the_program() -> None:
     """The numbers in the table."""
     told = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", DOCUMENT, re.MULTILINE))
-    assert told["recipients of a message"] == str(RECIPIENTS)
-    assert told["size of a message"] == f"{MESSAGE_SIZE // 1024**2} MiB"
+    assert told["recipients per message"] == str(RECIPIENTS)
+    assert told["message size"] == f"{MESSAGE_SIZE // 1024**2} MiB"
     lines = f"{limits.COMMAND_LINE} octets; `MAIL` {limits.MAIL_LINE:,}; `RCPT` {limits.RCPT_LINE:,}; "
-    lines += f"`AUTH` and its answers {limits.AUTH_LINE:,}"
+    lines += f"`AUTH` and its responses {limits.AUTH_LINE:,}"
     assert told["command line"] == lines
-    assert told["failed logins on a connection"].startswith(f"{limits.LOGIN_FAILURES},")
+    assert told["failed logins per connection"].startswith(f"{limits.LOGIN_FAILURES},")
     assert told["errors (5xx) since the last accepted message"] == str(limits.MAX_ERRORS)
-    assert told["commands that bring no mail since the last accepted message"] == str(limits.MAX_JUNK_COMMANDS)
+    assert told["commands without mail since the last accepted message"] == str(limits.MAX_JUNK_COMMANDS)
     rate = f"{limits.MIN_CONTENT_RATE} bytes a second, after its first {limits.SLOW_START:.0f} seconds"
-    assert told["rate of a message"] == rate
+    assert told["minimum transfer rate of a message"] == rate
     assert told["TLS handshake"] == f"{limits.TLS_HANDSHAKE:.0f} seconds"
     assert f"`{CERTIFICATE}`" in DOCUMENT

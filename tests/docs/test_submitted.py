@@ -41,11 +41,11 @@ def test_the_fields_are_those_of_the_code() -> None:
     rows = [line.split("|")[1:3] for line in text.splitlines() if line.startswith("| `")]
     removed = names("".join(fields for fields, done in rows if "emoved" in done.partition(".")[0]))
     assert removed == {name for name, action in smtp_table().items() if action is OverSmtp.REMOVED}
-    own = names("".join(fields for fields, done in rows if "of a domain of the account" in done))
+    own = names("".join(fields for fields, done in rows if "at a domain of the account" in done))
     assert own == {name for name, action in smtp_table().items() if action is OverSmtp.OWN}
     (once,) = [line for line in text.splitlines() if line.startswith("| a second ")]
     assert names(once) == {name.decode() for name in submitted._ONCE}
-    varies = re.search(r"same header but for (.*?)\. The boundaries", flowing(text))
+    varies = re.search(r"same header except (.*?)\. The boundaries", flowing(text))
     assert varies is not None
     assert names(varies[1]) | {"idempotency-key"} == {name.decode() for name in submitted._VARIES}
 
@@ -58,11 +58,11 @@ def test_the_fields_are_those_of_the_code() -> None:
         f"{limits.HEADER_SIZE // 1024} KiB, {limits.HEADER_LINES:,} lines or {limits.HEADER_FIELDS:,} fields",
         f"more than {limits.HOPS} `Received`",
         f"At most {limits.TAGS} tags of 1 to {limits.TAG_LENGTH} printable",
-        f"at most {limits.RECIPIENTS} unique ones",
+        f"at most {limits.RECIPIENTS} unique addresses",
         f"1 to {limits.KEY_LENGTH} printable",
-        f"cut at {limits.SUBJECT_LENGTH} characters",
+        f"truncated to {limits.SUBJECT_LENGTH} characters",
         f"not registered for the account; `MAIL FROM:<>` | {Code.FORBIDDEN.smtp}",
-        f"Another message under the key: {Code.IDEMPOTENCY_CONFLICT.smtp}",
+        f"A different message under the same key: {Code.IDEMPOTENCY_CONFLICT.smtp}",
         f"still being stored: {Code.IDEMPOTENCY_IN_PROGRESS.smtp}",
         f"as submitted | {Code.PAYLOAD_TOO_LARGE.smtp}",
     ],
