@@ -1,8 +1,8 @@
-"""The settings: their keys, kinds, defaults and meanings, one class for each section of the file.
+"""Defines every setting with its key, kind, default and meaning: one class per section of the file.
 
-These classes are the table that loading, checking, config.example.toml and docs/configuration.md come from. A new
-setting is one line here, and the tests then ask for its documentation. A section may also hold any number of named
-tables of one kind, such as `[delivery.relays."example.com"]`.
+Loading, validation, config.example.toml and docs/configuration.md derive from these classes. To add a setting, add one
+line here and regenerate both documents (tests/docs/test_configuration.py). A section can also contain named tables of
+one kind, such as `[delivery.relays."example.com"]`.
 """
 # ruff: noqa: RUF009 - _key makes a dataclass field, as field() itself does
 
@@ -149,303 +149,329 @@ def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The name of this machine, and where it keeps its state."""
+    """Host name, data directory, shutdown and log level."""
 
     hostname: str = _key(
         optional(HOST_NAME, ""),
         "",
-        'Name in HELO and in Message-IDs of last resort, e.g. "mail.example.com"; empty: the machine\'s name',
+        'Host name for HELO, e.g. "mail.example.com", and fallback for Message-IDs; empty: the machine\'s name',
     )
-    node: str = _key(
-        optional(POOL_NAME, ""), "", "Name of this node among those on one PostgreSQL; empty: the machine's name"
-    )
-    data_dir: Path = _key(DIRECTORY, "/var/lib/appliance", "Where the database and its key file live")
+    node: str = _key(optional(POOL_NAME, ""), "", "Unique name of this node in a cluster; empty: the machine's name")
+    data_dir: Path = _key(DIRECTORY, "/var/lib/appliance", "Directory of the database and its key file")
     own_domains: tuple[str, ...] = _key(
-        many(HOST_NAME), [], "Further names of this service; webhook URLs to them are refused"
+        many(HOST_NAME), [], "Other domains of this service; webhook URLs in or below them are rejected"
     )
-    shutdown_timeout: float = _key(_TIMEOUT, "60s", "How long a stop may take: three quarters for work in flight")
+    shutdown_timeout: float = _key(
+        _TIMEOUT, "60s", "Maximum time for a shutdown; three quarters of it for work in flight"
+    )
     log_level: LogLevel = _key(
-        choice(LogLevel), "info", "debug, info (plain course of things), warning (handled trouble) or error"
+        choice(LogLevel),
+        "info",
+        "Lowest level to log: debug, info (normal operation), warning (handled problems) or error",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where messages, accounts and everything else are kept."""
+    """The database: SQLite by default, PostgreSQL for a cluster."""
 
     url: str = _key(
         DATABASE_URL,
         "",
-        "A PostgreSQL database that several nodes may share; empty: a file in server.data_dir",
+        "PostgreSQL database that several nodes can share; empty: an SQLite file in server.data_dir",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The API and the dashboard."""
+    """The listener of the API and the dashboard."""
 
     bind: tuple[Endpoint, ...] = _key(many(BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
     base_url: str = _key(
-        optional(BASE_URL, ""), "", 'What users reach it by, e.g. "https://mail.example.com"; empty: the first bind'
+        optional(BASE_URL, ""), "", 'Public URL, e.g. "https://mail.example.com"; empty: the first address in bind'
     )
     tls_cert: Path | None = _key(
-        FILE, "", "Certificate chain (PEM): with tls_key HTTPS; empty: by [acme], or plain HTTP, for a proxy in front"
+        FILE,
+        "",
+        "Certificate chain (PEM) for HTTPS, with tls_key; empty: the [acme] certificate, or plain HTTP for a proxy",
     )
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
-    trusted_proxies: tuple[Network, ...] = _key(many(NETWORK), [], "Proxies whose X-Forwarded-For is believed")
-    max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
+    trusted_proxies: tuple[Network, ...] = _key(many(NETWORK), [], "Proxies whose X-Forwarded-For header is trusted")
+    max_connections: int = _key(_CONNECTIONS, 1000, "Maximum open connections in total")
     max_connections_per_address: int = _key(
-        _CONNECTIONS, 100, "Open connections from one address, or one IPv6 /64; more are answered 503"
+        _CONNECTIONS, 100, "Maximum open connections per address or IPv6 /64; further ones get 503"
     )
-    header_timeout: float = _key(_TIMEOUT, "5s", "How long a client may take to send the headers of a request")
-    body_timeout: float = _key(_TIMEOUT, "60s", "How long a client may take to send a body")
-    write_timeout: float = _key(_TIMEOUT, "30s", "How long a client may take to read what is written to it")
-    keep_alive_timeout: float = _key(_TIMEOUT, "75s", "How long an idle connection is kept open")
-    max_body: int = _key(_BODY_SIZE, "16MiB", "Largest request body, from 1KiB to 16MiB; more is answered 413")
+    header_timeout: float = _key(_TIMEOUT, "5s", "Maximum time for a client to send the request headers")
+    body_timeout: float = _key(_TIMEOUT, "60s", "Maximum time for a client to send the request body")
+    write_timeout: float = _key(_TIMEOUT, "30s", "Maximum time for a client to read the response")
+    keep_alive_timeout: float = _key(_TIMEOUT, "75s", "Time after which an idle connection is closed")
+    max_body: int = _key(_BODY_SIZE, "16MiB", "Maximum request body, 1KiB to 16MiB; larger ones get 413")
     body_memory: int = _key(
-        size(), "256MiB", "Bytes of bodies in flight, at least max_body, less on a small machine; more is answered 503"
+        size(),
+        "256MiB",
+        "Memory for request bodies in flight, at least max_body; lower on small machines; further requests get 503",
     )
-    text_from_html: bool = _key(BOOLEAN, True, "A message sent with html alone gets a text part made from it")
+    text_from_html: bool = _key(
+        BOOLEAN, True, "Add a text part, generated from the HTML, to messages sent with html only"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardSettings:
-    """People who log in."""
+    """Rules for people who log in."""
 
     require_totp: TotpDemand = _key(
-        choice(TotpDemand), "none", "Who can do nothing without a second factor but turn it on: none, admins or all"
+        choice(TotpDemand),
+        "none",
+        "Users who must set up two-factor authentication before any other action: none, admins or all",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SmtpSettings:
-    """Mail from programs that speak SMTP (submission)."""
+    """SMTP submission: mail from your applications."""
 
-    bind: tuple[Endpoint, ...] = _key(many(BIND), ["0.0.0.0:587"], "Addresses that offer STARTTLS; [] for none")
+    bind: tuple[Endpoint, ...] = _key(many(BIND), ["0.0.0.0:587"], "Listen addresses with STARTTLS; [] for none")
     bind_tls: tuple[Endpoint, ...] = _key(
-        many(BIND), ["0.0.0.0:465"], "Addresses that speak TLS from the first byte; [] for none"
+        many(BIND), ["0.0.0.0:465"], "Listen addresses with implicit TLS; [] for none"
     )
-    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: by [acme], or a generated, self-signed one")
+    tls_cert: Path | None = _key(
+        FILE, "", "Certificate chain (PEM); empty: the [acme] certificate, or a generated self-signed one"
+    )
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
-    allow_plaintext_auth: bool = _key(BOOLEAN, False, "true: AUTH without TLS, for loopback clients only")
-    max_connections: int = _key(_CONNECTIONS, 1000, "Open connections in all")
+    allow_plaintext_auth: bool = _key(BOOLEAN, False, "Allow AUTH without TLS, for loopback clients only")
+    max_connections: int = _key(_CONNECTIONS, 1000, "Maximum open connections in total")
     max_connections_per_address: int = _key(
-        _CONNECTIONS, 30, "Open connections from one address, or one IPv6 /64, that have not logged in"
+        _CONNECTIONS, 30, "Maximum open connections per address or IPv6 /64 before login"
     )
-    max_connections_per_credential: int = _key(
-        _CONNECTIONS, 100, "Open connections that have logged in with one credential"
-    )
-    command_timeout: float = _key(_TIMEOUT, "60s", "How long a client may take to send its next command")
+    max_connections_per_credential: int = _key(_CONNECTIONS, 100, "Maximum open connections per credential after login")
+    command_timeout: float = _key(_TIMEOUT, "60s", "Maximum time for a client to send the next command")
     data_timeout: float = _key(
-        _TIMEOUT, "5m", "How long a client may take to send a message, at 500 bytes a second or more"
+        _TIMEOUT, "5m", "Maximum time for a client to send one message; the minimum rate is 500 bytes a second"
     )
-    session_timeout: float = _key(_TIMEOUT, "15m", "How long a connection may last; a message on its way is finished")
+    session_timeout: float = _key(
+        _TIMEOUT, "15m", "Maximum duration of a connection; a message in transfer is finished first"
+    )
     message_memory: int = _key(
-        size(), "256MiB", "Bytes of messages on their way in, less on a small machine; more is answered 451"
+        size(), "256MiB", "Memory for incoming messages; lower on small machines; further messages get 451"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class InboundSettings:
-    """What comes back by mail to the return paths of domains: bounces, complaints and reports, nothing else."""
+    """Inbound SMTP for return paths: bounces, complaints and reports only."""
 
     bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Addresses that take it, with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
+        many(BIND), [], 'Listen addresses with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
     )
-    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: that of [smtp]")
+    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: the [smtp] certificate")
     tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
     forward_to: str = _key(
         optional(MAILBOX, ""),
         "",
-        "Address that gets copies of mail to postmaster@ and abuse@ of return paths; empty: none",
+        "Address that gets copies of mail to postmaster@ and abuse@ of return-path domains; empty: no copies",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class AcmeSettings:
-    """Certificates by themselves, from an authority such as Let's Encrypt."""
+    """Automatic certificates from an ACME authority such as Let's Encrypt."""
 
-    enabled: bool = _key(BOOLEAN, False, "true: get and renew a certificate, and agree to the terms of the authority")
+    enabled: bool = _key(BOOLEAN, False, "Get and renew a certificate; true accepts the authority's terms of service")
     email: str = _key(
-        optional(MAILBOX, ""), "", "Contact address of the ACME account, given when it is made; empty: none"
+        optional(MAILBOX, ""), "", "Contact address, sent once when the ACME account is created; empty: none"
     )
     names: tuple[str, ...] = _key(
         many(HOST_NAME),
         [],
-        "Names in the certificate; empty: server.hostname and the host of http.base_url; on several nodes, of all",
+        "Names in the certificate; empty: server.hostname and the host of http.base_url, of all nodes in a cluster",
     )
     bind: tuple[Endpoint, ...] = _key(
-        many(BIND, at_least=1), ["0.0.0.0:80"], "Where the authority's questions come in: port 80 of every name"
+        many(BIND, at_least=1),
+        ["0.0.0.0:80"],
+        "Listen addresses for http-01 challenges; port 80 of every name must reach them",
     )
-    http: bool = _key(BOOLEAN, True, "false: HTTP stays plain, for a proxy in front; the certificate is for SMTP alone")
-    directory: str = _key(HTTPS_URL, LETS_ENCRYPT, "The authority: the URL of its ACME directory")
+    http: bool = _key(
+        BOOLEAN, True, "Use the certificate for HTTP; false: plain HTTP for a proxy, and the certificate for SMTP only"
+    )
+    directory: str = _key(HTTPS_URL, LETS_ENCRYPT, "URL of the authority's ACME directory")
     ca_file: Path | None = _key(
-        FILE, "", "Certificates (PEM) to trust besides the system's, for an authority of your own"
+        FILE, "", "Certificates (PEM) to trust in addition to the system's, for your own authority"
     )
     renew_before: float | None = _key(
-        optional(_TIMEOUT, None), "", 'How long before the end to renew, e.g. "30d"; empty: a third of the lifetime'
+        optional(_TIMEOUT, None), "", 'Time before expiry to renew, e.g. "30d"; empty: a third of the lifetime'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DnsSettings:
-    """Name resolution."""
+    """DNS resolvers and blocklists."""
 
     resolvers: tuple[Endpoint, ...] = _key(
-        many(RESOLVER), [], 'For MX, webhooks and checks alike, e.g. ["127.0.0.1:5353"]; empty: the system\'s'
+        many(RESOLVER), [], 'Resolvers for all lookups, e.g. ["127.0.0.1:5353"]; empty: the system\'s resolvers'
     )
     blocklists: tuple[str, ...] = _key(
         many(HOST_NAME),
         ["zen.spamhaus.org", "bl.spamcop.net"],
-        "Asked by `appliance doctor --blocklists` about this machine's addresses",
+        "Blocklists that `appliance doctor --blocklists` checks for this machine's addresses",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """A relay for the mail to one recipient domain, or with `*.` to all domains below it; in every mode but sandbox."""
+    """A relay for mail to one recipient domain, or to all its subdomains with `*.`. Ignored in mode sandbox."""
 
-    host: str = _key(optional(HOST, ""), "", "The relay's name or address; it must be given")
-    port: int = _key(PORT, 587, "The relay's port")
-    username: str = _key(SECRET, "", "For AUTH; empty: none")
-    password: str = _key(SECRET, "", "For AUTH; sent only under TLS")
-    tls: RelayTls = _key(choice(RelayTls), "required", "As delivery.relay_tls")
+    host: str = _key(optional(HOST, ""), "", "Host name or address of the relay; required")
+    port: int = _key(PORT, 587, "Port of the relay")
+    username: str = _key(SECRET, "", "User name for AUTH; empty: no AUTH")
+    password: str = _key(SECRET, "", "Password for AUTH; sent only over TLS")
+    tls: RelayTls = _key(choice(RelayTls), "required", "Same values as delivery.relay_tls")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Limits of a provider pool, built in or new; `default` is all others. Empty: as built in, or as in `default`."""
+    """Limits of a pool, built-in or new; `default` covers all other providers. Empty: built-in, or as in `default`."""
 
     suffixes: tuple[str, ...] = _key(
-        many(HOST_NAME), [], "Ends of the MX hosts' names that belong to it; a new pool needs at least one"
+        many(HOST_NAME), [], "Suffixes of MX host names in this pool; a new pool needs at least one"
     )
-    concurrency: int | None = _key(optional(_SESSIONS, None), "", "SMTP sessions at once")
+    concurrency: int | None = _key(optional(_SESSIONS, None), "", "Maximum concurrent SMTP sessions")
     messages_per_connection: int | None = _key(
-        optional(_CONNECTIONS, None), "", "Messages after which a connection is closed and a new one made"
+        optional(_CONNECTIONS, None), "", "Maximum messages per connection before the server opens a new one"
     )
     per_minute: int | None = _key(
-        optional(integer(0, 1_000_000), None), "", "Transactions begun in a minute; 0 = as fast as it goes"
+        optional(integer(0, 1_000_000), None), "", "Maximum transactions started per minute; 0: no limit"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DeliverySettings:
-    """Outgoing mail."""
+    """Outgoing mail: MX servers or a relay, retries and concurrency."""
 
     mode: DeliveryMode = _key(
-        choice(DeliveryMode), "direct", "direct (to the MX), relay (smarthost) or sandbox (nothing leaves)"
+        choice(DeliveryMode),
+        "direct",
+        "direct (to MX servers), relay (through relay_host) or sandbox (no mail leaves the machine)",
     )
-    mx_port: int = _key(PORT, 25, "Port of the mail servers that are dialled")
+    mx_port: int = _key(PORT, 25, "Port of recipients' mail servers")
     allow_networks: tuple[Network, ...] = _key(
-        many(NETWORK), [], 'Otherwise-refused networks that may be dialled, e.g. ["127.0.0.0/8"]'
+        many(NETWORK), [], 'Private networks that delivery may connect to (normally refused), e.g. ["127.0.0.0/8"]'
     )
     retry_delays: tuple[float, ...] = _key(
         _DELAYS,
         ["5m", "10m", "15m", "30m", "1h", "2h", "4h", "8h", "8h", "12h", "12h"],
-        "Wait before each further attempt, up to 20 % longer; after the last one the recipient has failed",
+        "Delay before each retry, plus up to 20 %; after the last retry the recipient fails",
     )
-    ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust besides the system's, for relay and checked TLS")
+    ca_file: Path | None = _key(
+        FILE, "", "Certificates (PEM) to trust in addition to the system's, for relays and verified TLS"
+    )
     relay_host: str = _key(
-        optional(HOST, ""), "", "Smarthost that takes all mail in mode relay; its own name or address, no MX is asked"
+        optional(HOST, ""), "", "Relay for all mail in mode relay: its host name or address, without an MX lookup"
     )
-    relay_port: int = _key(PORT, 587, "Port of relay_host: 587 with STARTTLS, 465 with relay_tls implicit")
-    relay_username: str = _key(SECRET, "", "For AUTH at relay_host; empty: none")
-    relay_password: str = _key(SECRET, "", "For AUTH at relay_host; sent only under TLS")
+    relay_port: int = _key(PORT, 587, "Port of relay_host: 587 for STARTTLS, 465 for relay_tls implicit")
+    relay_username: str = _key(SECRET, "", "User name for AUTH at relay_host; empty: no AUTH")
+    relay_password: str = _key(SECRET, "", "Password for AUTH at relay_host; sent only over TLS")
     relay_tls: RelayTls = _key(
         choice(RelayTls),
         "required",
-        "required (STARTTLS, verified), implicit (TLS at once, verified), opportunistic (if offered) or off",
+        "required (verified STARTTLS), implicit (verified TLS), opportunistic (STARTTLS if offered) or off",
     )
     own_addresses: tuple[Address, ...] = _key(
-        many(ADDRESS), [], "Public addresses of this machine behind a NAT; mail is never sent to one's own"
+        many(ADDRESS), [], "Public addresses of this machine behind NAT; the server never delivers to itself"
     )
-    sessions: int = _key(_SESSIONS, 500, "SMTP transactions at once, in all pools together")
+    sessions: int = _key(_SESSIONS, 500, "Maximum concurrent SMTP transactions in all pools")
     relays: Mapping[str, RelaySettings] = _named(RelaySettings, DOMAIN_PATTERN, "example.com")
     pools: Mapping[str, PoolSettings] = _named(PoolSettings, POOL_NAME, "google")
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupSettings:
-    """Less mail from a new sending address at first, for each pool and address of this machine; see delivery.md."""
+    """Lower limits for new sending addresses, per pool and address of this machine; see delivery.md."""
 
-    enabled: bool = _key(BOOLEAN, False, "true: mail beyond what an hour of the day allows waits, without an attempt")
-    first_hour: int = _key(integer(1, 1_000_000), 20, "Recipients an hour at one pool on the first day")
-    growth: float = _key(number(1, 3), 1.4, "How many times as many on each further day on which mail went; 1 to 3")
-    days: int = _key(integer(1, 365), 30, "Days after which it is over, for this pool and this address")
-    addresses: tuple[Address, ...] = _key(
-        many(ADDRESS), [], "Those of this machine that are new, as the system knows them; empty: all of them"
+    enabled: bool = _key(
+        BOOLEAN, False, "Limit recipients per hour; mail above the limit stays queued without an attempt"
     )
+    first_hour: int = _key(integer(1, 1_000_000), 20, "Recipients per hour and pool on the first day")
+    growth: float = _key(number(1, 3), 1.4, "Factor by which the limit grows on each further day with mail; 1 to 3")
+    days: int = _key(integer(1, 365), 30, "Days with mail until warm-up ends for a pool and address")
+    addresses: tuple[Address, ...] = _key(many(ADDRESS), [], "New local addresses of this machine; empty: all of them")
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Events to customers' servers."""
+    """Event posts to customers' servers."""
 
     allow_networks: tuple[Network, ...] = _key(
-        many(NETWORK), [], 'Otherwise-refused networks that receivers may be in, e.g. ["10.0.0.0/8"]'
+        many(NETWORK), [], 'Private networks that webhooks may connect to (normally refused), e.g. ["10.0.0.0/8"]'
     )
-    ports: tuple[int, ...] = _key(many(PORT, at_least=1), [443, 8443], "Ports a webhook URL may name")
-    ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust besides the system's")
+    ports: tuple[int, ...] = _key(many(PORT, at_least=1), [443, 8443], "Ports allowed in webhook URLs")
+    ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust in addition to the system's")
     retry_delays: tuple[float, ...] = _key(
         _DELAYS,
         ["5s", "5m", "30m", "2h", "5h", "10h"],
-        "Wait before each further attempt; after the last one it is given up",
+        "Delay before each retry; after the last retry the delivery fails",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """Protection from overload."""
+    """Request rate, disk space and storage limits."""
 
-    requests_per_second: int = _key(integer(0, 1_000_000), 200, "Per credential; a burst may be twice that; 0 = off")
-    min_free_disk: int = _key(size(), "1GiB", 'With less free space new mail is refused for now; "0": no check at all')
+    requests_per_second: int = _key(
+        integer(0, 1_000_000), 200, "Requests per second per credential, with bursts of twice that; 0: no limit"
+    )
+    min_free_disk: int = _key(
+        size(), "1GiB", 'Minimum free disk space; below it, new mail is refused temporarily; "0": no check at all'
+    )
     min_free_disk_percent: int = _key(
-        integer(0, 99), 10, "The same as a share of the disk: the larger of the two counts; 0 = off"
+        integer(0, 99), 10, "Minimum free space in percent of the disk; the larger of both minimums applies; 0: off"
     )
     stored_bytes_per_account: Share = _key(
         SIZE_OR_PERCENT,
         "25%",
-        'What one account may keep: a size, or a share of all that mail may fill; "0": any amount',
+        'Storage quota per account: a size, or a share of the space usable for mail; "0": no quota',
     )
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """How long things are kept; what is not delivered is never deleted."""
+    """How long the server keeps data. It never deletes undelivered mail."""
 
     # At least an hour: a delivery may be reading the bytes when its message is cancelled.
     bodies: float = _key(
         duration(positive=True, at_least="1h"),
         "24h",
-        "What a message says, from when its last recipient is final; from 1h to metadata",
+        "Message content, counted from the last recipient's final result; from 1h up to metadata",
     )
     metadata: float = _key(
-        _KEPT, "30d", "Messages with recipients and attempts, likewise; 24h or more, at least webhook_logs"
+        _KEPT,
+        "30d",
+        "Messages with recipients and attempts, counted the same way; at least 24h, bodies and webhook_logs",
     )
-    webhook_logs: float = _key(_KEPT, "7d", "Deliveries to webhooks, from when their event was; 24h or more")
+    webhook_logs: float = _key(_KEPT, "7d", "Webhook deliveries, counted from their event; at least 24h")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """What Prometheus asks for."""
+    """Prometheus metrics."""
 
     bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Addresses that serve /metrics, e.g. ["127.0.0.1:9180"], without authentication; [] for none'
+        many(BIND), [], 'Listen addresses for /metrics, without authentication, e.g. ["127.0.0.1:9180"]; [] for none'
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What is written to stderr."""
+    """The log on stderr."""
 
-    messages: bool = _key(BOOLEAN, True, "A line for each message accepted and each attempt at a recipient")
+    messages: bool = _key(BOOLEAN, True, "Log a line per accepted message and per delivery attempt")
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Every setting; `source` is the file it came from, None and `embedded` when there was none.
+    """Every setting. `source` is the file; without a file it is None and `embedded` is true.
 
-    `local_webhooks` if the operator asked for them by `serve --sandbox`: plain http to this machine.
+    `local_webhooks` allows webhook URLs with plain http to this machine; `serve --sandbox` sets it.
     """
 
     server: ServerSettings

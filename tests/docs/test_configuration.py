@@ -1,6 +1,6 @@
 """Holds config.example.toml and docs/configuration.md to the table of settings.
 
-Run as a program it writes both anew: `.venv/bin/python tests/docs/test_configuration.py`.
+To regenerate both, run it as a program: `.venv/bin/python tests/docs/test_configuration.py`.
 """
 
 import json
@@ -19,7 +19,7 @@ EXAMPLE = ROOT / "config.example.toml"
 DOCUMENT = ROOT / "docs" / "configuration.md"
 
 HEAD = """\
-# Every setting with its default: a file needs only what differs. docs/configuration.md tells more.
+# Every setting with its default. Your file needs only the keys you change. See docs/configuration.md.
 """
 
 
@@ -87,7 +87,7 @@ def with_tables(document: str) -> str:
     made = {section: table(section) for section in SECTIONS}
     made |= {named_heading(kind): named_table(kind) for kind in TABLES}
     for heading, new in made.items():
-        old = re.compile(rf"### `\[{re.escape(heading)}\]`\n.*?(?=\n#|\Z)", re.DOTALL)
+        old = re.compile(rf"### `\[{re.escape(heading)}\]`\n\n.*\n\n(?:\|.*\n)+")  # text after the table stays
         document = old.sub(lambda _, new=new: new, document)  # type: ignore[misc]  # binds the loop's value
     return document
 

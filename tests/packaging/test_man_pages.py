@@ -61,7 +61,7 @@ def test_every_setting_is_told_with_its_default(pages: Path) -> None:
     for key in known_keys():
         assert f" {key.rpartition('.')[2]} = " in text
     assert 'retry_delays = ["5m", "10m", "15m"' in text
-    assert "Port of the mail servers that are dialled." in text
+    assert "Port of recipients' mail servers." in text
     assert "[delivery.relays.NAME]" in text
 
 
