@@ -36,7 +36,7 @@ PROMPT = 10.0  # seconds within which a transaction shows that its pool answers;
 SLOW = 1.0  # seconds without progress after which a session with any other pool is slow
 SLOW_CHECK = 0.1  # seconds between two searches for slow sessions
 POOLS_KEPT = 10_000  # whether they answer, or are slow
-KNOWN_FOR = 3_600.0  # seconds
+POOLS_KEPT_FOR = 3_600.0  # seconds
 STALLED_CHECK = 1.0  # seconds between two searches for sessions that should give way
 STALLED = 15.0  # seconds without progress after which a session gives way to another account's mail
 STALLED_LONG = 60.0  # the same for mail of its own account
@@ -65,7 +65,9 @@ class InFlight:
     slots: Shares = field(init=False)  # by holder
     _active: set[ActiveAttempt] = field(default_factory=set)
     _large: Shares = field(init=False)  # of them with large messages; by account
-    _answers: TtlCache[str, bool] = field(default_factory=lambda: TtlCache(POOLS_KEPT, KNOWN_FOR))  # False: slow pools
+    _answers: TtlCache[str, bool] = field(
+        default_factory=lambda: TtlCache(POOLS_KEPT, POOLS_KEPT_FOR)
+    )  # False: slow pools
     _slow: list[ActiveAttempt] = field(default_factory=list)  # sessions to end for other mail, the first of them last
     _slow_at: float = float("-inf")  # when they were found
     _promised: set[str] = field(default_factory=set)  # pools whose mail takes the place of a session that is ending

@@ -50,15 +50,20 @@ class QueueLimits:
         part = SHARE_PARTS[ShareScope(scope)]
         if mails > max(1, self.mails // part) or size > self.bytes // part:
             text = "Too much mail is waiting to be read. Try again later."
-            raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=RETRY_AFTER)
+            # Not TEMPORARY_FAILURE, after which PostgreSQL's writer runs the transaction again.
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=RETRY_AFTER)
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """These shares and those of the whole queue, each once and in one order, so that two nodes never deadlock."""
+    """These shares and those of the whole queue, each once.
+
+    The count of all mail is first. One transaction stores several mails, and each locks its counts in this order: two
+    nodes wait for each other at the first count only, and never deadlock.
+    """
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
     if not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
-    return sorted(distinct)
+    return sorted(distinct, key=lambda share: (share.scope is not ShareScope.ALL, share))
 
 
 def has_token(shares: Iterable[QueueShare]) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.errors import Code, Refused
+from appliance.store.sqlite.faults import translated
 from appliance.web.answer import SECURITY_HEADERS, Headers
 from appliance.web.http1 import Peer
 
@@ -66,7 +67,7 @@ class LiveStreams:
             while not (self.stopping.is_set() or peer.gone) and trio.current_time() < ends:
                 if changes() != checked_changes or trio.current_time() >= checked_at + RECHECK_SECONDS:
                     checked_at, checked_changes = trio.current_time(), changes()
-                    if not await is_valid():
+                    if not await _is_known_valid(is_valid):
                         break
                 before, seen = seen, self.accepted.get(account_id, 0)
                 await write(_BEAT if seen == before else _MAIL, True)
@@ -78,6 +79,16 @@ class LiveStreams:
                 counter[name] -= 1
                 if not counter[name]:
                     del counter[name]
+
+
+async def _is_known_valid(is_valid: Callable[[], Awaitable[bool]]) -> bool:
+    """False also while the storage refuses: the answer has begun, so an error can no longer be sent."""
+    try:
+        return await is_valid()
+    except Exception as error:
+        if isinstance(translated(error), Refused):
+            return False
+        raise
 
 
 def stream_headers(request_id: str) -> Headers:

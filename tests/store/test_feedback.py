@@ -20,7 +20,7 @@ from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, N
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import FeedbackStep, FeedbackStore
-from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
+from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits, all_shares
 from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
 
 NAME = "bounces.example.com"
@@ -295,9 +295,35 @@ async def test_the_queue_is_bounded_in_mails_and_in_bytes(store: Store, mails: i
     before = await counts(store)
     with pytest.raises(Refused) as refused:
         await small.add(["b+token@bounces.example.com"], b"x" * 10, [TOKEN])
-    assert refused.value.code is Code.TEMPORARY_FAILURE
+    assert refused.value.code is Code.SERVICE_UNAVAILABLE
     assert await counts(store) == before
     assert await store.engine.rows("SELECT count(*) FROM feedback_mail", {}) == [(fits,)]
+
+
+class CountedLimits(QueueLimits):
+    """Limits of a full queue, and how often they were checked."""
+
+    checks = 0
+
+    def check(self, scope: str, mails: int, size: int) -> None:
+        """Count, then refuse."""
+        type(self).checks += 1
+        super().check(scope, mails, size)
+
+
+async def test_a_full_queue_refuses_after_few_checks(store: Store) -> None:
+    """PostgreSQL runs a transaction again that met another one, but not one that a limit refused."""
+    full = replace(store.feedback, limits=CountedLimits(10_000, 0))
+    with pytest.raises(Refused):
+        await full.add(["b+token@bounces.example.com"], b"x", [TOKEN])
+    assert 1 <= CountedLimits.checks <= 2
+    CountedLimits.checks = 0
+
+
+def test_every_mail_locks_the_count_of_the_whole_queue_first() -> None:
+    """One transaction stores several mails. Two of them, with mails in another order, wait for that row only."""
+    mails = [[QueueShare(scope, "a"), TOKEN] for scope in ShareScope if scope is not ShareScope.ALL]
+    assert {all_shares(shares)[0] for shares in mails} == {QueueShare(ShareScope.ALL, "")}
 
 
 @pytest.mark.parametrize(

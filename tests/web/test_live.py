@@ -3,11 +3,13 @@
 from collections import Counter
 from typing import Any
 
+import apsw
 import pytest
 import trio
 import trio.testing
 
 from appliance.errors import Refused
+from appliance.store.faults import busy
 from appliance.web.http1 import Peer
 from appliance.web.live import (
     RECHECK_SECONDS,
@@ -29,6 +31,7 @@ class Page:
         self.lines: list[bytes] = []
         self.ended = False
         self.is_logged_in, self.checks, self.changes = True, 0, 0
+        self.fault: Exception | None = None  # of the storage
 
     async def read(self, room: int = ROOM) -> None:
         """Take the stream to its end."""
@@ -39,6 +42,8 @@ class Page:
 
         async def is_valid() -> bool:
             self.checks += 1
+            if self.fault is not None:
+                raise self.fault
             return self.is_logged_in
 
         await self.streams.serve(self.account, self.network, self.peer, room, write, is_valid, lambda: self.changes)
@@ -103,6 +108,18 @@ async def test_it_ends_with_its_login(
     assert page.ended
     assert trio.current_time() <= within + 0.1
     assert page.checks == 1
+
+
+@pytest.mark.parametrize("fault", [busy(), apsw.IOError("disk I/O error")], ids=["refused", "failed"])
+async def test_it_ends_while_the_storage_cannot_be_read(
+    fault: Exception, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its answer has begun, so no error can follow; the page asks again."""
+    page = Page(streams())
+    page.fault = fault
+    await page.read()
+    assert page.ended
+    assert set(page.lines) == {b"\n", b""}
 
 
 @pytest.mark.parametrize("shared", ["account", "network", "all"])

@@ -38,7 +38,7 @@ from appliance.telemetry.metrics import (
 )
 
 RERUNS = 12  # of a transaction that met another; after that it is refused
-LOCKED_FROM = 3  # the rerun from which a serializable transaction keeps others from changing accounts
+LOCKED_FROM = 3  # the rerun from which a serializable transaction keeps others from changing busy tables
 RECONNECT_PAUSE = 1.0  # seconds after a failed connection until the next is tried
 WRITER_CLOSING = 5.0  # seconds that a writer may take for what waits when it is closed
 
@@ -48,8 +48,9 @@ _OF_SERVER = ("53", "55", "57", "58")
 _BEGIN = "BEGIN"
 _BEGIN_SERIALIZABLE = "BEGIN ISOLATION LEVEL SERIALIZABLE"
 # Every write that an account's mail makes ends with its row in `accounts`, so on one that is always being written a
-# transaction with an older snapshot never gets its turn. The lock is taken before the snapshot, and waits in line.
-_LOCK_ACCOUNTS = "LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE"
+# transaction with an older snapshot never gets its turn. The lock is taken before the snapshot, and waits in line. The
+# same holds for `feedback_counts`, which every received mail changes.
+_LOCK_BUSY_TABLES = "LOCK TABLE accounts, feedback_counts IN SHARE ROW EXCLUSIVE MODE"
 _BEGIN_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 DATABASE_THREADS = trio.CapacityLimiter(1_000)  # writers and readers have limits of their own
@@ -186,7 +187,7 @@ def _was_overtaken(error: BaseException) -> bool:
 def _begin(connection: PostgresConnection, begin: str, *, locked: bool) -> None:
     command(connection, begin)
     if locked and begin == _BEGIN_SERIALIZABLE:
-        command(connection, _LOCK_ACCOUNTS)
+        command(connection, _LOCK_BUSY_TABLES)
 
 
 def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[], None]) -> bool:

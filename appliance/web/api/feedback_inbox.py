@@ -55,9 +55,10 @@ class FeedbackInboxRoutes(Routes):
         return paths that no account, or several accounts, have.
         """
         limit, before = page_limit(), request.args.get("before", NEWEST)
-        mails = await self.store.feedback_inbox.newest(user.account_id, limit, before=before, shared=_sees_shared(user))
-        following = mails[-1].id if len(mails) == limit else None
-        return InboxAnswer([shown_mail(mail) for mail in mails], following, request_id())
+        shared = _sees_shared(user)
+        mails = await self.store.feedback_inbox.newest(user.account_id, limit + 1, before=before, shared=shared)
+        following = mails[limit - 1].id if len(mails) > limit else None
+        return InboxAnswer([shown_mail(mail) for mail in mails[:limit]], following, request_id())
 
     @for_customers(
         "GET /v1/feedback/inbox/{id}",

@@ -36,6 +36,8 @@ LIMITED: dict[str, tuple[int, dict[str, Any]]] = {
     "GET /v1/stats": (403, {}),
     "GET /v1/problems": (403, {}),
     "GET /v1/feedback": (403, {}),
+    "GET /v1/feedback/inbox": (403, {}),
+    "GET /v1/feedback/inbox/{id}": (403, {}),
     "GET /v1/audit": (403, {}),
     "GET /v1/domains": (200, {}),
     "POST /v1/domains": (403, {"json": {"domain": "third.example"}}),

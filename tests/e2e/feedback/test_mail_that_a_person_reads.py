@@ -69,6 +69,9 @@ async def test_the_operator_reads_what_needs_a_person(tmp_path: Path) -> None:
         assert status == 200
         results = [(each["kind"], each["result"], each["subject"]) for each in answer["mails"]]
         assert results == [("abuse", "forwarded", "Spam from you?"), ("fbl", "not_understood", "Confirm your loop")]
+        for limit, following in ((2, None), (1, answer["mails"][0]["id"])):
+            _, page = await trio.to_thread.run_sync(asked, made, f"/v1/feedback/inbox?limit={limit}")
+            assert page["next"] == following
         path = f"/v1/feedback/inbox/{answer['mails'][1]['id']}"
         status, shown = await trio.to_thread.run_sync(asked, made, path)
         assert (status, shown["text"].strip()) == (200, "Open https://provider.example/verify?code=1234")

@@ -14,6 +14,7 @@ from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, 
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run
+from appliance.store.feedback_shares import count_out
 from appliance.store.messages import accept
 from appliance.store.postgresql.transactions import LOCKED_FROM, RERUNS
 from appliance.telemetry.metrics import STORE_RERUNS
@@ -444,3 +445,24 @@ async def test_an_account_that_is_always_written_can_still_be_changed(two: Nodes
         await two[0].engine.write(change)
     assert LOCKED_FROM < runs < RERUNS
     assert (await two[0].accounts.find(account.id)).suspended
+
+
+async def test_feedback_can_be_finished_while_other_feedback_always_comes(two: Nodes, url: str) -> None:
+    """A mail that leaves the queue changes the same count as each that enters it, and gets its turn in the same way."""
+    store, runs = two[0].feedback, 0
+    mail_id = await store.add(["b+token@bounces.example.com"], b"mail")
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SET lock_timeout = '300ms'")
+
+        def finish(tx: Tx) -> None:
+            nonlocal runs
+            runs += 1
+            rows(tx, "SELECT id FROM feedback_mail", {})  # from now on it sees this state
+            with suppress(errors.LockNotAvailable):
+                other.execute("UPDATE feedback_counts SET mails = mails + 0")
+            (deleted,) = rows(tx, "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size", {"id": mail_id})
+            count_out(tx, *deleted)
+
+        await two[0].engine.write(finish)
+    assert LOCKED_FROM < runs < RERUNS
+    assert await store.engine.rows("SELECT 1 FROM feedback_counts", {}) == []
