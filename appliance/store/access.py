@@ -60,7 +60,8 @@ _KEYS = """SELECT k.id, a.name, k.hint, k.scope, k.test, k.created_at, k.revoked
     FROM api_keys k JOIN accounts a ON a.id = k.account_id LEFT JOIN users u ON u.id = k.created_by"""
 # Of a key that works.
 _ROLL_KEY = """UPDATE api_keys SET previous_sha256 = key_sha256, previous_hint = hint,
-        previous_expires_at = :previous_expires_at, key_sha256 = :sha256, hint = :hint
+        previous_expires_at = :previous_expires_at, key_sha256 = :sha256, hint = :hint,
+        created_by = coalesce(:rolled_by, created_by)
     WHERE id = :id AND account_id = coalesce(:account_id, account_id) AND revoked_at IS NULL
         AND (expires_at IS NULL OR expires_at > :now) RETURNING id"""
 _REVOKE_KEY = """UPDATE api_keys SET revoked_at = coalesce(revoked_at, :now)
@@ -317,11 +318,18 @@ class Access(StorePart):
 
         return await self.engine.write(work)
 
-    async def roll_key(self, key: ApiKey, overlap: int, account_id: str | None = None) -> str:
-        """Give a key that works a new secret, which is known only now; the former one is good for `overlap` more."""
+    async def roll_key(
+        self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
+    ) -> str:
+        """Give a key that works a new secret, which is known only now; the former one is good for `overlap` more.
+
+        The key then belongs to the user who rolled it and knows the secret, so that it is revoked with that user.
+        """
         secret, now = _new_key(self.outside, test=key.test), self.outside.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
-        if not await self.engine.change(_ROLL_KEY, row | {"previous_expires_at": now + overlap}):
+        if not await self.engine.change(
+            _ROLL_KEY, row | {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
+        ):
             raise Refused(Code.CONFLICT, "This API key was revoked or has expired. Create a new one.")
         return secret
 

@@ -322,6 +322,18 @@ async def test_a_user_who_left_creates_no_key(store: Store, account: Account) ->
             await store.access.create_credential(account.id, created_by=created_by)
 
 
+async def test_a_key_belongs_to_the_user_who_rolled_it_last(store: Store, account: Account) -> None:
+    """Whoever knows the new secret loses it by leaving; a key that the operator rolls keeps its user."""
+    user = await joined(store, account, "ann@example.org", DEVELOPER)
+    key_id, _ = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
+    secret = await store.access.roll_key(await store.access.key(key_id), 0, account.id, user.id)
+    await store.access.roll_key(await store.access.key(key_id), 30 * 86_400_000_000)
+    assert (await store.access.key(key_id)).created_by == user.email
+    assert await store.access.caller_by_key(secret) is not None
+    assert list((await store.people.remove(account.id, user.id)).revoked.api_keys) == [key_id]
+    assert await store.access.caller_by_key(secret) is None
+
+
 # ---- second factors
 
 

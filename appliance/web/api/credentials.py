@@ -273,14 +273,16 @@ class ApiKeyRoutes(Routes):
     async def roll_api_key(self, user: Principal, key_id: str, body: RollRequest) -> NewApiKeyAnswer:
         """Give an API key a new secret; the former one works for `overlap` more seconds, a day if it is not given.
 
-        The key keeps its id, its scope and its limits. The secret before the former one ends at once.
+        The key keeps its id, its scope and its limits, and belongs to the user who rolled it. The secret before the
+        former one ends at once.
         """
         _check_is_current(user)
         found = await self.store.access.key(key_id, user.account_id)
         if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
         about(None, {"name": found.name, "overlap": int(body.overlap)})
-        key = await self.store.access.roll_key(found, int(body.overlap * SECOND), user.account_id)
+        overlap = int(body.overlap * SECOND)
+        key = await self.store.access.roll_key(found, overlap, user.account_id, _creator(user))
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())

@@ -151,10 +151,13 @@ class DomainRoutes(Routes):
         """List the account's domains by name. An API key that is limited to a domain sees that one only."""
         limit = page_limit()
         if isinstance(user, KeyPrincipal) and user.domain is not None:
-            with suppress(Refused):
-                own = await self.store.domains.find(user.account_id, user.domain)
-                return DomainsAnswer([_listed(own)], None, request_id())
-            return DomainsAnswer([], None, request_id())
+            try:
+                own = [_listed(await self.store.domains.find(user.account_id, user.domain))]
+            except Refused as refused:
+                if refused.code is not Code.NOT_FOUND:
+                    raise
+                own = []
+            return DomainsAnswer(own, None, request_id())
         found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
         following = found[limit - 1].name if len(found) > limit else None
         return DomainsAnswer([_listed(domain) for domain in found[:limit]], following, request_id())
