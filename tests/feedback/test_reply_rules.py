@@ -179,6 +179,9 @@ def test_an_address_decides_nothing() -> None:
         "550 Your account is disabled",
         "550 Invalid user name or password",
         "550 HELO: unknown name",
+        "550 5.1.1 Mail refused - 192.0.2.1 listed in black list",
+        "550 5.1.1 Access denied; your IP is blocked",
+        "550 This message was not delivered due to an invalid recipient in its header",
     ],
 )
 def test_a_reply_about_something_else_suppresses_nobody(text: str) -> None:
