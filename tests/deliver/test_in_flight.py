@@ -127,7 +127,7 @@ async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
             await offer(played, f"ada@{name}")
         await trio.sleep(0.1)
         for server in servers.values():
-            server.answers.setdefault(".", wait_and_say(300, OK))
+            server.answers = {".": wait_and_say(300, OK), **server.answers}
         for name in good:
             await offer(played, f"ada@{name}")
         await trio.sleep(3)

@@ -184,7 +184,7 @@ def test_an_address_decides_nothing() -> None:
         "550 This message was not delivered due to an invalid recipient in its header",
     ],
 )
-def test_a_reply_about_something_else_suppresses_nobody(text: str) -> None:
+def test_a_reply_about_something_else_suppresses_no_address(text: str) -> None:
     """The sender, this machine, a full mailbox or trouble for now: the recipient's address may be a good one."""
     assert not rule_of(text).suppress
     assert not judge(said(text)).suppresses
