@@ -70,6 +70,7 @@ class InFlight:
     )  # False: slow pools
     _slow: list[ActiveAttempt] = field(default_factory=list)  # sessions to end for other mail, the first of them last
     _slow_at: float = float("-inf")  # when they were found
+    _in_vain: set[tuple[Holder, bool]] = field(default_factory=set)  # whom none of them makes room for
     _promised: set[str] = field(default_factory=set)  # pools whose mail takes the place of a session that is ending
     # Who waits for a slot though their pool is open, with the share of the free ones that they may have.
     _blocked: set[tuple[Holder, int]] = field(default_factory=set)
@@ -221,6 +222,8 @@ class InFlight:
         self._find_slow(trio.current_time())
         holder, _ = self._claim(ready.routed)
         needs_large = ready.routed.large and self.slots.have_room(holder)
+        if (holder, needs_large) in self._in_vain:  # else each pool of an account would search all of them
+            return None
         for index in range(len(self._slow) - 1, -1, -1):
             active = self._slow[index]
             if active not in self._active or active.gives_way or active.progress.handed_over:
@@ -230,6 +233,7 @@ class InFlight:
                 active.successor = ready.routed.limiter.pool
                 self._promised.add(active.successor)
                 return active
+        self._in_vain.add((holder, needs_large))
         return None
 
     def _makes_room(self, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
@@ -243,6 +247,7 @@ class InFlight:
         if now < self._slow_at + SLOW_CHECK:
             return
         self._slow_at = now
+        self._in_vain.clear()
         for active in self._active:
             if not active.slow and now >= active.progress.moved_at + (PROMPT if active.holder.answers else SLOW):
                 self._mark_slow(active)

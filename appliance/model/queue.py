@@ -73,7 +73,8 @@ class PoolState:
 
     def is_slowed(self, now: int) -> bool:
         """Whether servers have asked for less, of all mail to the pool or of single accounts' mail."""
-        return bool(self.slowed_accounts) or (self.slowed_until or 0) > now
+        slowed = any(not account.waits_for_session for account in self.slowed_accounts)
+        return slowed or (self.slowed_until or 0) > now
 
 
 @dataclass(frozen=True, slots=True)

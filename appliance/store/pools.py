@@ -184,6 +184,9 @@ class PoolStates(StorePart):
         now = self.outside.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
+        if slowed is not None:  # mail that waits for a session goes on waiting
+            accounts = tuple(each for each in slowed.slowed_accounts if not each.waits_for_session)
+            slowed = replace(slowed, slowed_accounts=accounts)
         if slowed is not None and (slowed.slowed_until or 0) <= now:
             slowed = replace(slowed, slowed_until=None, slowed_by=None)
 

@@ -308,6 +308,16 @@ def test_resume_names_the_slow_downs_that_it_lifts(acme: Shell) -> None:
     assert acme.text("queue", "resume", "yahoo") == "Pool yahoo was not held.\n"
 
 
+def test_resume_lifts_no_wait_for_a_session(acme: Shell) -> None:
+    """No server asked for that, and resuming changes nothing of it."""
+    waits = SlowedAccount("acc_1", 0, "this account has 16 of 20 sessions", slots=0)
+    say(acme, PoolState("google", 0, 1, None, None, 0, slowed_accounts=(waits,)))
+    assert acme.text("queue", "resume", "google") == "Pool google was not held.\n"
+    until = OUTSIDE.now() + 600_000_000
+    say(acme, PoolState("google", 0, 1, until, "421 4.7.28 unusual rate", 0, slowed_accounts=(waits,)))
+    assert [each["account"] for each in acme.json("queue", "resume", "google")["lifted"]] == [None]
+
+
 def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
     """`queue --json` is for `queue` alone; it would otherwise be lost."""
     result = CliRunner().invoke(main, ["queue", "--json", "retry", "--config", str(acme.config)])

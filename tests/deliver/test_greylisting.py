@@ -106,11 +106,11 @@ async def test_a_message_to_two_known_recipients_that_is_put_off_counts_once(
     """rspamd greylists after the message, which says nothing of each of its recipients; a second message does."""
     server = FakeMx()
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
-        await played.final(await played.send("ada@a.test", "bob@a.test"), within=5)
+        await played.final(await played.send("ada@a.test", "bob@a.test", "eve@a.test"), within=5)
         server.answers = {".": LATER}
         await tried_once(played, await played.send("ada@a.test", "bob@a.test"))
         assert slowed_until(played) == 0
-        await tried_once(played, await played.send("bob@a.test"))
+        await tried_once(played, await played.send("eve@a.test"))  # either of the others may have been counted
         assert slowed_until(played) > played.outside.now()
 
 

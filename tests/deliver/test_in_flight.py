@@ -8,10 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.attempt import ActiveAttempt, Deliverer
+from appliance.deliver.attempt import ActiveAttempt, Deliverer, Holder
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import SLOW as SLOW_AFTER
-from appliance.deliver.in_flight import STALLED, STALLED_LONG
+from appliance.deliver.in_flight import STALLED, STALLED_LONG, InFlight
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.model.mail import Outcome
@@ -112,6 +112,36 @@ async def test_mail_to_a_server_that_answers_needs_no_session_to_end(tmp_path: P
             began = trio.current_time()
             await played.final(await offer(played, "bob@good.test"), within=2)
             assert trio.current_time() - began < 0.2
+
+
+async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An account whose mail to many pools waits costs no search of its own for each of them."""
+    good = [f"good{number}.test" for number in range(30)]
+    zone, servers = tarpits({"greeting": silence}, *good)
+    async with stage(tmp_path, zone, servers, running=False) as played:
+        await begin(played, 20)
+        await played.final(*[await offer(played, f"ada@{name}") for name in good], within=60)
+        for name in SLOW[:6]:
+            await offer(played, f"ada@{name}")
+        await trio.sleep(0.1)
+        for server in servers.values():
+            server.answers = {".": wait_and_say(300, OK), **server.answers}
+        for name in good:
+            await offer(played, f"ada@{name}")
+        await trio.sleep(3)
+        asked: list[ActiveAttempt] = []
+        makes_room = InFlight._makes_room
+
+        def counted(self: InFlight, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
+            asked.append(active)
+            return makes_room(self, active, holder, needs_large=needs_large)
+
+        monkeypatch.setattr(InFlight, "_makes_room", counted)
+        assert len(played.scheduler._pending.queues) > 10
+        played.scheduler._start_all()
+        assert 0 < len(asked) <= 6
 
 
 async def test_a_slow_server_gets_its_mail_when_there_is_room(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -156,6 +156,45 @@ def test_an_address_decides_nothing() -> None:
     assert not rule_of("550 Message from user.unknown@example.com refused").suppress
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550 5.1.1 <shop@example.org>: Sender address rejected: User unknown in virtual mailbox table",
+        "550 5.1.2 <shop@example.org>: Sender address rejected: Domain not found",
+        "501 5.1.3 Bad sender address syntax",
+        "550 5.1.1 Message rejected due to the DMARC policy of example.org",
+        "550 5.2.1 Client host [192.0.2.1] blocked using zen.spamhaus.org",
+        "521 5.2.1 :  AOL will not accept delivery of this message.",
+        "550 5.2.1 Mailbox temporarily disabled",
+        "550 5.2.1 <ada@example.com> Mailbox full",
+        "554 5.1.1 <ada@example.com> user is over quota",
+        "550 cuda_nsu 5.7.1 <ada@example.com>: user unknown",
+        "550 <ada@example.com>: Recipient address rejected: Access denied",
+        "550 Temporary lookup failure: user unknown",
+        "550 LDAP lookup failed; recipient not found",
+        "550 IP address does not exist in DNS",
+        "550 The Reply-To address does not exist",
+        "550 Header From: domain no longer exists",
+        "550 This certificate is no longer valid",
+        "550 Your account is disabled",
+        "550 Invalid user name or password",
+        "550 HELO: unknown name",
+        "550 5.1.1 Mail refused - 192.0.2.1 listed in black list",
+        "550 5.1.1 Access denied; your IP is blocked",
+        "550 This message was not delivered due to an invalid recipient in its header",
+    ],
+)
+def test_a_reply_about_something_else_suppresses_no_address(text: str) -> None:
+    """The sender, this machine, a full mailbox or trouble for now: the recipient's address may be a good one."""
+    assert not rule_of(text).suppress
+    assert not judge(said(text)).suppresses
+
+
+def test_a_bounce_that_quotes_the_command_still_suppresses() -> None:
+    """Postfix adds the command to what the server said."""
+    assert rule_of("host mx.example.com[192.0.2.1] said: 550 User unknown (in reply to RCPT TO command)").suppress
+
+
 # ---- robustness
 
 
