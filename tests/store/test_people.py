@@ -323,7 +323,7 @@ async def test_a_user_who_left_creates_no_key(store: Store, account: Account) ->
 
 
 async def test_a_key_belongs_to_the_user_who_rolled_it_last(store: Store, account: Account) -> None:
-    """Whoever knows the new secret loses it by leaving; a key that the operator rolls keeps its user."""
+    """A user who leaves loses every secret that the user knows; a key that the operator rolls keeps its user."""
     user = await joined(store, account, "ann@example.org", DEVELOPER)
     key_id, _ = await store.access.create_key(account.id, scope=Scope.FULL, test=False)
     secret = await store.access.roll_key(await store.access.key(key_id), 0, account.id, user.id)
