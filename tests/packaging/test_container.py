@@ -53,7 +53,7 @@ def test_the_base_is_named_by_its_digest(base: str, accepted: bool) -> None:
     ran = subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True, text=True, check=False)
     assert (ran.returncode == 0) is accepted
     assert accepted or "digest" in ran.stderr
-    assert given("LABEL") == ['org.opencontainers.image.base.name="${BASE}"']
+    assert 'org.opencontainers.image.base.name="${BASE}"' in given("LABEL")
 
 
 def test_nothing_is_fetched_but_debian_packages() -> None:

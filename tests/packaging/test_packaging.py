@@ -114,6 +114,7 @@ def tree(tmp_path: Path) -> Tree:
     made = Tree(tmp_path / "a project", tmp_path / "tools", tmp_path / "log")
     shutil.copytree(PACKAGING, made.root / "packaging")
     shutil.copy(ROOT / "pyproject.toml", made.root)
+    shutil.copy(ROOT / "LICENSE", made.root)
     made.tools.mkdir()
     for name in ("cat", "chmod", "cksum", "cp", "mkdir", "rm"):
         found = shutil.which(name)
