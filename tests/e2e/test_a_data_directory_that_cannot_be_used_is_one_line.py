@@ -68,6 +68,7 @@ COMMANDS = {
     "key list": ("demo",),
     "key revoke": ("demo", "key_1"),
     "key roll": ("demo", "key_1"),
+    "feedback inbox": (),
     "suppressions list": ("demo",),
     "suppressions add": ("demo", "ada@example.net"),
     "suppressions remove": ("demo", "ada@example.net"),
