@@ -36,15 +36,26 @@ class Code(StrEnum):
     IDEMPOTENCY_IN_PROGRESS = "idempotency_in_progress", 409, "451 4.3.0"
 
 
-class Refused(Exception):
-    """A refused request: a code for programs, a sentence for people.
+class PublicError(Exception):
+    """An error that a client may read: a code for programs, a sentence for people.
 
-    The client reads the sentence, so it never holds the text of a cause; `raise … from cause` keeps that for the log.
+    The sentence never holds the text of a cause; `raise … from cause` keeps that for the log.
     """
 
     def __init__(self, code: Code, text: str, *, retry_after: int | None = None) -> None:
         super().__init__(text)
         self.code, self.text, self.retry_after = code, text, retry_after
+
+
+class Refused(PublicError):
+    """The caller asked for something it may not have; the same request would be refused again, or before long."""
+
+
+class StorageUnavailable(PublicError):
+    """The database cannot be read or written for now. No request is at fault: retry the same work later."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Code.TEMPORARY_FAILURE, text, retry_after=2)
 
 
 def invalid(field: str, reason: str) -> Refused:

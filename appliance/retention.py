@@ -14,9 +14,9 @@ import trio
 
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.intake.limits import FreeSpace
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import START, Slice
 from appliance.store.retention import NO_END, RECEIPT
@@ -76,8 +76,8 @@ class _ChoreLost(Exception):
 class RetentionWorker:
     """Sweeps once a minute."""
 
-    def __init__(self, store: Store, outside: Outside, kept: RetentionSettings, free_space: FreeSpace) -> None:
-        self._store, self._outside, self._free_space = store, outside, free_space
+    def __init__(self, store: Store, env: Environment, kept: RetentionSettings, free_space: FreeSpace) -> None:
+        self._store, self._outside, self._free_space = store, env, free_space
         self._bodies, self._metadata, self._logs = (
             round(seconds * SECOND) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
@@ -110,7 +110,7 @@ class RetentionWorker:
             ),
             _Task("complaints", lambda _, most: store.feedback.forget_complaints(self._old(), most)),
             _Task("feedback inbox", lambda _, most: store.feedback_inbox.forget(self._old(), most)),
-            _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), outside.now(), most)),
+            _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), env.now(), most)),
         )
         # With many free pages SQLite scans the list of them for each one that it removes.
         self._pages = _Task("pages", self._delete_pages, pace=DeletionPace(1, least=1))
@@ -162,7 +162,7 @@ class RetentionWorker:
                 finished = not await self._has_chore() or await self.sweep()
             except _ChoreLost:
                 finished = True
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("retention waits for the storage", reason=refused.text)
                 finished = True
             await trio.sleep(SLEEP_LIMIT if finished and not self._free_space.low() else URGENT_SWEEP_EVERY)

@@ -24,7 +24,8 @@ from appliance.config.values import MIB
 from appliance.deliver import build, sandbox
 from appliance.deliver.domain_watch import DomainWatch
 from appliance.dns.resolver import DnsResolver
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
@@ -36,7 +37,6 @@ from appliance.metrics import server as metrics
 from appliance.metrics.readings import Readings
 from appliance.model.database_server import LastStart
 from appliance.net.local_addresses import told_addresses
-from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
@@ -73,14 +73,14 @@ class StorageFailed(Exception):
     """The process ended because it no longer knew what is on disk; a restart reads it."""
 
 
-async def run(config: Config, outside: Outside, *, on_ready: OnReady) -> None:
+async def run(config: Config, env: Environment, *, on_ready: OnReady) -> None:
     """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
     _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
     failures: list[StorageFault] = []
     with only_server(config.server.data_dir):
         try:
-            await _run_on_store(config, outside, on_ready, failures, shutdown)
+            await _run_on_store(config, env, on_ready, failures, shutdown)
         except (Exception, BaseExceptionGroup):
             if not failures:
                 raise
@@ -93,7 +93,7 @@ async def run(config: Config, outside: Outside, *, on_ready: OnReady) -> None:
 
 
 async def _run_on_store(
-    config: Config, outside: Outside, on_ready: OnReady, failures: list[StorageFault], shutdown: Shutdown
+    config: Config, env: Environment, on_ready: OnReady, failures: list[StorageFault], shutdown: Shutdown
 ) -> None:
     data_dir, shared = config.server.data_dir, bool(config.store.url)
     created = not (data_dir / KEY_FILE).exists()
@@ -118,7 +118,7 @@ async def _run_on_store(
 
         async with open_store(
             data_dir,
-            outside,
+            env,
             url=config.store.url,
             node=node,
             address=config.server.hostname,
@@ -129,13 +129,13 @@ async def _run_on_store(
                 key = await shared_key(data_dir, store)
             else:
                 await record_own_key(data_dir, store, key, created=created)
-            with suppress(Refused):  # a full disk; the next start notes it
+            with suppress(StorageUnavailable):  # a full disk; the next start notes it
                 await store.installation.note_start(LastStart(__version__, known_keys()))
             MESSAGE_LOG.keep = config.log.messages
             try:
                 await _run_all(
                     config,
-                    outside,
+                    env,
                     store,
                     key=key,
                     manager=manager,
@@ -174,7 +174,7 @@ def _set_up_malloc() -> None:
 
 async def _run_all(
     config: Config,
-    outside: Outside,
+    env: Environment,
     store: Store,
     *,
     key: bytes,
@@ -186,41 +186,39 @@ async def _run_all(
 ) -> None:
     """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
-    shared = build_services(config, outside, store, key)
-    webhooks = webhook.build(config, outside, store, key)
-    edge = site.build(config, outside, store, key, stopping, shared, webhooks.poster.check)
+    shared = build_services(config, env, store, key)
+    webhooks = webhook.build(config, env, store, key)
+    edge = site.build(config, env, store, key, stopping, shared, webhooks.poster.check)
     live.join(lambda new: partial(_adopt, new, shared, edge))
     async with trio.open_nursery() as workers:
         workers.start_soon(_handle_signals, signals, live, manager, ready, stopping)
         attempts = len(config.delivery.retry_delays) + 1
-        workers.start_soon(sandbox.run_sandbox, store, outside, store.new_simulated_mail, attempts)
-        delivery = build.build(
-            config, outside, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART)
-        )
+        workers.start_soon(sandbox.run_sandbox, store, env, store.new_simulated_mail, attempts)
+        delivery = build.build(config, env, store, key, store.new_mail, stop_by=lambda: shutdown.until(DELIVERY_PART))
         workers.start_soon(delivery.run)
         workers.start_soon(store.queue_control.answer_others)
         workers.start_soon(_share_failures, store, shared)
         workers.start_soon(_keep_lease, store, config, delivery.in_flight, stopping, fenced)
         workers.start_soon(store.engine.finish_upgrade)
         workers.start_soon(webhooks.run)
-        workers.start_soon(RetentionWorker(store, outside, config.retention, shared.intake.free_space).run)
-        feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(outside), config.inbound.forward_to)
+        workers.start_soon(RetentionWorker(store, env, config.retention, shared.intake.free_space).run)
+        feedback_worker = FeedbackWorker(store, ReturnPaths(key), forwarding_rate(env), config.inbound.forward_to)
         workers.start_soon(feedback_worker.run)
         workers.start_soon(_update_statistics, store, shared)
         workers.start_soon(_index_mail, store)
-        rotating = SigningKeys(store, outside, key)
+        rotating = SigningKeys(store, env, key)
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
-        workers.start_soon(DomainWatch(config, store, outside, partial(DnsResolver, config.dns.resolvers)).run)
+        workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
         readings = Readings(config.server.data_dir, store)
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():
                 metrics_urls = await workers.start(metrics.serve, config.metrics.bind, readings)
-                challenges = await workers.start(acme.serve, config, outside, live, store, key)
-                new_id, intake = partial(outside.identifier, "req"), shared.intake
+                challenges = await workers.start(acme.serve, config, env, live, store, key)
+                new_id, intake = partial(env.identifier, "req"), shared.intake
                 urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
-                smtp = await listeners.start(submission.serve, config, outside, shared, stopping, live)
-                feedback = await listeners.start(inbound.serve, config, outside, store, intake, key, stopping, live)
+                smtp = await listeners.start(submission.serve, config, env, shared, stopping, live)
+                feedback = await listeners.start(inbound.serve, config, env, store, intake, key, stopping, live)
                 _announce(config, http=urls, smtp=smtp, inbound=feedback, acme=challenges, metrics=metrics_urls)
                 manager.ready(SERVING)
                 workers.start_soon(manager.keep_alive)
@@ -302,7 +300,7 @@ async def _share_failures(store: Store, shared: IntakeServices) -> None:
         await trio.sleep(FAILURES_SHARED_EVERY)
         try:
             heard = await store.engine.share_failures([LoginFailure(*each) for each in shared.guesses.to_tell()])
-        except Refused:
+        except StorageUnavailable:
             continue  # the database is away, so that no login can succeed
         for failure in heard:
             shared.guesses.heard(*failure)
@@ -318,7 +316,7 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> None:
             if await store.engine.has_chore("statistics"):
                 more = await store.statistics.count()
                 more = await store.breakdown.count() or more
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("statistics not written: storage busy", reason=refused.text)
         await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)
 
@@ -329,6 +327,6 @@ async def _index_mail(store: Store) -> None:
         more = False
         try:
             more = await store.search_index.index_some()
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("messages not indexed: storage busy", reason=refused.text)
         await trio.sleep(0 if more else INDEX_EVERY)

@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.engine import Row
 from appliance.store.postgresql.connection import connect, run
@@ -96,9 +96,9 @@ def settings_of(data_dir: Path) -> str:
     return f'[store]\nurl = "{url}"\n' if url else ""
 
 
-def beside(data_dir: Path, outside: Outside | None = None) -> AbstractAsyncContextManager[Store]:
+def beside(data_dir: Path, env: Environment | None = None) -> AbstractAsyncContextManager[Store]:
     """The store of a data directory, opened whether or not a server runs on it."""
-    return open_store(data_dir, outside or Outside(), url=url_of(data_dir), inline=True)
+    return open_store(data_dir, env or Environment(), url=url_of(data_dir), inline=True)
 
 
 def rows(data_dir: Path, query: str, *bindings: Any) -> list[Row]:

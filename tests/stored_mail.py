@@ -1,5 +1,6 @@
 """Mail in a store without a client that sends it: messages as if accepted, and outcomes as if tried."""
 
+from appliance.environment import Environment
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import (
     Attempt,
@@ -13,7 +14,6 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.model.webhooks import EventType, WebhookOptions
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.times import SECOND
 
@@ -25,17 +25,17 @@ async def account(store: Store, name: str = "acme", balance: int | None = 100) -
     return (await store.accounts.create(name, f"{name}@example.org", "no hash", Role.CUSTOMER, balance)).id
 
 
-async def webhook(store: Store, outside: Outside, account_id: str, key: bytes) -> None:
+async def webhook(store: Store, env: Environment, account_id: str, key: bytes) -> None:
     """A webhook of that account, its secret sealed under this key."""
-    new_id = outside.identifier("whk")
-    _, sealed = WebhookSecrets(key, outside).fresh(new_id)
+    new_id = env.identifier("whk")
+    _, sealed = WebhookSecrets(key, env).fresh(new_id)
     settings = WebhookOptions("https://hooks.example.net/", tuple(EventType), True)
     await store.webhooks.save(account_id, settings, new_id, sealed)
 
 
 async def accept(
     store: Store,
-    outside: Outside,
+    env: Environment,
     account_id: str,
     *addresses: str,
     simulated: bool = False,
@@ -43,9 +43,9 @@ async def accept(
     template: str | None = None,
 ) -> NewMessage:
     """A message to these addresses, waiting to be delivered."""
-    message_id = outside.identifier("msg")
+    message_id = env.identifier("msg")
     recipients = tuple(
-        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2].lower())
+        NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2].lower())
         for address in addresses
     )
     new = NewMessage(
@@ -64,7 +64,7 @@ async def accept(
         receipt=b"{}",
         recipients=recipients,
         credits=len(recipients),
-        created_at=outside.now(),
+        created_at=env.now(),
         idempotency=None,
     )
     await store.messages.accept(new)
@@ -76,9 +76,9 @@ async def due(store: Store, message: NewMessage) -> list[DueRecipient]:
     return [each for each in await store.queue.due(simulated=False, most=1000) if each.message_id == message.id]
 
 
-async def defer(store: Store, outside: Outside, message: NewMessage, seconds: int = 300) -> None:
+async def defer(store: Store, env: Environment, message: NewMessage, seconds: int = 300) -> None:
     """Let a server defer every recipient of a message that is due."""
-    now = outside.now()
+    now = env.now()
     tried = Attempt(
         started_at=now - 412_000,
         finished_at=now,
@@ -105,8 +105,8 @@ async def defer(store: Store, outside: Outside, message: NewMessage, seconds: in
     await store.queue.record(outcomes)
 
 
-async def finish(store: Store, outside: Outside, recipient: DueRecipient, status: RecipientStatus, code: int) -> None:
+async def finish(store: Store, env: Environment, recipient: DueRecipient, status: RecipientStatus, code: int) -> None:
     """Let a server take or refuse one recipient."""
-    now = outside.now()
+    now = env.now()
     tried = Attempt(now, now, code, f"{code} so be it", "example.net", "mx.example.net", "192.0.2.1")
     await store.queue.record([Outcome(recipient, status, (tried,), now)])

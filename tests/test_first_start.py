@@ -6,9 +6,9 @@ from pathlib import Path
 
 from appliance.config.load import embedded, parse
 from appliance.config.settings import Config
+from appliance.environment import Environment
 from appliance.first_start import ACCOUNT, DOMAIN, EMAIL, greeting
 from appliance.keys.passwords import password_matches
-from appliance.outside import Outside
 from appliance.store import open_store
 
 URL = "http://127.0.0.1:8080"
@@ -20,9 +20,9 @@ def told(text: str, label: str) -> str:
     return line.removeprefix(f"  {label}").strip()
 
 
-async def greeted(settings: Config, outside: Outside | None = None) -> str:
+async def greeted(settings: Config, env: Environment | None = None) -> str:
     """The greeting of one start, while the server's own store is open."""
-    async with open_store(settings.server.data_dir, outside or Outside()) as store:
+    async with open_store(settings.server.data_dir, env or Environment()) as store:
         return await greeting(settings, store, URL)
 
 
@@ -30,7 +30,7 @@ async def test_the_first_start_creates_one_of_everything(tmp_path: Path) -> None
     """What is printed is what works: login, SMTP credential, full API key and domain of one unlimited account."""
     settings = embedded(tmp_path)
     text = await greeted(settings)
-    async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+    async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         (account,) = await store.accounts.all()
         assert (account.name, account.email, account.credits) == (ACCOUNT, EMAIL, None)
         user = await store.accounts.user_by_email(told(text, "Login"))
@@ -57,7 +57,7 @@ async def test_a_second_start_changes_nothing_and_tells_where_things_are(tmp_pat
     assert told(second, "URL") == URL
     assert f"appliance key create {ACCOUNT}" in second
     assert f"in {tmp_path}:" in second  # elsewhere the commands would use another database
-    async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+    async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         assert len(await store.accounts.all()) == len(await store.access.keys()) == 1
 
 
@@ -66,9 +66,9 @@ async def test_a_crash_while_creating_leaves_nothing(tmp_path: Path) -> None:
     settings = embedded(tmp_path)
     for steps in count(1):
         try:
-            text = await greeted(settings, Outside(now=clock_that_stops(steps)))
+            text = await greeted(settings, Environment(now=clock_that_stops(steps)))
         except Crash:
-            async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+            async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
                 assert await store.accounts.all() == []
                 assert await store.access.keys() == []
         else:
@@ -101,7 +101,7 @@ async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
     assert hint.count("\n") == 1
     assert "appliance account create NAME" in hint
     assert f"--config '{file}'" in hint
-    async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+    async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         assert await store.accounts.all() == []
         await store.accounts.create("acme", "a@example.org", "hash")
     assert await greeted(settings) == ""
@@ -110,6 +110,6 @@ async def test_a_config_file_creates_nothing(tmp_path: Path) -> None:
 async def test_an_account_made_by_hand_is_left_alone(tmp_path: Path) -> None:
     """Built-in settings add nothing to a database that has an account, whatever its name."""
     settings = embedded(tmp_path)
-    async with open_store(settings.server.data_dir, Outside(), inline=True) as store:
+    async with open_store(settings.server.data_dir, Environment(), inline=True) as store:
         await store.accounts.create("acme", "a@example.org", "hash")
     assert "appliance key create acme" in await greeted(settings)

@@ -32,7 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("telemetry",),
     ("model",),
     ("config",),
-    ("errors", "outside", "systemd", "times", "__version__"),
+    ("errors", "environment", "systemd", "times", "__version__"),
 )
 LAYER = {name: number for number, row in enumerate(LAYERS) for name in row}
 # Libraries that only one part may know, so that another can take their place.

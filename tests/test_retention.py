@@ -11,11 +11,11 @@ from trio.testing import MockClock
 
 from appliance.concurrency.wake import SLEEP_LIMIT
 from appliance.config.settings import RetentionSettings
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.intake.limits import FreeSpace
 from appliance.model.dashboard import Actor
 from appliance.model.mail import RecipientStatus
-from appliance.outside import Outside
 from appliance.retention import (
     LEAST_BUDGET,
     LEAST_REST,
@@ -42,7 +42,7 @@ DELIVERED = RecipientStatus.DELIVERED
 @pytest.fixture
 async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Store]:
     """A new database."""
-    async with open_store(tmp_path, Outside(now=clock), inline=True) as opened:
+    async with open_store(tmp_path, Environment(now=clock), inline=True) as opened:
         yield opened
 
 
@@ -56,14 +56,14 @@ def clock() -> Clock:
 async def messages(store: Store, clock: Clock) -> Messages:
     """Messages of an account."""
     account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
-    return Messages(Outside(now=clock), account.id)
+    return Messages(Environment(now=clock), account.id)
 
 
 @pytest.fixture
 def worker(store: Store, clock: Clock, tmp_path: Path) -> RetentionWorker:
     """A worker that keeps things for as long as the defaults say, on a disk with room."""
-    outside = Outside(now=clock)
-    return RetentionWorker(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
+    env = Environment(now=clock)
+    return RetentionWorker(store, env, RetentionSettings(), FreeSpace(tmp_path, 0, 0, env))
 
 
 def in_all(kind: str) -> int:
@@ -96,16 +96,16 @@ async def test_a_round_takes_all_that_is_old(
 @needs("postgresql")
 async def test_a_round_on_postgresql(tmp_path: Path, clock: Clock) -> None:
     """The same rows go; there is no file whose pages could be given back, also where the disk is nearly full."""
-    outside = Outside(now=clock)
+    env = Environment(now=clock)
 
     async def sweep(store: Store) -> bool:
-        full = FreeSpace(tmp_path, HUGE, 0, outside)
-        return await RetentionWorker(store, outside, RetentionSettings(), full).sweep()
+        full = FreeSpace(tmp_path, HUGE, 0, env)
+        return await RetentionWorker(store, env, RetentionSettings(), full).sweep()
 
     with postgresql() as cluster:
-        async with open_store(tmp_path, outside, url=cluster.new_database()) as store:
+        async with open_store(tmp_path, env, url=cluster.new_database()) as store:
             account = await store.accounts.create("demo", "demo@example.org", "hash", credit=1_000)
-            messages = Messages(outside, account.id)
+            messages = Messages(env, account.id)
             new = [messages.new(key=f"k{number}") for number in range(2)] + [messages.new(size=2_000_000)]
             for each in new:
                 await store.messages.accept(each)
@@ -188,8 +188,8 @@ async def test_a_disk_that_is_nearly_full_is_given_everything(
     await worker.sweep()
     assert store.space is not None
     assert (await store.space.usage()).free_pages > 100
-    outside = Outside(now=clock)
-    eager = RetentionWorker(store, outside, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, outside))
+    env = Environment(now=clock)
+    eager = RetentionWorker(store, env, RetentionSettings(), FreeSpace(tmp_path, HUGE, 0, env))
     with trio.move_on_after(URGENT_SWEEP_EVERY):
         await eager.run()
     assert (await store.space.usage()).free_pages == 0
@@ -207,7 +207,7 @@ async def test_a_storage_that_refuses_is_tried_again(
 
     async def refuse() -> bool:
         rounds.append(trio.current_time())
-        raise Refused(Code.TEMPORARY_FAILURE, "The storage cannot take writes right now.")
+        raise StorageUnavailable("The storage cannot take writes right now.")
 
     monkeypatch.setattr(worker, "sweep", refuse)
     with trio.move_on_after(2.5 * SLEEP_LIMIT):

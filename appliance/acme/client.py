@@ -19,10 +19,10 @@ from appliance.acme.issuance import AcmeRequest, PublishToken, Steps, T
 from appliance.acme.messages import AcmeResponse, retry_after_seconds
 from appliance.acme.problems import NotIssued
 from appliance.dns.resolver import LookupFailed, Resolver, host_addresses
+from appliance.environment import Environment
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage, dial_first
 from appliance.net.http_client import BadResponse, send_request
-from appliance.outside import Outside
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
@@ -39,7 +39,7 @@ class Client:
 
     resolver: Resolver
     context: ssl.SSLContext
-    outside: Outside
+    env: Environment
 
     async def run(
         self, steps: Steps[T], tokens: dict[str, str], publish: Callable[[str, str], Awaitable[None]] | None = None
@@ -79,7 +79,7 @@ class Client:
                     addresses: tuple[Address, ...] = (ipaddress.ip_address(host),)
                 except ValueError:
                     addresses = (await host_addresses(self.resolver, host))[0][:ADDRESSES_DIALLED]
-                _, dialled = await dial_first(self.outside.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
+                _, dialled = await dial_first(self.env.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
                 # The TLS handshake comes with the first byte.
                 stream = trio.SSLStream(dialled, self.context, server_hostname=host, https_compatible=True)
                 try:
@@ -107,7 +107,7 @@ class Client:
             return b"".join(answer.all(name)[:1]).decode("latin-1")
 
         body = await answer.body(RESPONSE_BYTES)
-        retry_after = retry_after_seconds(header(b"retry-after"), self.outside.now() / SECOND)
+        retry_after = retry_after_seconds(header(b"retry-after"), self.env.now() / SECOND)
         return AcmeResponse(answer.status, body, header(b"replay-nonce"), header(b"location"), retry_after)
 
 

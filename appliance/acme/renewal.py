@@ -25,7 +25,7 @@ from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config
 from appliance.dns.resolver import DnsResolver
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
@@ -47,14 +47,14 @@ class Renewer:
 
     records: AcmeRecords
     issue: Issue
-    outside: Outside
+    env: Environment
     wake: Wake = field(default_factory=Wake)
     _spread: float = 0.0  # from 0 to 1, for each certificate
     _at_once: bool = False
     _state: AcmeState = field(default_factory=AcmeState)  # of the attempt
 
     async def run(self) -> None:
-        self._spread = self.outside.random()
+        self._spread = self.env.random()
         while True:
             try:
                 wait = self._wait(await self.records.look())
@@ -116,14 +116,14 @@ class Renewer:
         await self.records.issued(
             private_pem(key) + chain, AcmeState(account, at, issued_for=issued_for, issued_at=now)
         )
-        self._spread = self.outside.random()
+        self._spread = self.env.random()
         held = read_certificate(chain)
         until = format_time(held.not_after) if held else ""
         log.info("a certificate has come", names=list(settings.names), until=until)
 
     async def _failed(self, failed: NotIssued, view: AcmeView) -> None:
         failures, now = self._state.failures + 1, self._now()
-        wait = schedule.retry(failures, self.outside.random())
+        wait = schedule.retry(failures, self.env.random())
         state = msgspec.structs.replace(
             self._state,
             failures=failures,
@@ -142,12 +142,12 @@ class Renewer:
         await self.records.save_state(state)
 
     def _now(self) -> float:
-        return self.outside.now() / SECOND
+        return self.env.now() / SECOND
 
 
 async def serve(
     config: Config,
-    outside: Outside,
+    env: Environment,
     live: LiveSettings,
     store: Store,
     key: bytes,
@@ -159,17 +159,17 @@ async def serve(
         task_status.started([])
         return
     context = https_context(config, "acme.ca_file", config.acme.ca_file)
-    client = Client(DnsResolver(config.dns.resolvers), context, outside)
+    client = Client(DnsResolver(config.dns.resolvers), context, env)
     base_url, files = config.http.base_url, AcmeFiles(acme_directory(config))
     challenges = ChallengeServer(base_url if base_url.startswith("https:") else "")
     if store.engine.is_shared:
-        renewer = Renewer(*await _shared(config, files, store, key, client, challenges), outside)
+        renewer = Renewer(*await _shared(config, files, store, key, client, challenges), env)
     else:
 
         async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
             return await client.run(issuance.certificate(key), challenges.tokens)
 
-        renewer = Renewer(FileRecords(config.acme, files), issue, outside)
+        renewer = Renewer(FileRecords(config.acme, files), issue, env)
     live.join(lambda _: renewer.try_now)  # a reload may follow a repair, such as opening port 80
     async with trio.open_nursery() as nursery:
         urls = await nursery.start(challenges.serve, config.acme.bind)

@@ -25,7 +25,7 @@ from appliance.acme.problems import NotIssued
 from appliance.acme.records import AcmeView
 from appliance.acme.schedule import RETRY_DELAYS
 from appliance.config.settings import AcmeSettings
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.store import Store
 from appliance.store.shared_certificates import ACME_CHORE
@@ -93,7 +93,7 @@ class SharedRecords:
                 await self.store.shared_certificates.announce(announced(self.settings))
                 self._announced = True
             found = await self.store.shared_certificates.look()
-        except Refused:  # the database is away
+        except StorageUnavailable:  # the database is away
             return None
         records = {name: self._unsealed(name, sealed) for name, sealed in found.records.items()}
         certificate, state = records.get(ACME_FILE, b""), records.get(STATE, b"")
@@ -108,7 +108,7 @@ class SharedRecords:
         try:
             if not await self.store.engine.has_chore(ACME_CHORE):
                 return False
-        except Refused:
+        except StorageUnavailable:
             return False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_turn, nursery.cancel_scope)
@@ -142,7 +142,7 @@ class SharedRecords:
 
     async def withdraw(self) -> None:
         """End that."""
-        with trio.CancelScope(shield=True), suppress(Refused):
+        with trio.CancelScope(shield=True), suppress(StorageUnavailable):
             await self.store.shared_certificates.withdraw()
 
     async def _keep_turn(self, order: trio.CancelScope) -> None:
@@ -151,7 +151,7 @@ class SharedRecords:
         while trio.current_time() < renewed + TURN:
             await trio.sleep(TURN_RENEWED)
             asked = trio.current_time()
-            with suppress(Refused):
+            with suppress(StorageUnavailable):
                 if not await self.store.engine.has_chore(ACME_CHORE):
                     break
                 renewed = asked
@@ -212,7 +212,7 @@ class SharedChallenges:
                 if self._read_at <= asked:
                     await trio.sleep_until(max(asked, self._read_at + CHALLENGE_READ_PAUSE))
                     self._read_at = trio.current_time()
-                    with suppress(Refused):  # the database is away
+                    with suppress(StorageUnavailable):  # the database is away
                         self._known = await self.read()
         return self._known.get(token)
 
@@ -220,7 +220,7 @@ class SharedChallenges:
 async def _written(write: Awaitable[bool]) -> None:
     try:
         ours = await write
-    except Refused as refused:
+    except StorageUnavailable as refused:
         raise NotIssued(f"the database does not take it: {refused.text}", "Nothing: it is tried again.") from refused
     if not ours:
         raise NotIssued("another node requests the certificate by now", "Nothing: it does what is needed.")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from appliance import __version__
 from appliance.backup import archive
+from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.sqlite.faults import DiskFault, DiskFull, failed_writing
 from appliance.store.sqlite.file_care import Progress, checkpoint_beside, copy_inside, sync
@@ -34,7 +34,7 @@ class NotMade(Exception):
     """There is no backup; the text says why."""
 
 
-def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: archive.FractionDone) -> archive.Manifest:
+def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: archive.FractionDone) -> archive.Manifest:
     """Write the backup to `target`; raises NotMade."""
     _refuse_existing(target)
     key = data_dir / KEY_FILE
@@ -46,7 +46,7 @@ def make(data_dir: Path, hostname: str, target: Path, outside: Outside, on: arch
     with _errors(unfinished, target):
         _remove_abandoned(target.parent)
         try:
-            manifest = _write(data_dir, hostname, unfinished, outside, on)
+            manifest = _write(data_dir, hostname, unfinished, env, on)
             _name(unfinished, target)
             sync(target.parent)
         finally:
@@ -106,14 +106,14 @@ def _refuse_existing(target: Path) -> None:
         raise NotMade(f"{target} is there already: a backup never replaces a file")
 
 
-def _write(data_dir: Path, hostname: str, path: Path, outside: Outside, on: archive.FractionDone) -> archive.Manifest:
+def _write(data_dir: Path, hostname: str, path: Path, env: Environment, on: archive.FractionDone) -> archive.Manifest:
     key = load_or_create(data_dir)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as file:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         file.write(b"\0" * archive.BEGIN)
         file.flush()
-        now = outside.now()
+        now = env.now()
         copy_inside(data_dir / FILE_NAME, path, archive.BEGIN, _copying(file.fileno(), on))
         size = os.fstat(file.fileno()).st_size - archive.BEGIN
         schema = schema_inside(path, archive.BEGIN, size)

@@ -16,9 +16,9 @@ from appliance.backup import archive
 from appliance.backup.make import NO_HARD_LINKS
 from appliance.backup.unfinished import BEFORE, DECIDED, STAGING, complete
 from appliance.backup.verify import Verified, verify
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
-from appliance.outside import Outside
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import open_store
 from appliance.store.pools import EVERY, RESTORED
@@ -44,16 +44,16 @@ class Restored:
     kept: Path | None
 
 
-async def restore(path: Path, data_dir: Path, outside: Outside, on: archive.FractionDone, *, force: bool) -> Restored:
+async def restore(path: Path, data_dir: Path, env: Environment, on: archive.FractionDone, *, force: bool) -> Restored:
     """Put a backup into a data directory; with `force` also where there is a database, which is moved aside."""
     with path.open("rb") as source:  # by root, if that restores it: the owner of the directory need not be able to
         verified = verify(path, lambda done: on(VERIFYING * done))
         become_owner(data_dir)
-        return await _restore(source, verified, data_dir, outside, on, force=force)
+        return await _restore(source, verified, data_dir, env, on, force=force)
 
 
 async def _restore(
-    source: BinaryIO, verified: Verified, data_dir: Path, outside: Outside, on: archive.FractionDone, *, force: bool
+    source: BinaryIO, verified: Verified, data_dir: Path, env: Environment, on: archive.FractionDone, *, force: bool
 ) -> Restored:
     with only_server(data_dir):
         complete(data_dir)
@@ -62,11 +62,11 @@ async def _restore(
             what = f"there is {there[0]} in {data_dir} already"
             raise NotRestored(f"{what}: use --force to put it aside, or name another data_dir")
         with _errors(data_dir), _staging(data_dir) as staging:
-            waiting = await _stage(source, verified, staging, outside, on)
+            waiting = await _stage(source, verified, staging, env, on)
             if there:
                 _keep(data_dir, there, staging / BEFORE)
             # From here on any start of the program completes it.
-            os.rename(staging, data_dir / f"{DECIDED}{outside.now()}")
+            os.rename(staging, data_dir / f"{DECIDED}{env.now()}")
             sync(data_dir)
             kept = complete(data_dir)
     return Restored(verified, waiting, kept)
@@ -102,13 +102,13 @@ def _errors(data_dir: Path) -> Iterator[None]:
 
 
 async def _stage(
-    source: BinaryIO, verified: Verified, staging: Path, outside: Outside, on: archive.FractionDone
+    source: BinaryIO, verified: Verified, staging: Path, env: Environment, on: archive.FractionDone
 ) -> AllWaiting:
     """Write the key and the database, migrated and paused, into the staging directory."""
     _write(staging / KEY_FILE, 0o400, verified.key)
     _extract(source, verified.size, staging / DATABASE, on)
     made = verified.manifest.created_at[:16].replace("T", " ")
-    async with open_store(staging, outside, inline=True) as store:
+    async with open_store(staging, env, inline=True) as store:
         await store.pools.release(EVERY)  # an earlier pause has another reason and time
         await store.pools.hold(EVERY, f"{RESTORED} from a backup of {made} UTC")
         waiting = await store.queue_control.totals()

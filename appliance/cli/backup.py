@@ -47,8 +47,8 @@ def backup(file: Path, as_json: bool) -> None:
       appliance backup /mnt/backup.tar && appliance verify /mnt/backup.tar
     """
     from appliance.backup.make import NotMade, make
+    from appliance.environment import Environment
     from appliance.keys.keyfile import KEY_FILE
-    from appliance.outside import Outside
     from appliance.store import FILE_NAME
 
     settings = database.load_settings()
@@ -61,7 +61,7 @@ def backup(file: Path, as_json: bool) -> None:
         raise click.ClickException(f"there is no database in {data_dir}")
     with database.explained(settings), _refusals(file), progress_bar("backup") as on:
         try:
-            made = make(data_dir, settings.server.hostname, file.absolute(), Outside(), on)
+            made = make(data_dir, settings.server.hostname, file.absolute(), Environment(), on)
         except NotMade as reason:
             raise click.ClickException(str(reason)) from None
     size = file.stat().st_size
@@ -107,8 +107,8 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
 
     from appliance.backup.restore import NotRestored
     from appliance.backup.restore import restore as restore_backup
+    from appliance.environment import Environment
     from appliance.keys.keyfile import KEY_FILE
-    from appliance.outside import Outside
 
     settings = database.load_settings()
     data_dir = settings.server.data_dir
@@ -118,7 +118,7 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     database.check_usable(data_dir, make=True)
     with database.explained(settings), _refusals(file), progress_bar("restore") as on:
         try:
-            restored = trio.run(partial(restore_backup, file, data_dir, Outside(), on, force=force))
+            restored = trio.run(partial(restore_backup, file, data_dir, Environment(), on, force=force))
         except NotRestored as reason:
             raise click.ClickException(str(reason)) from None
     kept = None if restored.kept is None else str(restored.kept)

@@ -28,11 +28,11 @@ _SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its
 @contextmanager
 def refusals() -> Iterator[None]:
     """Turn a refusal into one line and exit code 1."""
-    from appliance.errors import Refused
+    from appliance.errors import PublicError
 
     try:
         yield
-    except Refused as refusal:
+    except PublicError as refusal:
         raise click.ClickException(refusal.text) from None
 
 
@@ -82,7 +82,7 @@ def run(
     """
     import trio
 
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.store import FILE_NAME, NoDatabase, open_store
 
     settings = settings or load_settings()
@@ -97,7 +97,7 @@ def run(
 
             check_key = key_check(settings.server.data_dir)
         async with open_store(
-            settings.server.data_dir, Outside(), url=url, check_key=check_key, inline=True, may_upgrade=may_upgrade
+            settings.server.data_dir, Environment(), url=url, check_key=check_key, inline=True, may_upgrade=may_upgrade
         ) as store:
             if not action:
                 return await work(store)

@@ -36,13 +36,13 @@ def doctor(blocklists: bool, as_json: bool) -> None:
 
     from appliance.dns.resolver import DnsResolver
     from appliance.doctor.examination import Examination
-    from appliance.outside import Outside
+    from appliance.environment import Environment
 
     settings = database.load_settings()
     database.prepare(settings)
     asked = settings.dns.blocklists if blocklists else ()
     with database.explained(settings):
-        found = trio.run(Examination(settings, Outside(), DnsResolver(settings.dns.resolvers), asked).run)
+        found = trio.run(Examination(settings, Environment(), DnsResolver(settings.dns.resolvers), asked).run)
     faults = sum(each.level == "fault" for each in found)
     warnings = sum(each.level == "warning" for each in found)
     rows = [

@@ -171,7 +171,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     from appliance.deliver.return_paths import use_if_shown
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
-    from appliance.outside import Outside
+    from appliance.environment import Environment
 
     settings = database.load_settings()
 
@@ -183,7 +183,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     async def switch(store: "Store") -> bool:
         account_id, wanted = (await store.accounts.named(name)).id, domain_name(domain)
         found = await store.domains.find(account_id, wanted)
-        await store.domains.record_dns(account_id, found, check.summary(checked, Outside().now()))
+        await store.domains.record_dns(account_id, found, check.summary(checked, Environment().now()))
         await use_if_shown(store, account_id, found, checked)
         if not any(each.record.pending for each in checked):
             return False
@@ -225,10 +225,10 @@ async def _registered(store: "Store", account: str, account_id: str, domain: str
 
 
 async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
+    from appliance.environment import Environment
     from appliance.keys.dkim_keys import SigningKeys
-    from appliance.outside import Outside
 
-    return SigningKeys(store, Outside(), await database.installation_key(store, settings))
+    return SigningKeys(store, Environment(), await database.installation_key(store, settings))
 
 
 async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":
@@ -250,7 +250,7 @@ def records_of(
     keys: "Callable[[Store, Config, str, str], Awaitable[list[StoredDkimKey]]]" = _keys,
 ) -> "list[DnsRecord]":
     from appliance.dns import records
-    from appliance.outside import Outside
+    from appliance.environment import Environment
 
     settings, wanted = settings or database.load_settings(), domain_name(domain)
 
@@ -258,7 +258,7 @@ def records_of(
         account_id = (await store.accounts.named(account)).id
         found = await _registered(store, account, account_id, wanted)
         known = await keys(store, settings, account_id, wanted)
-        return records.records_for(settings, found, known, Outside().now(), await store.engine.hosts())
+        return records.records_for(settings, found, known, Environment().now(), await store.engine.hosts())
 
     return database.run(work, settings=settings)
 

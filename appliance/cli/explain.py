@@ -120,10 +120,10 @@ async def _explained(store: "Store", settings: "Config", message_id: str) -> "_E
 
 
 def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool, as_json: bool) -> None:
+    from appliance.environment import Environment
     from appliance.intake.account_rules import searched_recipient
     from appliance.message.addresses import parse
     from appliance.model.dashboard import MailFilter
-    from appliance.outside import Outside
     from appliance.report import explain as words
 
     with database.refusals():
@@ -138,7 +138,7 @@ def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: b
         return listed, [each for each in explained if each is not None], found.searched_to
 
     listed, explained, searched_to = database.run(work, settings=settings)
-    now, messages, lines = Outside().now(), list[dict[str, Any]](), list[str]()
+    now, messages, lines = Environment().now(), list[dict[str, Any]](), list[str]()
     for account, entry in listed:
         lines += [f"{entry.address} is {words.suppressed(entry, account, now)}"]
         lines += [f"  {words.suppression_advice(entry, account)}"]
@@ -164,10 +164,10 @@ def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: b
 
 
 def _answer(found: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.report.explain import standing
 
-    now, message = Outside().now(), found.message
+    now, message = Environment().now(), found.message
 
     def recipient(tried: "TriedRecipient") -> dict[str, Any]:
         pool, due, late = pools[tried.domain], tried.next_attempt_at, tried.recipient.late_bounce
@@ -211,10 +211,10 @@ def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, An
 
 
 def _lines(found: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.report import explain as words
 
-    now, message = Outside().now(), found.message
+    now, message = Environment().now(), found.message
     accepted = words.clock(message.created_at, now)
     yield f"{message.id} of {found.account_name}, accepted at {accepted} UTC: {message.status.value}"
     yield f"from {message.sender}: {message.subject}"

@@ -13,10 +13,10 @@ from pathlib import Path
 from appliance.backup.unfinished import RestoreInterrupted
 from appliance.cli.output import printable
 from appliance.config.settings import Config, ConfigError
+from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.keys.keyfile import KeyFileError
 from appliance.net.local_addresses import bind_error, binds
-from appliance.outside import Outside
 from appliance.store import (
     FILE_NAME,
     CopyWaits,
@@ -59,7 +59,9 @@ def unexpected(error: BaseException, data_dir: Path | None) -> str:
     first = next(leaves(error), error)
     text = " ".join(f"{type(first).__name__}: {first}".split())[:SHOWN]
     try:
-        file = str(_write_details(data_dir, f"---- {rfc3339(Outside().now())} {reference} {sys.argv[1:3]}\n{details}"))
+        file = str(
+            _write_details(data_dir, f"---- {rfc3339(Environment().now())} {reference} {sys.argv[1:3]}\n{details}")
+        )
     except OSError as cause:
         file = f"nowhere ({error_text(cause)})"
     return f"an unexpected failure, which is a bug: {printable(text)}; details in {file}, reference {reference}"

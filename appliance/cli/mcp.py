@@ -261,26 +261,26 @@ def _run(words: list[str]) -> str:
 
 
 def _send(key: str, fields: Json, *, allow_send: bool) -> str:
+    from appliance.environment import Environment
     from appliance.errors import Code, Refused
     from appliance.intake.accept import build_services
     from appliance.message.request import decode
-    from appliance.outside import Outside
 
-    settings, outside, body = database.load_settings(), Outside(), json.dumps(fields).encode()
+    settings, env, body = database.load_settings(), Environment(), json.dumps(fields).encode()
 
     async def work(store: "Store") -> str:
         caller = await store.access.caller_by_key(key)
         ends_at = caller.key.expires_at if caller and caller.key else None
-        if caller is None or (ends_at is not None and ends_at <= outside.now()):
+        if caller is None or (ends_at is not None and ends_at <= env.now()):
             raise Refused(Code.UNAUTHORIZED, f"${_KEY_VARIABLE} is not an API key of this installation, or has expired")
         if not caller.may_send:
             raise Refused(Code.FORBIDDEN, "this key may only read")
         if not (caller.test or allow_send):
             text = "this key sends real mail: give a test key, or start `appliance mcp --allow-send`"
             raise Refused(Code.FORBIDDEN, text)
-        intake = build_services(settings, outside, store, await database.installation_key(store, settings)).intake
+        intake = build_services(settings, env, store, await database.installation_key(store, settings)).intake
         intake.check_open(caller)
-        identifier = outside.identifier("req")
+        identifier = env.identifier("req")
         return (await intake.send(caller, decode(body), f"mcp_{identifier}", identifier, len(body))).receipt.decode()
 
     return database.run(work, settings=settings)

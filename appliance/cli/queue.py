@@ -64,7 +64,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     """
     import msgspec
 
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.report.queue import by_pool, pause_of, warming
     from appliance.store.pools import EVERY
 
@@ -89,7 +89,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
         return
     if pause is not None:
         click.echo(f"All mail is paused: {pause.reason}. `appliance resume` lets it go.")
-    now = Outside().now()
+    now = Environment().now()
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
     show_list(False, "pools", rows, QUEUE_COLUMNS, "Nothing waits.")
     if more:

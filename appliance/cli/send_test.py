@@ -45,7 +45,7 @@ def send_test(
       appliance send-test you@example.net --wait
       appliance send-test acme you@example.net --from hello@acme.example
     """
-    from appliance.outside import Outside
+    from appliance.environment import Environment
 
     settings = database.load_settings()
     if not words and to is None:
@@ -59,7 +59,7 @@ def send_test(
         account = await store.accounts.named(name)
         message_id = await queue_test(store, settings, account, address, sender)
         runs = await database.server_runs(store, settings)
-        until = Outside().now() + timeout * 1_000_000 if wait and runs else 0
+        until = Environment().now() + timeout * 1_000_000 if wait and runs else 0
         return await result_of(store, settings, message_id, until) | {"server_running": runs}
 
     answer = database.run(work, settings=settings)
@@ -75,25 +75,25 @@ def send_test(
 
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
     """The id of the message, which is on disk."""
+    from appliance.environment import Environment
     from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, build_services, test_sender
     from appliance.message.schema import SendRequest
-    from appliance.outside import Outside
 
-    key, outside = await database.installation_key(store, settings), Outside()
-    intake = build_services(settings, outside, store, key).intake
+    key, env = await database.installation_key(store, settings), Environment()
+    intake = build_services(settings, env, store, key).intake
     caller = await store.access.caller_by_account(account.id)
     assert caller is not None  # noqa: S101 - the account was found a moment ago
     intake.check_open(caller)
     request = SendRequest(sender=sender or test_sender(caller), to=to, subject=TEST_SUBJECT, text=TEST_TEXT)
-    return (await intake.send_test(caller, request, outside.identifier("req"))).id
+    return (await intake.send_test(caller, request, env.identifier("req"))).id
 
 
 async def result_of(store: "Store", settings: "Config", message_id: str, until: int) -> dict[str, Any]:
     """Where the message stands, once that is final or deferred, or at `until`; on a terminal each step is a line."""
     import trio
 
+    from appliance.environment import Environment
     from appliance.model.mail import RecipientStatus
-    from appliance.outside import Outside
     from appliance.report.explain import clock, standing
 
     told, attempts = "", len(settings.delivery.retry_delays) + 1
@@ -101,7 +101,7 @@ async def result_of(store: "Store", settings: "Config", message_id: str, until: 
         found = await store.records.of(message_id)
         if found is None:
             raise click.ClickException(f"message {message_id} is gone")
-        (tried,), now = found.recipients, Outside().now()
+        (tried,), now = found.recipients, Environment().now()
         pools = await store.pools.views({tried.domain}, settings.warmup, found.account_id)
         explanation, status = standing(tried, pools[tried.domain], now, attempts), tried.recipient.status
         if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or not until:

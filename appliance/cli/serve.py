@@ -114,14 +114,14 @@ def _run(read_settings: "Callable[[], Config]") -> None:
         import trio  # only now: a wrong setting is refused sooner
 
         from appliance import supervisor
-        from appliance.outside import Outside
+        from appliance.environment import Environment
 
         # Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it.
         gc.collect()
         gc.freeze()  # imported modules stay
         gc.set_threshold(20_000, 20, 50)
         sys.setswitchinterval(SWITCH_INTERVAL)
-        trio.run(partial(supervisor.run, settings, Outside(), on_ready=partial(_greet, settings)))
+        trio.run(partial(supervisor.run, settings, Environment(), on_ready=partial(_greet, settings)))
     except (Exception, BaseExceptionGroup) as error:
         _end(settings, error)
 

@@ -293,12 +293,12 @@ class _Machine:
 
         from appliance.dns.resolver import DnsResolver
         from appliance.doctor.examination import Examination
-        from appliance.outside import Outside
+        from appliance.environment import Environment
 
         settings = self._settings
         try:
             resolver = DnsResolver(settings.dns.resolvers)
-            looking = Examination(settings, Outside(), resolver, settings.dns.blocklists, CHECKS_TIMEOUT)
+            looking = Examination(settings, Environment(), resolver, settings.dns.blocklists, CHECKS_TIMEOUT)
             trio.run(looking.of_machine, self._tell)
         except BaseException as error:  # raised where the findings are wanted
             self._failure = error
@@ -417,11 +417,11 @@ async def _checked(
 
 
 async def _tested(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
-    from appliance.outside import Outside
+    from appliance.environment import Environment
 
     message_id = await queue_test(store, settings, await store.accounts.named(account), to, f"test@{domain}")
     runs = await database.server_runs(store, settings)
-    until = Outside().now() + WAIT_SECONDS * 1_000_000 if runs else 0
+    until = Environment().now() + WAIT_SECONDS * 1_000_000 if runs else 0
     return await result_of(store, settings, message_id, until) | {"server_running": runs}
 
 

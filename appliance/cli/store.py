@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.config.settings import Config
-    from appliance.store.copying import Copied, CopyProgress, Side, Table
+    from appliance.store.copying import Copied, CopyEndpoint, CopyProgress, Table
 
 LINE_EVERY = 10.0  # seconds between two lines about one table
 
@@ -44,11 +44,11 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
       appliance store copy --to postgresql://appliance@db.example.com/appliance
       appliance store copy --to-sqlite /var/lib/appliance-new
     """
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.store import DatabaseRefused
     from appliance.store.copying import NotCopied
     from appliance.store.copying import copy as copy_rows
-    from appliance.store.sqlite.side import tables
+    from appliance.store.sqlite.copy_endpoint import tables
 
     where = url or path
     if where is None or (url and path):
@@ -62,7 +62,7 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
             wanted = tables()
             source = until_done.enter_context(_source(settings, wanted))
             target = until_done.enter_context(_target(settings, where))
-            copied = copy_rows(source, target, wanted, Outside().now(), on)
+            copied = copy_rows(source, target, wanted, Environment().now(), on)
     except (NotCopied, DatabaseRefused) as reason:
         raise click.ClickException(printable(str(reason))) from None
     answer = {"from": source.name, "to": target.name, "tables": copied.tables, "rows": copied.rows}
@@ -83,10 +83,10 @@ def _check_url(url: str) -> None:
 
 
 @contextmanager
-def _source(settings: "Config", tables: "list[Table]") -> "Iterator[Side]":
+def _source(settings: "Config", tables: "list[Table]") -> "Iterator[CopyEndpoint]":
     """What the settings name, with no server running on it."""
     from appliance.store import FILE_NAME, driver_needed
-    from appliance.store.sqlite import side
+    from appliance.store.sqlite import copy_endpoint
     from appliance.store.sqlite.file_care import refuse_waiting_copy
     from appliance.system.instance_lock import only_server
 
@@ -96,29 +96,29 @@ def _source(settings: "Config", tables: "list[Table]") -> "Iterator[Side]":
             until_done.enter_context(only_server(data_dir))
         if settings.store.url:
             with driver_needed():
-                from appliance.store.postgresql import side as server_side
+                from appliance.store.postgresql import copy_endpoint as server_endpoint
 
-            yield until_done.enter_context(server_side.source(settings.store.url, tables))
+            yield until_done.enter_context(server_endpoint.source(settings.store.url, tables))
             return
         file = data_dir / FILE_NAME
         if not os.path.lexists(file):
             raise click.ClickException(f"there is no database in {data_dir}")
         refuse_waiting_copy(file)
-        yield until_done.enter_context(side.source(file))
+        yield until_done.enter_context(copy_endpoint.source(file))
 
 
 @contextmanager
-def _target(settings: "Config", where: str | Path) -> "Iterator[Side]":
+def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
     """What the options name, with no server running on it."""
     from appliance.store import FILE_NAME, driver_needed
-    from appliance.store.sqlite import side
+    from appliance.store.sqlite import copy_endpoint
     from appliance.system.instance_lock import only_server
 
     if isinstance(where, str):
         with driver_needed():
-            from appliance.store.postgresql import side as server_side
+            from appliance.store.postgresql import copy_endpoint as server_endpoint
 
-        with server_side.target(where) as target:
+        with server_endpoint.target(where) as target:
             yield target
         return
     directory = (where.parent if where.name == FILE_NAME else where).absolute()
@@ -127,7 +127,7 @@ def _target(settings: "Config", where: str | Path) -> "Iterator[Side]":
         # The source's own directory is locked already.
         if directory.resolve() != settings.server.data_dir.resolve():
             until_done.enter_context(only_server(directory))
-        yield until_done.enter_context(side.target(directory / FILE_NAME))
+        yield until_done.enter_context(copy_endpoint.target(directory / FILE_NAME))
 
 
 # ---- what is said
@@ -154,7 +154,9 @@ def _shown(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
     yield line
 
 
-def _lines(settings: "Config", source: "Side", target: "Side", copied: "Copied", url: str | None) -> "Iterator[str]":
+def _lines(
+    settings: "Config", source: "CopyEndpoint", target: "CopyEndpoint", copied: "Copied", url: str | None
+) -> "Iterator[str]":
     from appliance.keys.keyfile import KEY_FILE
 
     yield f"Copied to {target.name}: {copied.rows:,} rows of {copied.tables} tables, each compared with the old one."

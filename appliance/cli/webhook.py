@@ -71,21 +71,21 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
       appliance webhook set acme https://hooks.acme.example/mail --event bounced --event complained
       appliance webhook set acme https://hooks.acme.example/mail --disable
     """
+    from appliance.environment import Environment
     from appliance.keys.webhook_secrets import WebhookSecrets
     from appliance.model.webhooks import RESULT_EVENTS, EventType, WebhookOptions
-    from appliance.outside import Outside
 
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, Webhook, str | None]":
         account = await store.accounts.named(name)
         await _check_url(url, store, settings)
-        known, outside = await store.webhooks.of(account.id), Outside()
+        known, env = await store.webhooks.of(account.id), Environment()
         wanted = {f"email.{each}" for each in events} or set(RESULT_EVENTS if known is None else known.events)
         is_enabled = (known is None or known.enabled) if enabled is None else enabled
         options = WebhookOptions(url, tuple(each for each in EventType if each in wanted), is_enabled)
-        new_id = outside.identifier("whk")
-        secret, sealed = WebhookSecrets(await database.installation_key(store, settings), outside).fresh(new_id)
+        new_id = env.identifier("whk")
+        secret, sealed = WebhookSecrets(await database.installation_key(store, settings), env).fresh(new_id)
         saved, made = await store.webhooks.save(account.id, options, new_id, sealed)
         return account, saved, secret if made else None
 
@@ -211,11 +211,11 @@ async def _existing(store: "Store", account: "Account") -> None:
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
     """Refuse what the API refuses: no https, an address of this machine or of a private network."""
     from appliance.dns.resolver import DnsResolver
-    from appliance.outside import Outside
+    from appliance.environment import Environment
     from appliance.webhook.build import build_poster
 
     resolver, others = DnsResolver(settings.dns.resolvers), store.engine.others
-    poster = build_poster(settings, resolver, Outside(), lambda: others().addresses)
+    poster = build_poster(settings, resolver, Environment(), lambda: others().addresses)
     if (fault := await poster.check(url)) is not None:
         raise click.ClickException(f"url: {fault}")
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import trio
 
 from appliance.concurrency.wake import Wake
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.telemetry.log import get_logger
 
 RESULTS_PER_TRANSACTION = 64  # results in one transaction
@@ -54,7 +54,7 @@ class BatchWriter(Generic[Result]):
             try:
                 await self._put(batch)
                 break
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 self._log.warning("results wait for the storage", reason=refused.text)
                 if self._closing:
                     return

@@ -2,7 +2,7 @@
 
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.times import SECOND
 
 SLEEP_LIMIT = 60.0  # seconds; no loop sleeps longer, so a jump of the clock does no harm for more than a minute
@@ -33,8 +33,8 @@ class Wake:
 class ClockJumps:
     """Notices that the wall clock was set, by comparing it with Trio's clock, which is monotonic."""
 
-    def __init__(self, outside: Outside) -> None:
-        self._outside, self._difference = outside, 0.0
+    def __init__(self, env: Environment) -> None:
+        self._outside, self._difference = env, 0.0
         self.jump()
 
     def jump(self) -> float:

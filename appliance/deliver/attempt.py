@@ -45,7 +45,8 @@ from appliance.deliver.smtp.sending import MailTransaction, Payload, prepare
 from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
 from appliance.message.dkim import sign
@@ -53,7 +54,6 @@ from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage, raise_if_short
 from appliance.net.idle_pool import IdlePool
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
@@ -167,7 +167,7 @@ class _Reached(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliverer:
     store: Store
-    outside: Outside
+    env: Environment
     connections: Connections
     tls: TlsChoice
     hello_name: str
@@ -195,7 +195,7 @@ class Deliverer:
             return None
         try:
             envelope = await self._still_wanted(routed)
-        except Refused:  # the storage is away
+        except StorageUnavailable:  # the storage is away
             return None
         self.warmup.use_only(active.permit, 0 if envelope is None else len(envelope.recipients))
         if envelope is None:
@@ -205,10 +205,10 @@ class Deliverer:
             return await self._deliver(active, envelope)
         except Shortage:
             raise
-        except (Refused, LeaseLost):  # the storage is away, and no server has been given the message
+        except (StorageUnavailable, LeaseLost):  # the storage is away, and no server has been given the message
             return None
         except Exception as error:
-            return self.not_attempted(envelope, error, self.outside.now())
+            return self.not_attempted(envelope, error, self.env.now())
         except BaseExceptionGroup as group:  # an error of ours beside a cancellation, which goes on to its scope
             cancelled, errors = group.split(trio.Cancelled)
             if cancelled is None or not isinstance(errors, ExceptionGroup):
@@ -240,7 +240,7 @@ class Deliverer:
     def _alike(
         self, envelope: Envelope, judgement: Judgement, text: str, contact: Contact, status: str | None = None
     ) -> list[Outcome]:
-        record = partial(outcome, contact=contact, now=self.outside.now(), retries=self.retries)
+        record = partial(outcome, contact=contact, now=self.env.now(), retries=self.retries)
         return [record(each, judgement, code=None, status=status, text=text) for each in envelope.recipients]
 
     async def _still_wanted(self, routed: Routed) -> Envelope | None:
@@ -282,7 +282,7 @@ class Deliverer:
         record = partial(
             outcome,
             contact=reached.contact,
-            now=self.outside.now(),
+            now=self.env.now(),
             retries=self.retries,
             signature=active.ready.signature,
             mail_from=None if active.ready.routed.return_path is None else transaction.sender,
@@ -325,7 +325,7 @@ class Deliverer:
 
         Only here, since what a server offers is known only in its session, and nearly every server offers all.
         """
-        mime, keys, now = await self._mime(ready), ready.routed.keys, self.outside.now() // 1_000_000
+        mime, keys, now = await self._mime(ready), ready.routed.keys, self.env.now() // 1_000_000
 
         def encode() -> Payload:
             encoded = seven_bit(mime)
@@ -407,7 +407,7 @@ class Deliverer:
         relay, timeouts = key.relay, self.slow.timeouts(key.address)
         try:
             with trio.fail_after(timeouts.connect):
-                stream = await self.outside.dial(key.address, key.port)
+                stream = await self.env.dial(key.address, key.port)
         except trio.TooSlowError:
             reason = f"no connection within {timeouts.connect:g} seconds"
             raise NotOpened(lost(Stage.GREETING, Cause.TIMEOUT, reason), ()) from None
@@ -467,7 +467,7 @@ class Deliverer:
 
     async def _tell(self, reached: _Reached, slot: PoolSlot, addresses: tuple[str, ...]) -> list[Judgement]:
         """Judge what a server said, and tell its limiter each thing once: ten recipients refused are one refusal."""
-        verdicts, limiter, now = reached.verdicts, reached.limiter, self.outside.now()
+        verdicts, limiter, now = reached.verdicts, reached.limiter, self.env.now()
         judgements = []
         for verdict in verdicts:
             judgements.append(judge(verdict, len(verdicts), relayed=reached.relayed))

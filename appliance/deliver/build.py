@@ -15,17 +15,17 @@ from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
+from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.queue import NewMail
 from appliance.tls.certificate import verifying_context
 
 
 def build(
-    config: Config, outside: Outside, store: Store, key: bytes, new_mail: NewMail, *, stop_by: Callable[[], float]
+    config: Config, env: Environment, store: Store, key: bytes, new_mail: NewMail, *, stop_by: Callable[[], float]
 ) -> Scheduler:
     NAMED_POOLS.update(config.delivery.pools)
     delivery, others = config.delivery, store.engine.others
@@ -33,7 +33,7 @@ def build(
     resolver = DnsResolver(config.dns.resolvers)
     router = Router(
         resolver,
-        outside.random,
+        env.random,
         port=delivery.mx_port,
         allowed=delivery.allow_networks,
         own=own,
@@ -43,23 +43,23 @@ def build(
     trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
     proofs = Proofs(resolver, pools(config))
-    limiters = PoolLimiters(store, outside, proofs)
-    warmup = Warmup(config.warmup, store, outside, proofs.known_as)
-    signer = Signer(SigningKeys(store, outside, key), outside, return_paths=bool(config.inbound.bind))
+    limiters = PoolLimiters(store, env, proofs)
+    warmup = Warmup(config.warmup, store, env, proofs.known_as)
+    signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         store=store,
-        outside=outside,
+        env=env,
         new_mail=new_mail,
-        due_mail=DueMail(store, outside, new_mail),
+        due_mail=DueMail(store, env, new_mail),
         preparing=Preparing(store, RouteCache(router), signer),
         limiters=limiters,
         deliverer=Deliverer(
             store=store,
-            outside=outside,
+            env=env,
             connections=Connections(),
             tls=TlsChoice(policies, trusting),
             hello_name=config.server.hostname,
-            retries=Retries(delivery.retry_delays, outside.random),
+            retries=Retries(delivery.retry_delays, env.random),
             limiters=limiters,
             warmup=warmup,
             return_paths=ReturnPaths(key),

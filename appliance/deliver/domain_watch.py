@@ -17,10 +17,10 @@ from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY, ReturnPathWat
 from appliance.dns.check import CheckedRecord, check, summary
 from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import PublicError, StorageUnavailable
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Domain, RecordStatus
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
@@ -39,7 +39,7 @@ class DomainWatch:
 
     config: Config
     store: Store
-    outside: Outside
+    env: Environment
     resolver: Callable[[], Resolver]
     return_paths: ReturnPathWatch = field(init=False)
 
@@ -58,7 +58,7 @@ class DomainWatch:
             try:
                 if await self.store.engine.has_chore(DOMAIN_CHORE):
                     await ask()
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("domains not checked: storage busy", reason=refused.text)
             await trio.sleep(RETURN_PATH_LOOK_EVERY)
 
@@ -75,18 +75,18 @@ class DomainWatch:
         try:
             async with limiter:
                 checked = await self._check(resolver, account_id, domain)
-            await self.store.domains.record_dns(account_id, domain, summary(checked, self.outside.now()))
+            await self.store.domains.record_dns(account_id, domain, summary(checked, self.env.now()))
             if not domain.usable and is_proven(checked):
                 async with self.store.audit.noting(WATCH, "domain.verified", "server", (account_id,), domain.name):
                     domain = await self.store.domains.prove(account_id, domain.name)
                 log.info("a domain may be sent from: DNS proves it", domain=domain.name)
             if domain.usable:
                 await use_if_shown(self.store, account_id, domain, checked)
-        except Refused as refused:  # or it was removed meanwhile
+        except PublicError as refused:  # or it was removed meanwhile
             log.warning("a domain was not checked", domain=domain.name, reason=refused.text)
 
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
-        keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.outside.now()
+        keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()
         wanted = records_for(self.config, domain, keys, now, self.store.engine.others().names)
         with trio.move_on_after(DOMAIN_TIMEOUT):
             return await check(resolver, sending_host(self.config), wanted)

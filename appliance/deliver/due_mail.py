@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
+from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.model.mail import DueRecipient
-from appliance.outside import Outside
 from appliance.store import Store
 
 # ---- sharing between accounts
@@ -155,7 +155,7 @@ class DueMail:
     """Finds envelopes. `may_take` says whether more of an account's untried mail for a domain is wanted."""
 
     store: Store
-    outside: Outside
+    env: Environment
     coming: Container[str] = frozenset()  # messages that are handed over in memory, and are not to be found here too
     taken: set[str] = field(default_factory=set)  # recipients that are pending: still due, as far as the store knows
     _taken_of: dict[tuple[str, str], int] = field(default_factory=dict)  # how many, by account and domain
@@ -186,7 +186,7 @@ class DueMail:
         """What has become due since the last poll; with a clock that was set back, everything due."""
         since = self._seen_until - OVERLAP
         with self._noting_released():
-            return await self._poll(since if self._seen_until <= self.outside.now() else 0, may_take)
+            return await self._poll(since if self._seen_until <= self.env.now() else 0, may_take)
 
     async def all(self, may_take: MayTake) -> list[Envelope]:
         """Everything due, also what was left before because its pool had no room."""
@@ -208,7 +208,7 @@ class DueMail:
 
     async def _poll(self, since: int, may_take: MayTake) -> list[Envelope]:
         if not self.behind:
-            now, limit = self.outside.now(), len(self.taken) + RECIPIENTS_PER_POLL
+            now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
             due = await self.store.queue.due(simulated=False, most=limit, since=since)
             if len(due) < limit:
                 self._seen_until = now
@@ -225,7 +225,7 @@ class DueMail:
 
     async def _retries(self) -> list[DueRecipient]:
         """What was tried before, and has become due since the last poll; the rounds find what this one leaves."""
-        now, limit = self.outside.now(), len(self.taken) + RECIPIENTS_PER_POLL
+        now, limit = self.env.now(), len(self.taken) + RECIPIENTS_PER_POLL
         since, self._retries_until = self._retries_until or now, now
         due = await self.store.queue.due_retries(most=limit, since=since)
         return [each for each in due if self._is_new(each)]

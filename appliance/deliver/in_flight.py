@@ -128,7 +128,7 @@ class InFlight:
 
     def is_open(self, limiter: PoolLimiter) -> bool:
         """Whether a pool may have one more transaction, of an account that has nothing against it."""
-        return not self.stopping and limiter.is_open(self.limiters.outside.now())
+        return not self.stopping and limiter.is_open(self.limiters.env.now())
 
     def may_start(self, ready: Ready) -> bool:
         """Whether there is a slot for an envelope of an open pool."""
@@ -167,7 +167,7 @@ class InFlight:
         if routed.large:
             self._large.take(account)
         slot = self.limiters.slot(routed.limiter, account, routed.envelope.domain)
-        now, began = self.limiters.outside.now(), trio.current_time()
+        now, began = self.limiters.env.now(), trio.current_time()
         active = ActiveAttempt(
             ready, slot, permit, holder=holder, started_at=now, began=began, progress=Progress(began)
         )
@@ -290,7 +290,7 @@ class InFlight:
 
     def _lack(self, ready: Ready) -> str | None:
         """What an envelope waits for that another session could give up: a slot of its pool, or one of all slots."""
-        limiter, account, now = ready.routed.limiter, ready.routed.envelope.account_id, self.limiters.outside.now()
+        limiter, account, now = ready.routed.limiter, ready.routed.envelope.account_id, self.limiters.env.now()
         if self.limiters.is_held(limiter.pool) or not limiter.lets_pass(account, now):
             return None
         if limiter.in_use >= limiter.slots:

@@ -29,10 +29,10 @@ import msgspec
 from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.environment import identifier_time
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
-from appliance.outside import identifier_time
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 from appliance.times import rfc3339

@@ -28,10 +28,10 @@ from appliance.deliver.providers import Pool, ProviderPools
 from appliance.deliver.route import Route
 from appliance.deliver.smtp.protocol import Stage, Verdict
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver, host_addresses, records_of
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.telemetry.log import get_logger
@@ -201,7 +201,7 @@ class PoolLimiters:
     """A limiter for each pool that has mail or something to remember."""
 
     store: Store
-    outside: Outside
+    env: Environment
     proofs: Proofs
     _holds: dict[str, PoolHold] = field(default_factory=dict)
     _limiters: dict[str, PoolLimiter] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class PoolLimiters:
             self._pool_of[route.domain] = limiter.pool
             self._published_on.pop(route.domain, None)
         # Once a day even if nothing changed: retention deletes destinations that are no longer in use.
-        if self._published_on.get(route.domain) != (today := self.outside.now() // DAY):
+        if self._published_on.get(route.domain) != (today := self.env.now() // DAY):
             if len(self._published_on) >= DESTINATIONS_KEPT:
                 self._published_on.clear()
             self._published_on[route.domain] = today
@@ -271,7 +271,7 @@ class PoolLimiters:
 
     def has_slot(self, limiter: PoolLimiter, account: str) -> bool:
         """Whether neither the limiter nor the pool that it obeys keeps an account's transaction waiting."""
-        now = self.outside.now()
+        now = self.env.now()
         if not limiter.is_open(now) or not limiter.lets_pass(account, now):
             return False
         provider = None if limiter.provider is None else self._limiters.get(limiter.provider)
@@ -288,13 +288,13 @@ class PoolLimiters:
         probe = self._probes.get(self.proofs.known_as(pool))
         if self._pause is not None or probe is None or probe.under_way or probe.hold.probe_at is None:
             return False
-        now, at = self.outside.now(), probe.hold.probe_at
+        now, at = self.env.now(), probe.hold.probe_at
         if probe.failed_for == account and now < at + PROBE_AGAIN:  # others first
             at += PROBE_AGAIN
         return not now < at <= now + LONGEST_PROBE  # if it were later, the clock was set back
 
     def slot(self, limiter: PoolLimiter, account: str, domain: str) -> PoolSlot:
-        limiter.enter(account, self.outside.now())
+        limiter.enter(account, self.env.now())
         probes = None
         if self.is_held(limiter.pool) and (probe := self._probes.get(limiter.provider or limiter.pool)) is not None:
             probes, probe.under_way = limiter.provider or limiter.pool, True
@@ -316,7 +316,7 @@ class PoolLimiters:
         if held or not self.has_slot(limiter, slot.account):
             return False
         slot.limiter.go_elsewhere(slot.account)
-        limiter.enter(slot.account, self.outside.now())
+        limiter.enter(slot.account, self.env.now())
         slot.limiter = limiter
         return True
 
@@ -324,7 +324,7 @@ class PoolLimiters:
         """Whose mail a server has judged; that there is but one account is found out again every few seconds."""
         if (now := trio.current_time()) >= self._only_at + ACCOUNTS_EVERY:
             self._only_at = now
-            with suppress(Refused):  # the storage is away: as it was found last
+            with suppress(StorageUnavailable):  # the storage is away: as it was found last
                 self._only = await self.store.accounts.is_only_one()
         return JudgedSender(slot.account, slot.domain, self._only)
 
@@ -390,7 +390,7 @@ class PoolLimiters:
         for pool in before.keys() - self._holds.keys():
             how = "a probe was delivered" if pool in self._probed else "it was released"
             self._probed.discard(pool)
-            seconds = max(0, self.outside.now() - before[pool].held_at) // SECOND
+            seconds = max(0, self.env.now() - before[pool].held_at) // SECOND
             log.info(f"a pool is open again: {how}", pool=pool, seconds=seconds)
 
     async def write_down(self, slot: PoolSlot) -> None:
@@ -406,7 +406,7 @@ class PoolLimiters:
 
         A host that is only named like a provider's is not held, but gets one message every now and then.
         """
-        pool, reason, now = limiter.pool, limiter.hold_reason or "", self.outside.now()
+        pool, reason, now = limiter.pool, limiter.hold_reason or "", self.env.now()
         limiter.reopen()
         if limiter.provider is not None:
             limiter.throttle.shut(now, reason)
@@ -436,7 +436,7 @@ class PoolLimiters:
             probe.failed_for = "" if reached else slot.account
             count = probe.hold.probes + reached
             wait = min(FIRST_PROBE << min(count, 10), LONGEST_PROBE) if reached else PROBE_AGAIN
-            later = replace(probe.hold, probe_at=self.outside.now() + wait, probes=count)
+            later = replace(probe.hold, probe_at=self.env.now() + wait, probes=count)
             await self._store(pool, lambda: self.store.pools.probed(later))
         try:
             await self._store(pool, self.read_holds)
@@ -448,7 +448,7 @@ class PoolLimiters:
             try:
                 await write()
                 return
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("a hold waits for the storage", pool=pool, reason=refused.text)
                 await trio.sleep(STORAGE_PAUSE)
 
@@ -465,7 +465,7 @@ class PoolLimiters:
         A pool with nothing to remember and nothing `pending` is forgotten: there may be one for every domain there is.
         `waits` has the accounts whose mail waits for a session, by pool.
         """
-        now = self.outside.now()
+        now = self.env.now()
         for pool in [each for each, known in self._limiters.items() if known.is_at_rest(now) and each not in pending]:
             del self._limiters[pool]
         told = {}  # by pool as operators know it: hosts that prove nothing only where their provider's is not
@@ -481,7 +481,7 @@ class PoolLimiters:
         try:
             await self.store.pools.say(states[0], learnt, states[1])
             learnt, self._published = {}, states
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("the state of pools waits for the storage", reason=refused.text)
         finally:
             self._learnt = learnt | self._learnt

@@ -18,10 +18,10 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.due_mail import AccountQueue, Envelope
 from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.route import Route, RouteCache
+from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey, sign
 from appliance.model.mail import DueRecipient
-from appliance.outside import Outside
 from appliance.store import Store
 
 # ---- signing
@@ -52,7 +52,7 @@ class Signer:
     """
 
     keys: SigningKeys
-    outside: Outside
+    env: Environment
     return_paths: bool = False
     # An RSA signature takes a core for milliseconds: as many at once as there are cores, and none waits for I/O.
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -63,7 +63,7 @@ class Signer:
 
     def __post_init__(self) -> None:
         self._limiter = trio.CapacityLimiter(self.threads)
-        self._known = TtlCache(KEYS_KEPT, KEYS_FRESH, self.outside.now)
+        self._known = TtlCache(KEYS_KEPT, KEYS_FRESH, self.env.now)
 
     def made(self, message_id: str) -> bytes | None:
         """The DKIM-Signature fields of a message that was signed not long ago."""
@@ -71,7 +71,7 @@ class Signer:
 
     async def sign(self, messages: Sequence[Unsigned]) -> list[bytes | Exception]:
         """The DKIM-Signature fields of each message, to be written in front of it, or why there are none."""
-        now = self.outside.now() // 1_000_000
+        now = self.env.now() // 1_000_000
         results = await trio.to_thread.run_sync(_sign_all, messages, now, limiter=self._limiter)
         for message, result in zip(messages, results, strict=True):
             if isinstance(result, bytes):

@@ -15,7 +15,7 @@ from appliance.config.settings import Config
 from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, return_path_records, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.errors import Refused
+from appliance.errors import PublicError
 from appliance.model.mail import Domain, RecordStatus
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -104,7 +104,7 @@ class ReturnPathWatch:
                 await use_if_shown(self.store, account_id, domain, checked)
             else:
                 await self._end_unless_shown(account_id, domain, checked)
-        except Refused as refused:
+        except PublicError as refused:
             log.warning("a return path waits for the storage", domain=domain.name, reason=refused.text)
 
     async def _end_unless_shown(self, account_id: str, domain: Domain, checked: list[CheckedRecord]) -> None:

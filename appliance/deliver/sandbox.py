@@ -5,9 +5,9 @@ import trio
 from appliance.concurrency.batch_writer import STORAGE_PAUSE
 from appliance.concurrency.wake import SLEEP_LIMIT, Wake
 from appliance.deliver.outcome import observe
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
@@ -42,33 +42,33 @@ def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcom
     return Outcome(recipient, status, attempts, at=now, next_attempt_at=again, bounce_class=_CLASSES.get(reply))
 
 
-async def run_sandbox(store: Store, outside: Outside, wake: Wake, attempts_allowed: int) -> None:
+async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allowed: int) -> None:
     """Simulate what is due until cancelled."""
     while True:
-        polled_at = outside.now()
+        polled_at = env.now()
         try:
             if await store.pools.paused() is not None or not store.engine.holds_lease():
                 await wake.wait(PAUSE_CHECK)
                 continue
-            worked = await deliver_due(store, outside, attempts_allowed)
+            worked = await deliver_due(store, env, attempts_allowed)
             if not worked:  # make due what was put off by a clock that was ahead
-                latest = outside.now() + LONGEST_DEFERRAL
+                latest = env.now() + LONGEST_DEFERRAL
                 worked = await store.queue_control.bring_forward(latest, simulated=True)
             due_at = None if worked else await store.queue.next_due(simulated=True, after=polled_at)
-        except Refused as refused:
+        except StorageUnavailable as refused:
             # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
             # same recipients are due again.
             log.warning("delivery waits for the storage", reason=refused.text)
             await trio.sleep(STORAGE_PAUSE)
             continue
         if not worked:
-            await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - outside.now()) / 1_000_000))
+            await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
 
 
-async def deliver_due(store: Store, outside: Outside, attempts_allowed: int) -> int:
+async def deliver_due(store: Store, env: Environment, attempts_allowed: int) -> int:
     """Simulate one batch of due recipients and record it; how many there were."""
     due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
-    now = outside.now()
+    now = env.now()
     if due:
         outcomes = [simulate(recipient, now, attempts_allowed) for recipient in due]
         await store.queue.record(outcomes)

@@ -28,10 +28,10 @@ from appliance.deliver.pool_limiter import PoolLimiter
 from appliance.deliver.pool_limiters import UNROUTED, PoolLimiters
 from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
 from appliance.deliver.warmup import Warmup
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.mail import Outcome
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.queue import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
@@ -146,7 +146,7 @@ def recording(store: Store) -> BatchWriter[AttemptResult]:
 @dataclass(slots=True, kw_only=True)
 class Scheduler:
     store: Store
-    outside: Outside
+    env: Environment
     new_mail: NewMail
     due_mail: DueMail
     preparing: Preparing
@@ -191,7 +191,7 @@ class Scheduler:
             while True:
                 try:
                     seconds = await self._next_turn()
-                except Refused as refused:  # the storage is away
+                except StorageUnavailable as refused:  # the storage is away
                     log.warning("delivery waits for the storage", reason=refused.text)
                     self._polls.asked, seconds = True, STORAGE_PAUSE
                     await trio.sleep(seconds)
@@ -257,7 +257,7 @@ class Scheduler:
                 version = newer
                 waits = await self._in_flight.waits(list(self._pending.queues.values()))
                 await self.limiters.publish(self._pending, self._in_flight.told(), waits)
-            except Refused:
+            except StorageUnavailable:
                 pass  # the storage is away: the next time
             except Exception:
                 log.exception(NOT_PUBLISHED)
@@ -266,14 +266,14 @@ class Scheduler:
 
     async def _check_clock(self) -> None:
         """Bring back what was put off while the clock was ahead: no wait of the schedule is that long."""
-        clock = ClockJumps(self.outside)
+        clock = ClockJumps(self.env)
         while True:
-            beyond = self.outside.now() + self.deliverer.retries.longest
+            beyond = self.env.now() + self.deliverer.retries.longest
             try:
                 if count := await self.store.queue_control.bring_forward(beyond):
                     log.warning("mail was put off by a clock that was ahead, and is due now", recipients=count)
                     self.new_mail.request_poll()
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("mail put off by a wrong clock waits for the storage", reason=refused.text)
             if by := await clock.wait(self.intervals.check_clock):
                 log.warning("the clock was set", seconds=round(by))
@@ -334,7 +334,7 @@ class Scheduler:
         state.few = self._pending.total < FEW_PENDING
         state.left = bool(self._left) or self.due_mail.behind
         state.waiting = bool(self._pending.queues)
-        state.due_in = inf if self._due_at is None else (self._due_at - self.outside.now()) / 1_000_000
+        state.due_in = inf if self._due_at is None else (self._due_at - self.env.now()) / 1_000_000
         return next_poll(state, trio.current_time(), self.intervals.poll_all)
 
     async def _poll(self, poll: Poll) -> None:
@@ -377,7 +377,7 @@ class Scheduler:
             await self._prepare(envelope, pool, path, mime, trio.current_time())
 
     async def _find_path(self, envelope: Envelope, pool: str, mime: bytes | None) -> None:
-        started_at, since = self.outside.now(), trio.current_time()
+        started_at, since = self.env.now(), trio.current_time()
         while True:
             try:
                 path = await self.preparing.find(envelope)
@@ -397,8 +397,8 @@ class Scheduler:
         self._pending.move(pool, limiter.pool, envelope.account_id)
         try:
             await self.warmup.load(limiter.pool, path.route)
-        except Refused as refused:
-            self._not_prepared(NotPrepared(envelope, limiter.pool, refused), self.outside.now())
+        except StorageUnavailable as refused:
+            self._not_prepared(NotPrepared(envelope, limiter.pool, refused), self.env.now())
             return
         prepared = await self.preparing.prepare(envelope, path, limiter, mime=mime, since=since, pending=total)
         if isinstance(prepared, Ready | NotPrepared):  # else it is to be signed
@@ -409,7 +409,7 @@ class Scheduler:
         waited, pools = bool(self._pending.queues), {}
         for prepared in batch:
             if isinstance(prepared, NotPrepared):
-                self._not_prepared(prepared, self.outside.now())
+                self._not_prepared(prepared, self.env.now())
             else:
                 self._pending.enqueue(prepared)
                 pools[prepared.routed.limiter.pool] = True
@@ -419,7 +419,7 @@ class Scheduler:
 
     def _not_prepared(self, failed: NotPrepared, started_at: int) -> None:
         self._pending.remove(failed.pool, failed.envelope.account_id)
-        if isinstance(failed.reason, Refused):  # the storage is away: no attempt, and it is found again
+        if isinstance(failed.reason, StorageUnavailable):  # the storage is away: no attempt, and it is found again
             self.due_mail.release(failed.envelope)
             left_for = UNROUTED if failed.pool == UNROUTED_NEW else failed.pool
             self._left.setdefault(left_for, set()).add(failed.envelope.account_id)

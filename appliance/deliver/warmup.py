@@ -15,11 +15,11 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Route
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.warmup import WarmupPace, WarmupStatus, applies_to, begin, hourly_limit, statuses
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import source_address
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import WARMUP_STATUSES
@@ -53,7 +53,7 @@ class Warmup:
 
     settings: WarmupSettings
     store: Store
-    outside: Outside
+    env: Environment
     known_as: Callable[[str], str] = str  # the pool as operators know it, of one under a host's name
     source_of: Callable[[Address], Address | None] = source_address
     _paces: dict[tuple[str, str], WarmupPace] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Warmup:
             return Permit(pool, count)
         source, room = self._choice(pool, route)
         room = max(1, room)  # the clock may have been set back since `may_start`
-        made = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.outside.now())
+        made = Permit(pool, min(count, room), frozenset(self._alive(route)), source, self.env.now())
         self._take(pool, source, made.count)
         if len(self._pending_limits) >= WARMUP_ENTRIES:
             self._pending_limits.clear()
@@ -130,7 +130,7 @@ class Warmup:
 
     def _use(self, permit: Permit, pool: str, source: str | None) -> None:
         self._give_back(permit, permit.count)
-        permit.pool, permit.source, permit.taken_at = pool, source, self.outside.now()
+        permit.pool, permit.source, permit.taken_at = pool, source, self.env.now()
         self._take(pool, source, permit.count)
 
     def _room(self, pool: str, source: str | None) -> int:
@@ -139,7 +139,7 @@ class Warmup:
             return UNLIMITED
         if (pace := self._pace(pool, source)) is None:
             return 0
-        room = pace.room(self.settings, self.outside.now())
+        room = pace.room(self.settings, self.env.now())
         return UNLIMITED if room is None else room
 
     def _take(self, pool: str, source: str | None, count: int) -> None:
@@ -147,7 +147,7 @@ class Warmup:
         if source is not None and applies_to(self.settings, source):
             pace = self._pace(pool, source)
             if pace is not None and hourly_limit(self.settings, pace.day) is not None:
-                self._put(pace.take(self.settings, self.outside.now(), count))
+                self._put(pace.take(self.settings, self.env.now(), count))
 
     def _give_back(self, permit: Permit, count: int) -> None:
         pool, source = permit.pool, permit.source
@@ -177,7 +177,7 @@ class Warmup:
         if pace is None:
             self._missing.add((pool, source))
             return None
-        if (current := pace.at(self.outside.now())) is not pace:
+        if (current := pace.at(self.env.now())) is not pace:
             self._put(current)
         return current
 
@@ -196,7 +196,7 @@ class Warmup:
         if known != pool:  # a host that is named like a provider's, and may prove to be one
             await self.load_source(known, source)
         if pace is None:
-            pace = begin(pool, source, self.outside.now())
+            pace = begin(pool, source, self.env.now())
             if known != pool:  # one that is only named so begins on the day that the provider's has come to
                 pace = replace(pace, day=self._paces[known, source].day)
         self._paces.setdefault((pool, source), pace)  # another task may have loaded and used it meanwhile
@@ -218,7 +218,7 @@ class Warmup:
         keys, self._unsaved = self._unsaved, set()
         try:
             await self.store.warmups.keep([self._paces[key] for key in keys])
-        except Refused as refused:
+        except StorageUnavailable as refused:
             self._unsaved |= keys
             log.warning("how far the warm-up has come waits for the storage", reason=refused.text)
             return
@@ -232,7 +232,7 @@ class Warmup:
 
         def told() -> list[WarmupStatus]:
             paces = [pace for pace in self._paces.values() if pace.pool in NAMED_POOLS]
-            return list(statuses(self.settings, paces, self.outside.now()))
+            return list(statuses(self.settings, paces, self.env.now()))
 
         WARMUP_STATUSES["deliver"] = told
         while True:

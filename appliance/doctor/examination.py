@@ -13,7 +13,8 @@ from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
 from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
@@ -23,7 +24,6 @@ from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, open_store
 from appliance.store.sqlite.integrity import quick_check
 from appliance.store.sqlite.migrate import newest_known
@@ -67,7 +67,7 @@ class Examination:
     """One examination; `blocklists` may be empty."""
 
     config: Config
-    outside: Outside
+    env: Environment
     resolver: Resolver
     blocklists: Sequence[str] = ()
     timeout: float = EXAMINATION_TIMEOUT
@@ -79,7 +79,7 @@ class Examination:
         deadline = trio.current_time() + self.timeout
         found, stored = await (self._database_server() if self.config.store.url else self._database_file())
         await self._observe(self._checks(stored), deadline, self._findings.extend)
-        now = self.outside.now()
+        now = self.env.now()
         self._findings += found
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
@@ -88,7 +88,7 @@ class Examination:
 
     async def of_machine(self, tell: Tell) -> None:
         """Tell of the machine, its name, port 25 and blocklists, each as soon as it is found; without the database."""
-        tell(machine.check_clock(self.outside.now(), None) + machine.check_disk(self.config))
+        tell(machine.check_clock(self.env.now(), None) + machine.check_disk(self.config))
         checks = {name: check for name, check in self._checks(Stored()).items() if name.partition(" ")[0] in OF_MACHINE}
         await self._observe(checks, trio.current_time() + self.timeout, tell)
 
@@ -118,17 +118,17 @@ class Examination:
             "hostname": self._names,
         }
         if self.config.delivery.mode is not DeliveryMode.SANDBOX:
-            checks["port"] = partial(names.check_port, self.resolver, self.config, self.outside)
+            checks["port"] = partial(names.check_port, self.resolver, self.config, self.env)
             for relay in relays.with_login(self.config):
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
-                checks[name] = partial(relays.check_login, self.resolver, self.config, self.outside, relay)
+                checks[name] = partial(relays.check_login, self.resolver, self.config, self.env, relay)
         for domain, keys in stored.senders:
             checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
         return checks
 
     async def _certificates(self) -> list[Finding]:
-        config, now = self.config, datetime.fromtimestamp(self.outside.now() / SECOND, UTC)
+        config, now = self.config, datetime.fromtimestamp(self.env.now() / SECOND, UTC)
         found = []
         if not by_acme(config, "http"):
             found += machine.check_certificate(config, "http", now)
@@ -159,7 +159,7 @@ class Examination:
             text = "has no signing keys yet: they are made with its first message"
             advice = "Make them now, and publish what is shown: appliance domain records."
             found.append(warning("dkim", domain, text, advice))
-        wanted = records_for(self.config, sender, keys, self.outside.now(), stored.nodes)
+        wanted = records_for(self.config, sender, keys, self.env.now(), stored.nodes)
         async with self._lookups:
             checked = await dns_check.check(self.resolver, host, wanted, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
@@ -178,18 +178,18 @@ class Examination:
         if path.exists():
             looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
             if not looked.damage and looked.schema == newest_known():  # else reading it would fail, or change it
-                async with open_store(data_dir, self.outside, inline=True, may_upgrade=False) as store:
+                async with open_store(data_dir, self.env, inline=True, may_upgrade=False) as store:
                     stored = await self._stored(store)
         return machine.judge_database(data_dir, looked, stored.unopened_keys, stored.unopened_secrets), stored
 
     async def _database_server(self) -> tuple[list[Finding], Stored]:
         data_dir, url, stored = self.config.server.data_dir, self.config.store.url, Stored()
         try:
-            facts = await examine_server(url, self.outside)
+            facts = await examine_server(url, self.env)
             if facts.can_be_read:
-                async with open_store(data_dir, self.outside, url=url, inline=True, may_upgrade=False) as store:
+                async with open_store(data_dir, self.env, url=url, inline=True, may_upgrade=False) as store:
                     stored = await self._stored(store)
-        except (DatabaseRefused, Refused) as refused:
+        except (DatabaseRefused, StorageUnavailable) as refused:
             return [database_server.judge_unusable(str(refused))], stored
         wrong_key = database_server.judge_key_file(data_dir, facts.key_fingerprint)
         found = database_server.judge_server(facts) + wrong_key + machine.judge_modes(data_dir, data_dir / KEY_FILE)
@@ -211,13 +211,13 @@ class Examination:
                 opening = partial(open_signing_key, key, account.id, name)
                 if not all(_opens(partial(opening, each.selector, each.private_key)) for each in signing):
                     found.unopened_keys.append(name)
-            since = self.outside.now() - (PROPOSAL_DAYS - 1) * DAY
+            since = self.env.now() - (PROPOSAL_DAYS - 1) * DAY
             found.reports |= {each.domain: each.dmarc for each in await store.reports.of(account.id, since)}
         found.nodes = await store.engine.hosts()
         found.holds = await store.pools.all_holds()
         found.newest_message_at = await store.messages.newest_at()
         found.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
-        found.complaints = await store.feedback.complaint_rates(self.outside.now() - COMPLAINTS_SINCE)
+        found.complaints = await store.feedback.complaint_rates(self.env.now() - COMPLAINTS_SINCE)
         return found
 
     def _key(self) -> bytes:

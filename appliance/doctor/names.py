@@ -11,10 +11,10 @@ from appliance.config.settings import Config, DeliveryMode, RelayTls
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor import Finding, RecordToPublish, fault, not_looked_up, ok, warning
+from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
 from appliance.net.local_addresses import UNASSIGNED, source_address
-from appliance.outside import Outside
 
 PROBED_DOMAINS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
 PROBE_TIMEOUT = 8.0  # seconds for a connection and its greeting
@@ -128,7 +128,7 @@ def judge_port(probes: Sequence[MailServerProbe], port: int, *, relay: bool = Fa
     return [fault("port", str(port), f"no mail server can be reached ({tried})", advice)]
 
 
-async def check_port(resolver: Resolver, config: Config, outside: Outside) -> list[Finding]:
+async def check_port(resolver: Resolver, config: Config, env: Environment) -> list[Finding]:
     """Read the greetings of the mail servers of large providers, all at once, or that of the relay."""
     delivery = config.delivery
     relay = delivery.mode is DeliveryMode.RELAY
@@ -136,7 +136,7 @@ async def check_port(resolver: Resolver, config: Config, outside: Outside) -> li
     if relay and delivery.relay_host:
         # As delivery does: the operator named the relay, so its address may be a private one.
         under_tls = delivery.relay_tls is RelayTls.IMPLICIT
-        probe = await _probe(resolver, outside, delivery.relay_host, port, lambda _: None, under_tls=under_tls)
+        probe = await _probe(resolver, env, delivery.relay_host, port, lambda _: None, under_tls=under_tls)
         return judge_port([probe], port, relay=True)
     found: dict[str, MailServerProbe] = {}
 
@@ -147,7 +147,7 @@ async def check_port(resolver: Resolver, config: Config, outside: Outside) -> li
             found[domain] = MailServerProbe(domain, None, failed.text, dialled=False)
         else:
             refused = partial(refusal, allowed=delivery.allow_networks)
-            found[domain] = await _probe(resolver, outside, best.host, delivery.mx_port, refused)
+            found[domain] = await _probe(resolver, env, best.host, delivery.mx_port, refused)
 
     async with trio.open_nursery() as nursery:
         for domain in PROBED_DOMAINS:
@@ -157,7 +157,7 @@ async def check_port(resolver: Resolver, config: Config, outside: Outside) -> li
 
 async def _probe(
     resolver: Resolver,
-    outside: Outside,
+    env: Environment,
     host_name: str,
     port: int,
     refused: Callable[[Address], str | None],
@@ -175,7 +175,7 @@ async def _probe(
             continue
         try:
             with trio.fail_after(PROBE_TIMEOUT):
-                async with await outside.dial(str(address), port) as stream:
+                async with await env.dial(str(address), port) as stream:
                     if under_tls:
                         return MailServerProbe(host_name, UNDER_TLS)
                     greeting = bytes(await stream.receive_some(GREETING_BYTES)).decode("ascii", "replace").strip()

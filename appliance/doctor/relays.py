@@ -15,9 +15,9 @@ from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import LookupFailed, Resolver
 from appliance.doctor import Finding, fault, not_looked_up, ok, warning
+from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.net.address_policy import Address
-from appliance.outside import Outside
 from appliance.report.explain import encryption
 from appliance.tls.certificate import verifying_context
 
@@ -31,7 +31,7 @@ def with_login(config: Config) -> list[Relay]:
     return list(dict.fromkeys(relay for relay in every if relay.username))
 
 
-async def check_login(resolver: Resolver, config: Config, outside: Outside, relay: Relay) -> list[Finding]:
+async def check_login(resolver: Resolver, config: Config, env: Environment, relay: Relay) -> list[Finding]:
     """Log in to a relay, at the first address that answers."""
     try:
         addresses = await addresses_of(resolver, relay.host)
@@ -41,7 +41,7 @@ async def check_login(resolver: Resolver, config: Config, outside: Outside, rela
     for address in addresses[:2]:
         try:
             with trio.fail_after(LOGIN_TIMEOUT):
-                tls = await _log_in(resolver, config, outside, relay, address)
+                tls = await _log_in(resolver, config, env, relay, address)
         except NotOpened as failure:
             return [judge_login(relay, failure.verdict)]
         except trio.TooSlowError:
@@ -63,13 +63,13 @@ def judge_login(relay: Relay, verdict: Verdict) -> Finding:
     return kind("relay", relay.host, f"cannot be logged in to: {verdict.text}", advice)
 
 
-async def _log_in(resolver: Resolver, config: Config, outside: Outside, relay: Relay, address: Address) -> str | None:
+async def _log_in(resolver: Resolver, config: Config, env: Environment, relay: Relay, address: Address) -> str | None:
     """Open a session and end it; how it was encrypted. Raises NotOpened or OSError."""
     host = Host(relay.host, (address,))
     route = Route("", (host,), relay.port, relay=relay)
     choice = TlsChoice(TlsPolicies(resolver, _no_policy), verifying_context(config.delivery.ca_file))
     connection = await SmtpConnection.open(
-        await outside.dial(str(address), relay.port),
+        await env.dial(str(address), relay.port),
         config.server.hostname,
         watch=DeadlineWatch(),
         tls=choice.plan(await choice.demand(route, host), route, host),

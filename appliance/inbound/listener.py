@@ -19,7 +19,8 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config
 from appliance.config.values import MIB
-from appliance.errors import Code, Refused, invalid
+from appliance.environment import Environment
+from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.feedback.return_path import ReturnPaths, TokenFault, read_address
 from appliance.inbound.rates import FeedbackRates, address_shares, network_share
 from appliance.intake.accept import MessageIntake
@@ -31,7 +32,6 @@ from appliance.message.submitted import end_of_header
 from appliance.model.mail import Caller
 from appliance.net.address_policy import client_network
 from appliance.net.connection_limits import KnownNetworks
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Submit
@@ -62,7 +62,7 @@ log = get_logger("inbound")
 class FeedbackListener:
     """Which mail is taken, and where it goes."""
 
-    outside: Outside
+    env: Environment
     store: Store
     intake: MessageIntake
     return_paths: ReturnPaths
@@ -88,7 +88,7 @@ class FeedbackListener:
         try:
             self.intake.check_disk()
             self.rates.take(network, [network_share(network)])
-        except Refused as refused:
+        except PublicError as refused:
             raise Rejected(_for_now(refused)) from None
         return sender
 
@@ -101,14 +101,14 @@ class FeedbackListener:
             if self._owners.get(address.domain) == ():
                 raise _refused("unknown", NAME_UNKNOWN)
             return FindRecipient(network, text)
-        checked = self.return_paths.check(address.token, address.domain, self.outside.now())
+        checked = self.return_paths.check(address.token, address.domain, self.env.now())
         if checked is TokenFault.EXPIRED:
             raise _refused("expired", TOKEN_EXPIRED)
         if checked is TokenFault.FORGED:
             raise _refused("forged", NO_SUCH_TOKEN)
         return FindRecipient(network, text)
 
-    async def find_recipient(self, action: FindRecipient) -> Address | Rejected | Refused:
+    async def find_recipient(self, action: FindRecipient) -> Address | Rejected | PublicError:
         address = read_address(action.text)
         assert address is not None  # noqa: S101 - check_recipient has read it
         try:
@@ -118,7 +118,7 @@ class FeedbackListener:
             shares = address_shares(address, owners)
             self.rates.take(action.owner, shares)
             await self.store.feedback.check_room([network_share(action.owner), *shares])
-        except Refused as refused:
+        except PublicError as refused:
             return _refused("limited", _for_now(refused))
         FEEDBACK_RECIPIENTS.add("taken")
         local, _, domain = action.text.lower().rpartition("@")
@@ -155,7 +155,7 @@ def checked_mail(content: Callable[[], bytes]) -> bytes:
     return mime[:KEPT_BYTES]
 
 
-def _for_now(refused: Refused) -> bytes:
+def _for_now(refused: PublicError) -> bytes:
     """A temporary reply. The code of `errors.py` for a rate, 452, means too many recipients to some servers."""
     return replies.reply("451 4.7.1" if refused.code is Code.RATE_LIMITED else refused.code.smtp, refused.text)
 
@@ -167,7 +167,7 @@ def _refused(why: str, reply: bytes) -> Rejected:
 
 async def serve(
     config: Config,
-    outside: Outside,
+    env: Environment,
     store: Store,
     intake: MessageIntake,
     key: bytes,
@@ -177,7 +177,7 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Take feedback until `stopping`; `started` returns the URLs of the listeners."""
-    listener = FeedbackListener(outside, store, intake, ReturnPaths(key), FeedbackRates(outside))
+    listener = FeedbackListener(env, store, intake, ReturnPaths(key), FeedbackRates(env))
     service = SmtpService(
         way="inbound",
         files=inbound_files,

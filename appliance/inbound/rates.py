@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from appliance.environment import Environment
 from appliance.feedback.return_path import FeedbackAddress
 from appliance.intake.limits import RequestRate
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.outside import Outside
 
 # Mails a second, and at once. A relay that sends all mail returns all its bounces from one address.
 RATES: Final = {
@@ -27,11 +27,11 @@ RATE_REFUSAL: Final = "Too much mail for this address, or from your network. Try
 
 @dataclass(slots=True)
 class FeedbackRates:
-    outside: Outside
+    env: Environment
     _buckets: dict[ShareScope, RequestRate] = field(init=False)
 
     def __post_init__(self) -> None:
-        rate = partial(RequestRate, outside=self.outside, refusal=RATE_REFUSAL)
+        rate = partial(RequestRate, env=self.env, refusal=RATE_REFUSAL)
         self._buckets = {scope: rate(per_second, burst=burst) for scope, (per_second, burst) in RATES.items()}
 
     def take(self, network: str, shares: Iterable[QueueShare]) -> None:

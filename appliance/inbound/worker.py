@@ -26,7 +26,8 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.arf import Complaint, read_complaint
 from appliance.feedback.dmarc_report import dmarc_counts
 from appliance.feedback.dsn import Notice, NoticeKind, read_notice
@@ -41,7 +42,6 @@ from appliance.message.reader import read_header
 from appliance.model.feedback import FeedbackMail, FeedbackRecipient, FeedbackResult, KeptMail, NewComplaint
 from appliance.model.mail import BounceClass, LateBounce
 from appliance.model.reports import DmarcCounts, TlsCounts
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import Tx
 from appliance.store.feedback import FeedbackStep, ResultPending
@@ -102,7 +102,7 @@ class FeedbackWorker:
                         await self.store.feedback.arrived.wait(FEEDBACK_POLL)
                 else:
                     await self.store.feedback.arrived.wait(FEEDBACK_POLL)
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("feedback waits for the storage", reason=refused.text)
                 await trio.sleep(FEEDBACK_PAUSE)
 
@@ -273,9 +273,9 @@ _READERS: Final[dict[ReportAddress, Callable[[bytes], DmarcCounts | TlsCounts]]]
 }
 
 
-def forwarding_rate(outside: Outside) -> RequestRate:
+def forwarding_rate(env: Environment) -> RequestRate:
     """How much mail the operator gets; what is over it stays in the inbox."""
-    return RequestRate(FORWARDED_PER_HOUR / 3_600, outside, burst=FORWARDED_PER_HOUR)
+    return RequestRate(FORWARDED_PER_HOUR / 3_600, env, burst=FORWARDED_PER_HOUR)
 
 
 def _shown_fields(mime: bytes) -> tuple[str, str, bool]:
@@ -312,6 +312,6 @@ async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await work()
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("feedback waits", reason=refused.text)
             await trio.sleep(FEEDBACK_PAUSE)

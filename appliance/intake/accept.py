@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from appliance.concurrency.workers import FairQueue, Workers
 from appliance.config.settings import Config, DeliveryMode, LimitSettings
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import ReturnPaths
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake.credentials import Credentials
@@ -46,7 +47,6 @@ from appliance.model.mail import (
     lists_of,
 )
 from appliance.net.connection_limits import KnownNetworks
-from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
@@ -141,7 +141,7 @@ class Submitted(msgspec.Struct, frozen=True, gc=False):
     replayed: bool = False
 
 
-class _Begun(NamedTuple):
+class _NewMessage(NamedTuple):
     """A message that is being accepted: whose it is, its ids, how and when it came, and under which key."""
 
     caller: Caller
@@ -161,7 +161,7 @@ class MessageIntake:
     """Accepts messages into one store. The limits it checks can be changed while it runs."""
 
     store: Store
-    outside: Outside
+    env: Environment
     free_space: FreeSpace
     quota: Quota
     sandbox: bool
@@ -200,41 +200,43 @@ class MessageIntake:
         """Accept one HTTP message. `size` is the body's, to choose where the work is done."""
         estimate = cost.of_request(request, size)
         print_of_body = await self.workers.run(caller.account_id, estimate, fingerprint, request)
-        begun = self._begin(caller, _API, request_id, key, print_of_body)
+        message = self._begin(caller, _API, request_id, key, print_of_body)
         return await self._once(
-            begun, partial(self._send_new, request, begun, estimate), partial(_replayed, request_id)
+            message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)
         )
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
         """Accept an owner's own test: free of charge, and really delivered. Retrying one sends another."""
-        begun = self._begin(caller, _TEST, request_id, None, b"")
-        accepted = await self._send_new(request, begun, cost.of_request(request, 0))
+        message = self._begin(caller, _TEST, request_id, None, b"")
+        accepted = await self._send_new(request, message, cost.of_request(request, 0))
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
-    async def _send_new(self, request: SendRequest, begun: _Begun, estimate: int) -> Accepted:
-        account_id, template = begun.caller.account_id, None
+    async def _send_new(self, request: SendRequest, message: _NewMessage, estimate: int) -> Accepted:
+        account_id, template = message.caller.account_id, None
         if request.template is not msgspec.UNSET:
             template = await self.store.templates.current(account_id, request.template)
             if template is None:
                 raise Refused(Code.INVALID_REQUEST, "template: this account has no template with that alias")
             estimate += cost.of_template(template, request.variables or {})
         async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
-            drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, begun)
-            credits_needed = begun.credits(drafted.recipients)
-            receipt = _ENCODER.encode(receipt_of(drafted, begun.id, begun.request_id, credits_needed))
-            await self._accept(begun, drafted, drafted.sender, mime, template=template, receipt=receipt)
+            drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, message)
+            credits_needed = message.credits(drafted.recipients)
+            receipt = _ENCODER.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
+            await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt)
 
-    def _compose(self, request: SendRequest, template: StoredTemplate | None, begun: _Begun) -> tuple[Draft, bytes]:
+    def _compose(
+        self, request: SendRequest, template: StoredTemplate | None, message: _NewMessage
+    ) -> tuple[Draft, bytes]:
         """Runs in a worker thread if it is much."""
         drafted = draft(request, template)
-        _check_domain(begun.caller, drafted.sender, "from")
+        _check_domain(message.caller, drafted.sender, "from")
         mime = compose(
             drafted,
-            message_id=f"{begun.id.removeprefix('msg_')}@{drafted.sender.domain}",
-            date_seconds=begun.created_at // SECOND,
+            message_id=f"{message.id.removeprefix('msg_')}@{drafted.sender.domain}",
+            date_seconds=message.created_at // SECOND,
             text_from_html=self.text_from_html,
-            unsubscribe_urls=self._unsubscribe_urls(begun, drafted, template),
+            unsubscribe_urls=self._unsubscribe_urls(message, drafted, template),
         )
         return drafted, mime
 
@@ -258,29 +260,29 @@ class MessageIntake:
         self.check_open(caller)
         estimate = cost.of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
-        begun = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
-        first = partial(self._submit_new, submission, begun, secure=secure, dsn=dsn)
-        return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
+        message = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
+        first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)
+        return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
     async def _submit_new(
-        self, submission: SubmittedMessage, begun: _Begun, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
+        self, submission: SubmittedMessage, message: _NewMessage, *, secure: bool, dsn: Mapping[str, DsnRequest] | None
     ) -> Submitted:
         addresses = (("MAIL FROM", submission.envelope_from), ("From", submission.sender), *submission.responsible)
         for name, address in addresses:
-            _check_domain(begun.caller, address, name)
-        seconds, size = begun.created_at // SECOND, len(submission.data)
+            _check_domain(message.caller, address, name)
+        seconds, size = message.created_at // SECOND, len(submission.data)
         finish = partial(
             write,
-            message_id=begun.id,
+            message_id=message.id,
             now_seconds=seconds,
             hostname=self.hostname,
             secure=secure,
-            unsubscribe_urls=self._unsubscribe_urls(begun, submission, None),
+            unsubscribe_urls=self._unsubscribe_urls(message, submission, None),
         )
-        async with self._turn(begun.caller.account_id, size):
-            mime = await self.workers.run(begun.caller.account_id, cost.of_size(size), finish, submission)
-            await self._accept(begun, submission, submission.envelope_from, mime, dsn=dsn)
-        return Submitted(begun.id)
+        async with self._turn(message.caller.account_id, size):
+            mime = await self.workers.run(message.caller.account_id, cost.of_size(size), finish, submission)
+            await self._accept(message, submission, submission.envelope_from, mime, dsn=dsn)
+        return Submitted(message.id)
 
     # ---- again
 
@@ -302,14 +304,14 @@ class MessageIntake:
         """
         self.check_open(caller)
         request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
-        begun = self._begin(caller, _API, request_id, key, sha256(request.encode()).digest())
-        first = partial(self._resend_new, begun, repeats, facts, recipients)
-        return await self._once(begun, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
+        message = self._begin(caller, _API, request_id, key, sha256(request.encode()).digest())
+        first = partial(self._resend_new, message, repeats, facts, recipients)
+        return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
     async def _resend_new(
-        self, begun: _Begun, repeats: str, facts: MessageFacts, recipients: Sequence[str]
+        self, message: _NewMessage, repeats: str, facts: MessageFacts, recipients: Sequence[str]
     ) -> Submitted:
-        account_id = begun.caller.account_id
+        account_id = message.caller.account_id
         template = None
         if facts.template_alias is not None:
             template = StoredTemplate(facts.template_alias, facts.template_version or 0, None, None, None, 0, 0)
@@ -319,31 +321,35 @@ class MessageIntake:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept, so it cannot be sent again.")
             estimate = cost.of_submission(stored, recipients)
             made = await self.workers.run(
-                account_id, estimate, _repeat, stored, repeats, begun, facts.envelope_from, recipients
+                account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
             )
             for name, address in (("MAIL FROM", made.envelope_from), ("From", made.sender), *made.responsible):
-                _check_domain(begun.caller, address, name)
-            await self._accept(begun, made, made.envelope_from, made.data, template=template)
-        return Submitted(begun.id)
+                _check_domain(message.caller, address, name)
+            await self._accept(message, made, made.envelope_from, made.data, template=template)
+        return Submitted(message.id)
 
     # ---- either way
 
-    def _begin(self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes) -> _Begun:
-        message_id, recipient_id = self.outside.identifier("msg"), self.outside.identifier("rcp")
-        now, claim = self.outside.now(), None
+    def _begin(
+        self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes
+    ) -> _NewMessage:
+        message_id, recipient_id = self.env.identifier("msg"), self.env.identifier("rcp")
+        now, claim = self.env.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
-        return _Begun(caller, message_id, recipient_id, request_id, _TEST if caller.test else source, now, claim)
+        return _NewMessage(caller, message_id, recipient_id, request_id, _TEST if caller.test else source, now, claim)
 
     async def _once(
-        self, begun: _Begun, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
+        self, message: _NewMessage, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
     ) -> T:
         """Do `first` unless it was done under the same key before: then `again` returns its result."""
-        if begun.claim is None:
+        if message.claim is None:
             return await first()
-        claim = (begun.claim.scope, begun.claim.key)
+        claim = (message.claim.scope, message.claim.key)
         if claim in self._running:
-            if (replay := await self._earlier(begun, begun.claim, again)) is not None:  # only another retry is running
+            if (
+                replay := await self._earlier(message, message.claim, again)
+            ) is not None:  # only another retry is running
                 return replay
             raise Refused(
                 Code.IDEMPOTENCY_IN_PROGRESS,
@@ -353,10 +359,10 @@ class MessageIntake:
         self._running.add(claim)
         try:
             return await first()
-        except (KeyTaken, Refused) as refused:
+        except (KeyTaken, PublicError) as refused:
             # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
             # what was accepted once stays accepted, even if it would be refused by now.
-            if (replay := await self._earlier(begun, begun.claim, again)) is not None:
+            if (replay := await self._earlier(message, message.claim, again)) is not None:
                 return replay
             if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
                 raise Refused(
@@ -367,10 +373,10 @@ class MessageIntake:
             self._running.discard(claim)
 
     async def _earlier(
-        self, begun: _Begun, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
+        self, message: _NewMessage, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
     ) -> T | None:
         """The result of the earlier send under a key; refused when that was another message, or came the other way."""
-        earlier = await self.store.messages.remembered(begun.caller.account_id, claim.scope, claim.key)
+        earlier = await self.store.messages.remembered(message.caller.account_id, claim.scope, claim.key)
         if earlier is not None and earlier.fingerprint != claim.fingerprint:
             raise Refused(
                 Code.IDEMPOTENCY_CONFLICT,
@@ -380,7 +386,7 @@ class MessageIntake:
 
     async def _accept(
         self,
-        begun: _Begun,
+        message: _NewMessage,
         content: Draft | SubmittedMessage,
         envelope_from: Address,
         mime: bytes,
@@ -391,18 +397,18 @@ class MessageIntake:
     ) -> None:
         """On disk, and handed to delivery, when this returns."""
         # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
-        others = [self.outside.identifier("rcp") for _ in content.recipients[1:]]
-        ids = sorted([begun.first_recipient_id, *others])
+        others = [self.env.identifier("rcp") for _ in content.recipients[1:]]
+        ids = sorted([message.first_recipient_id, *others])
         pairs = zip(ids, content.recipients, strict=True)
         recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
         if dsn:
             recipients = tuple([self._with_dsn(each, dsn.get(each.key)) for each in recipients])
         new = NewMessage(
-            id=begun.id,
-            account_id=begun.caller.account_id,
-            request_id=begun.request_id,
-            source=begun.source,
-            simulated=begun.caller.test or self.sandbox,
+            id=message.id,
+            account_id=message.caller.account_id,
+            request_id=message.request_id,
+            source=message.source,
+            simulated=message.caller.test or self.sandbox,
             sender=content.sender.text,
             envelope_from=envelope_from.wire,
             subject=content.subject,
@@ -412,9 +418,9 @@ class MessageIntake:
             mime=mime,
             receipt=receipt,
             recipients=recipients,
-            credits=begun.credits(content.recipients),
-            created_at=begun.created_at,
-            idempotency=begun.claim,
+            credits=message.credits(content.recipients),
+            created_at=message.created_at,
+            idempotency=message.claim,
             may_store=self.quota.bytes(),
         )
         began = perf_counter()
@@ -433,7 +439,7 @@ class MessageIntake:
                 recipients=len(new.recipients),
                 bytes=len(new.mime),
             )
-            if len(recipients) > 1 and (mail_list := _linked_list(begun.caller, content, template)) is not None:
+            if len(recipients) > 1 and (mail_list := _linked_list(message.caller, content, template)) is not None:
                 reason = "it has several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
@@ -443,21 +449,21 @@ class MessageIntake:
         return replace(recipient, dsn=replace(request, reporter=self.hostname))
 
     def _unsubscribe_urls(
-        self, begun: _Begun, content: Draft | SubmittedMessage, template: StoredTemplate | None
+        self, message: _NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> Sequence[str]:
         """The link of a message that is to have one, and an address beside it if the domain has a return path.
 
         One header goes to all recipients, and is signed: in a message to several, each could unsubscribe another.
         """
-        mail_list = _linked_list(begun.caller, content, template)
+        mail_list = _linked_list(message.caller, content, template)
         if mail_list is None or len(content.recipients) > 1:
             return ()
-        url = self.links.url(Unsubscription(begun.caller.account_id, mail_list, content.recipients[0].key))
-        name = begun.caller.return_paths.get(content.sender.domain)
+        url = self.links.url(Unsubscription(message.caller.account_id, mail_list, content.recipients[0].key))
+        name = message.caller.return_paths.get(content.sender.domain)
         if url is None or name is None or self.return_paths is None:
             return () if url is None else (url,)
         number = lists_of(content.tags, template.alias if template else None).index(mail_list)
-        address = self.return_paths.unsubscribe_address(begun.first_recipient_id, name, number)
+        address = self.return_paths.unsubscribe_address(message.first_recipient_id, name, number)
         return url, f"mailto:{address}?subject=unsubscribe"
 
     def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
@@ -470,11 +476,11 @@ class MessageIntake:
 
 
 def _repeat(
-    stored: bytes, repeats: str, begun: _Begun, envelope_from: str, recipients: Sequence[str]
+    stored: bytes, repeats: str, message: _NewMessage, envelope_from: str, recipients: Sequence[str]
 ) -> SubmittedMessage:
     """Runs in a worker thread if it is much."""
     domain = envelope_from.rpartition("@")[2]
-    data = repeated(stored, repeats, begun.id, domain, begun.created_at // SECOND)
+    data = repeated(stored, repeats, message.id, domain, message.created_at // SECOND)
     return read(envelope_from, recipients, data)
 
 
@@ -533,13 +539,13 @@ class IntakeServices:
         self.intake.quota.adopt(limits.stored_bytes_per_account)
 
 
-def build_services(config: Config, outside: Outside, store: Store, key: bytes) -> IntakeServices:
+def build_services(config: Config, env: Environment, store: Store, key: bytes) -> IntakeServices:
     limits = config.limits
-    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, outside)
-    guesses = LoginThrottle(outside)
+    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
+    guesses = LoginThrottle(env)
     intake = MessageIntake(
         store,
-        outside,
+        env,
         free_space,
         Quota(limits.stored_bytes_per_account, free_space),
         sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
@@ -548,7 +554,7 @@ def build_services(config: Config, outside: Outside, store: Store, key: bytes) -
         links=UnsubscribeLinks(key, config.http.base_url),
         return_paths=ReturnPaths(key) if config.inbound.bind else None,
     )
-    rate = RequestRate(limits.requests_per_second, outside, nodes=store.engine.live_nodes)
+    rate = RequestRate(limits.requests_per_second, env, nodes=store.engine.live_nodes)
     reads = READS_PER_WRITE * limits.requests_per_second
-    read_rate = RequestRate(reads, outside, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
-    return IntakeServices(intake, Credentials(store, outside, guesses), guesses, rate, read_rate)
+    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
+    return IntakeServices(intake, Credentials(store, env, guesses), guesses, rate, read_rate)

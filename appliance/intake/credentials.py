@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.concurrency.ttl_cache import TtlCache
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.model.mail import Caller
-from appliance.outside import Outside
 from appliance.store import Store
 
 CACHED_FOR = 500_000  # microseconds; a change from the shell is seen within a second
@@ -23,14 +23,14 @@ class Credentials:
     """Turns an SMTP username and the SHA-256 of its password into a caller."""
 
     store: Store
-    outside: Outside
+    env: Environment
     guesses: LoginThrottle
     _found: TtlCache[str, tuple[Caller, bytes]] = field(init=False)
     # By idempotency scope: when and from where, as far as it is not on disk yet.
     _used: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._found = TtlCache(CACHED, CACHED_FOR, self.outside.now)
+        self._found = TtlCache(CACHED, CACHED_FOR, self.env.now)
 
     async def look_up(self, username: str, password_sha256: bytes) -> Caller | None:
         found = await self.store.access.caller_by_credential(username) if "\0" not in username else None
@@ -58,7 +58,7 @@ class Credentials:
     # ---- when each was used last: noted when the store is read, twice a second at most, and written now and then
 
     def note_use(self, caller: Caller, address: str = "") -> None:
-        self._used[caller.idempotency_scope] = self.outside.now(), address
+        self._used[caller.idempotency_scope] = self.env.now(), address
 
     async def record_uses(self) -> None:
         if not self._used:
@@ -66,7 +66,7 @@ class Credentials:
         used, self._used = self._used, {}
         try:
             await self.store.access.record_uses(used)
-        except Refused:
+        except StorageUnavailable:
             self._used = used | self._used
             raise
 

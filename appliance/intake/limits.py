@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from appliance.config.values import MIB, Share
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
@@ -37,7 +37,7 @@ class RequestRate:
     """Requests a second for each credential, as a token bucket each; 0 turns it off."""
 
     per_second: float
-    outside: Outside
+    env: Environment
     burst: float | None = None  # at once; None: twice the rate
     refusal: str = "This credential may call {rate:g} times a second. Slow down and retry."
     nodes: Callable[[], int] = lambda: 1  # that share the rate: each allows its part
@@ -48,7 +48,7 @@ class RequestRate:
         """Count one request, or refuse it and say when there is room again."""
         if self.per_second == 0:
             return
-        rate, now = self.per_second / self.nodes(), self.outside.now()
+        rate, now = self.per_second / self.nodes(), self.env.now()
         burst = max(1.0, 2.0 * rate if self.burst is None else self.burst)
         tokens, then = self._buckets.pop(credential, (burst, now))
         tokens = min(burst, tokens + max(0, now - then) / 1_000_000 * rate)
@@ -71,7 +71,7 @@ class FreeSpace:
     directory: Path
     min_bytes: int  # 0: the watermark is off
     min_percent: float
-    outside: Outside
+    env: Environment
     _checked_at: int = -SPACE_CHECK_INTERVAL
     _low: bool = False
     _low_since: int = 0
@@ -80,7 +80,7 @@ class FreeSpace:
         """Whether new mail has to be refused; the log says when that begins and ends."""
         if self.min_bytes == 0 and not self._low:
             return False
-        now = self.outside.now()
+        now = self.env.now()
         if 0 <= now - self._checked_at < SPACE_CHECK_INTERVAL:
             return self._low
         self._checked_at = now
@@ -109,7 +109,7 @@ class Quota:
         """What an account may keep now; None: any amount."""
         if not self.setting.percent:
             return self.setting.bytes or None
-        now = self.free_space.outside.now()
+        now = self.free_space.env.now()
         if not 0 <= now - self._computed_at < SHARE_KEPT:
             self._computed_at, space = now, self.free_space
             facts = os.statvfs(space.directory)

@@ -46,9 +46,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.net.address_policy import client_network, site_of
-from appliance.outside import Outside
 from appliance.telemetry.log import get_logger
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 
@@ -93,12 +93,12 @@ class _Refusals:
 class RefusedLogins:
     """Logs refused logins by network: one line when they begin and one when they have ended, with how many."""
 
-    outside: Outside
+    env: Environment
     remembered: int
     _networks: dict[str, _Refusals] = field(default_factory=dict)
 
     def note(self, address: str) -> None:
-        now, network = self.outside.now(), client_network(address)
+        now, network = self.env.now(), client_network(address)
         if network not in self._networks:
             log.info("logins are refused", client=address)
             if len(self._networks) >= self.remembered:
@@ -108,7 +108,7 @@ class RefusedLogins:
 
     def tell_ended(self) -> None:
         """Log the end of those that have been quiet; to be called now and then."""
-        now = self.outside.now()
+        now = self.env.now()
         for network in [each for each, of in self._networks.items() if not 0 <= now - of.last < QUIET]:
             self._tell_end(network)
 
@@ -232,7 +232,7 @@ class CodeGuess:
 class LoginThrottle:
     """The recent failures, in memory: forgetting them at a restart costs an attacker a restart of ours."""
 
-    outside: Outside
+    env: Environment
     remembered: int = THROTTLES_REMEMBERED
     networks: dict[str, deque[int]] = field(default_factory=dict)
     pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
@@ -242,11 +242,11 @@ class LoginThrottle:
     refusals: RefusedLogins = field(init=False)
 
     def __post_init__(self) -> None:
-        self.refusals = RefusedLogins(self.outside, self.remembered)
+        self.refusals = RefusedLogins(self.env, self.remembered)
 
     def attempt(self, account: str, address: str, known: Iterable[str] = ()) -> LoginAttempt:
         """Count a login, or refuse it, without any await; `known`: addresses of the account's stored sessions."""
-        now, network = self.outside.now(), client_network(address)
+        now, network = self.env.now(), client_network(address)
         record, pair = self.accounts.get(account, _Account()), self.pairs.get((account, network), _Pair())
         is_known = self._is_known(account, network, known)
         until, network_until = pair.until(now, known=is_known), self._network_until(network, now)
@@ -272,7 +272,7 @@ class LoginThrottle:
 
     def code(self, account: str, address: str, known: Iterable[str] = ()) -> CodeGuess:
         """Count a code of a user's second factor, or refuse it, without any await; `known` as in `attempt`."""
-        now, network = self.outside.now(), client_network(address)
+        now, network = self.env.now(), client_network(address)
         is_known = self._is_known(account, network, known)
         counted_by = (account, network if is_known else "")
         until = max(_until_room(self.codes.get(counted_by, ()), now, *limit) for limit in PER_USER_CODES)
@@ -285,7 +285,7 @@ class LoginThrottle:
 
     def to_tell(self) -> list[tuple[str, str, int]]:
         """The failures that are certain by now, once: account, network and when."""
-        told = [failure for failure in self.untold if failure[2] < self.outside.now() - CERTAIN_AFTER]
+        told = [failure for failure in self.untold if failure[2] < self.env.now() - CERTAIN_AFTER]
         for failure in told:
             del self.untold[failure]
         return told
@@ -308,7 +308,7 @@ class LoginThrottle:
 
     def wrong_secret(self, address: str) -> int | None:
         """Count a wrong secret of our own kind; how many seconds to wait, for a network that has failed too often."""
-        now, network = self.outside.now(), client_network(address)
+        now, network = self.env.now(), client_network(address)
         self.refusals.note(address)
         until = self._network_until(network, now)
         if until > now:

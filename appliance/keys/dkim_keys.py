@@ -16,12 +16,12 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import records
 from appliance.dns.resolver import Resolver
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import RecordStatus, StoredDkimKey
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
@@ -42,7 +42,7 @@ class SigningKeys:
     """The DKIM keys of all domains; `key` is the installation's."""
 
     store: Store
-    outside: Outside
+    env: Environment
     key: bytes
     _opened: TtlCache[bytes, SigningKey] = field(
         default_factory=lambda: TtlCache(OPEN_KEYS, inf, time.monotonic), repr=False
@@ -124,7 +124,7 @@ class SigningKeys:
         fresh: list[StoredDkimKey] = []
         for algorithm in ALGORITHMS:
             private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
-            selector = dkim_keys.selector(algorithm, self.outside.now() // SECOND, taken)
+            selector = dkim_keys.selector(algorithm, self.env.now() // SECOND, taken)
             sealed = seal(
                 derive(self.key, DKIM_PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector)
             )
@@ -151,7 +151,7 @@ async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) 
         await trio.sleep(ROTATION_LOOK_EVERY)
         try:
             await switch_shown(keys, resolver())
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("pending DKIM keys wait for the storage", reason=refused.text)
 
 
@@ -159,6 +159,6 @@ async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
     """One round: look at the DNS of every domain with pending keys."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
-        wanted = [record for record in records(domain, domain, stored, keys.outside.now()) if record.pending]
+        wanted = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
         with trio.move_on_after(LOOK_TIMEOUT):
             await keys.switch(account_id, domain, await check(resolver, domain, wanted))

@@ -9,8 +9,8 @@ import hmac
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import derive, seal, unseal
-from appliance.outside import Outside
 from appliance.times import SECOND
 
 TOTP_PURPOSE = "second factors"  # of the key that secrets are sealed with
@@ -61,23 +61,23 @@ class TotpSecrets:
     """The secrets of all users; `key` is the installation's."""
 
     key: bytes = field(repr=False)
-    outside: Outside
+    env: Environment
 
     def fresh(self, user_id: str) -> tuple[str, bytes]:
         """A new secret for a user: as text to show, and sealed to store."""
-        secret = self.outside.token_bytes(TOTP_SECRET_BYTES)
+        secret = self.env.token_bytes(TOTP_SECRET_BYTES)
         sealed = seal(derive(self.key, TOTP_PURPOSE), secret, _context(user_id))
         return base64.b32encode(secret).decode(), sealed
 
     def step_of(self, user_id: str, sealed: bytes, code: str) -> int | None:
         """See the function; raises UnsealError when the secret cannot be read."""
-        return step_of(open_sealed(self.key, user_id, sealed), code, self.outside.now())
+        return step_of(open_sealed(self.key, user_id, sealed), code, self.env.now())
 
     def recovery_codes(self) -> list[str]:
         """New ones, as they are shown."""
         made = []
         for _ in range(RECOVERY_CODES):
-            text = base64.b32encode(self.outside.token_bytes(RECOVERY_BYTES)).decode().lower()
+            text = base64.b32encode(self.env.token_bytes(RECOVERY_BYTES)).decode().lower()
             made.append("-".join(text[at : at + 4] for at in range(0, len(text), 4)))
         return made
 

@@ -7,9 +7,9 @@ from math import inf
 import pybase64
 
 from appliance.concurrency.ttl_cache import TtlCache
+from appliance.environment import Environment
 from appliance.keys.keyfile import derive, seal, unseal
 from appliance.model.webhooks import SealedSecret, Webhook
-from appliance.outside import Outside
 
 WEBHOOK_PURPOSE = "webhook secrets"  # of the key they are sealed with
 WEBHOOK_SECRET_BYTES = 32
@@ -22,14 +22,14 @@ class WebhookSecrets:
     """The secrets of all webhooks; `key` is the installation's."""
 
     key: bytes = field(repr=False)
-    outside: Outside
+    env: Environment
     _opened: TtlCache[bytes, bytes] = field(
         default_factory=lambda: TtlCache(OPEN_SECRETS, inf, time.monotonic), repr=False
     )
 
     def fresh(self, webhook_id: str) -> tuple[str, SealedSecret]:
         """A new secret for a webhook: as text to show, and sealed to store."""
-        token = pybase64.urlsafe_b64encode(self.outside.token_bytes(WEBHOOK_SECRET_BYTES)).decode()
+        token = pybase64.urlsafe_b64encode(self.env.token_bytes(WEBHOOK_SECRET_BYTES)).decode()
         secret = f"whsec_{token.rstrip('=')}"
         sealed = seal(derive(self.key, WEBHOOK_PURPOSE), secret.encode(), _context(webhook_id))
         return secret, SealedSecret(sealed, secret[-HINT_CHARACTERS:])

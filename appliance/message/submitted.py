@@ -172,9 +172,9 @@ def _split(text: str) -> tuple[str, str]:
     if found := _BARE.fullmatch(text):
         return decode_words((found[2] or "")[1:-1]), found[1]
     if found := _NAMED.fullmatch(text):
-        outside = _QUOTED.sub("", found[1])
+        env = _QUOTED.sub("", found[1])
         # Beside a bracket some mail readers take a quoted text, which may hold an `@`, for an address of its own.
-        if outside != found[1] and ("[" in outside or "]" in outside):
+        if env != found[1] and ("[" in env or "]" in env):
             raise invalid("From", _ONE)
         name = _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1", quoted[1]), found[1])
         return decode_words(name.strip(" ")), found[2].strip(" ")

@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from appliance import __version__
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.metrics.page import Reading
 from appliance.store import FILE_NAME, Store
 from appliance.store.queue_control import Depth
@@ -58,7 +58,7 @@ class Readings:
             if trio.current_time() < self._read_at + QUEUE_CACHED:
                 return
             self._depth, self._free, self._reachable = None, None, False
-            with suppress(Refused, DatabaseFault):
+            with suppress(StorageUnavailable, DatabaseFault):
                 await self.store.engine.version()
                 self._reachable = True
                 self._depth = await self.store.queue_control.depth()

@@ -16,9 +16,9 @@ import trio.lowlevel
 
 from appliance import __version__
 from appliance.concurrency.wake import Wake
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.database_server import PendingUpgrade, ServerFacts
-from appliance.outside import Outside
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.audit import Audit
@@ -76,46 +76,46 @@ CheckKey = Callable[[str | None], None]
 
 
 class Store:
-    def __init__(self, engine: Engine, outside: Outside, space: Space | None = None) -> None:
+    def __init__(self, engine: Engine, env: Environment, space: Space | None = None) -> None:
         self.engine = engine
-        self.installation = InstallationRecords(engine, outside)
-        self.shared_certificates = SharedCertificates(engine, outside)
-        self.accounts = Accounts(engine, outside)
-        self.first_start = FirstStart(engine, outside)
-        self.people = People(engine, outside)
-        self.sessions = Sessions(engine, outside)
-        self.second_factors = SecondFactors(engine, outside)
-        self.access = Access(engine, outside)
-        self.audit = Audit(engine, outside)
-        self.domains = Domains(engine, outside)
-        self.dkim_keys = DkimKeys(engine, outside)
-        self.templates = Templates(engine, outside)
-        self.suppressions = Suppressions(engine, outside)
-        self.unsubscriptions = Unsubscriptions(engine, outside)
-        self.webhooks = WebhookStore(engine, outside)
-        self.webhook_posts = WebhookPosts(engine, outside)
-        self.webhook_history = WebhookHistory(engine, outside, self.webhook_posts)
-        self.body_parts = BodyParts(engine, outside)
-        self.feedback = FeedbackStore(engine, outside, self.webhook_posts)
-        self.feedback_inbox = FeedbackInbox(engine, outside)
+        self.installation = InstallationRecords(engine, env)
+        self.shared_certificates = SharedCertificates(engine, env)
+        self.accounts = Accounts(engine, env)
+        self.first_start = FirstStart(engine, env)
+        self.people = People(engine, env)
+        self.sessions = Sessions(engine, env)
+        self.second_factors = SecondFactors(engine, env)
+        self.access = Access(engine, env)
+        self.audit = Audit(engine, env)
+        self.domains = Domains(engine, env)
+        self.dkim_keys = DkimKeys(engine, env)
+        self.templates = Templates(engine, env)
+        self.suppressions = Suppressions(engine, env)
+        self.unsubscriptions = Unsubscriptions(engine, env)
+        self.webhooks = WebhookStore(engine, env)
+        self.webhook_posts = WebhookPosts(engine, env)
+        self.webhook_history = WebhookHistory(engine, env, self.webhook_posts)
+        self.body_parts = BodyParts(engine, env)
+        self.feedback = FeedbackStore(engine, env, self.webhook_posts)
+        self.feedback_inbox = FeedbackInbox(engine, env)
         self.new_mail = NewMail()  # for delivery
         self.new_simulated_mail = Wake()  # for its simulation
         hand_over = (self.webhook_posts, self.new_mail, self.new_simulated_mail)
-        self.messages = Messages(engine, outside, self.body_parts, *hand_over)
-        self.mail_log = MailLog(engine, outside)
-        self.search_index = SearchIndex(engine, outside)
-        self.records = MessageRecords(engine, outside)
-        self.statistics = Statistics(engine, outside)
-        self.breakdown = Breakdown(engine, outside)
-        self.reports = Reports(engine, outside)
-        self.queue = Queue(engine, outside, self.webhook_posts)
-        self.lanes = Lanes(engine, outside)
+        self.messages = Messages(engine, env, self.body_parts, *hand_over)
+        self.mail_log = MailLog(engine, env)
+        self.search_index = SearchIndex(engine, env)
+        self.records = MessageRecords(engine, env)
+        self.statistics = Statistics(engine, env)
+        self.breakdown = Breakdown(engine, env)
+        self.reports = Reports(engine, env)
+        self.queue = Queue(engine, env, self.webhook_posts)
+        self.lanes = Lanes(engine, env)
         self.under_delivery = UnderDelivery()
-        self.queue_control = QueueControl(engine, outside, self.webhook_posts, self.under_delivery)
-        self.warmups = WarmupStates(engine, outside)
-        self.pools = PoolStates(engine, outside, self.warmups)
-        self.deletion = Deletion(engine, outside)
-        self.ledger_folding = LedgerFolding(engine, outside)
+        self.queue_control = QueueControl(engine, env, self.webhook_posts, self.under_delivery)
+        self.warmups = WarmupStates(engine, env)
+        self.pools = PoolStates(engine, env, self.warmups)
+        self.deletion = Deletion(engine, env)
+        self.ledger_folding = LedgerFolding(engine, env)
         self._check: _WriteCheck | None = None  # that is running
         self.space = space  # of the embedded database's file
 
@@ -134,7 +134,7 @@ class Store:
                 raise check.error
             return
         text = "The database does not answer right now. Retry with the same key."
-        raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+        raise StorageUnavailable(text)
 
     async def _run_check(self, check: "_WriteCheck") -> None:
         try:
@@ -154,7 +154,7 @@ class _WriteCheck:
 @asynccontextmanager
 async def open_store(
     data_dir: Path,
-    outside: Outside,
+    env: Environment,
     *,
     url: str = "",
     node: str = "",
@@ -175,16 +175,16 @@ async def open_store(
     `on_failure`, which must end the process.
     """
     if url:
-        engine = await _open_server(data_dir, outside, url, node, address, check_key, may_upgrade=may_upgrade)
+        engine = await _open_server(data_dir, env, url, node, address, check_key, may_upgrade=may_upgrade)
         if not inline:
             await engine.connect()
-        store = Store(engine, outside)
+        store = Store(engine, env)
     else:
         path = data_dir / FILE_NAME
         refuse_waiting_copy(path)
-        bring_up_to_date(path, outside.now(), is_server=not inline, may_upgrade=may_upgrade)
+        bring_up_to_date(path, env.now(), is_server=not inline, may_upgrade=may_upgrade)
         file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
-        store = Store(file, outside, Space(file, path))
+        store = Store(file, env, Space(file, path))
     try:
         yield store
     finally:
@@ -196,7 +196,7 @@ async def open_store(
 
 async def _open_server(
     data_dir: Path,
-    outside: Outside,
+    env: Environment,
     url: str,
     node: str,
     address: str,
@@ -210,12 +210,12 @@ async def _open_server(
         from appliance.store.postgresql.nodes import NodeIdentity
 
     def identity() -> NodeIdentity:
-        return NodeIdentity(outside.identifier("node"), node, _home(data_dir), address, __version__, newest_known())
+        return NodeIdentity(env.identifier("node"), node, _home(data_dir), address, __version__, newest_known())
 
     file = data_dir / HOME_FILE
     earlier = file.read_text() if node and file.exists() else ""
     identify = identity if node else None
-    joined = await prepare(url, outside.now(), check_key, identify, earlier, may_upgrade=may_upgrade)
+    joined = await prepare(url, env.now(), check_key, identify, earlier, may_upgrade=may_upgrade)
     return PostgresEngine(url, joined)
 
 
@@ -229,12 +229,12 @@ async def pending(data_dir: Path, url: str) -> PendingUpgrade:
     return await trio.to_thread.run_sync(pending_there, url, limiter=trio.CapacityLimiter(1))
 
 
-async def examine_server(url: str, outside: Outside) -> ServerFacts:
+async def examine_server(url: str, env: Environment) -> ServerFacts:
     """How a PostgreSQL is set up, and how it does. Raises DatabaseRefused."""
     with driver_needed():
         from appliance.store.postgresql.examine import examine
 
-    return await trio.to_thread.run_sync(examine, url, outside.now, limiter=trio.CapacityLimiter(1))
+    return await trio.to_thread.run_sync(examine, url, env.now, limiter=trio.CapacityLimiter(1))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 import pybase64
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import (
     AccountRole,
@@ -26,7 +27,6 @@ from appliance.model.mail import (
     SmtpCredential,
 )
 from appliance.model.people import OwnedAccess
-from appliance.outside import Outside
 from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
@@ -132,13 +132,13 @@ def sha256(secret: str) -> bytes:
 
 
 def add_domain(
-    tx: Tx, outside: Outside, account_id: str, name: str, *, usable: bool, return_path: str | None = None
+    tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:
     """Register a From domain; adding it again may make it usable, never the reverse.
 
     Another return path than it has is not in use before DNS shows its records; with None it stays.
     """
-    run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": outside.now()})
+    run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": env.now()})
     if return_path is not None:
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
 
@@ -161,18 +161,18 @@ def domain_of(
 
 
 def add_credential(
-    tx: Tx, outside: Outside, account_id: str, name: str = "", created_by: str | None = None
+    tx: Tx, env: Environment, account_id: str, name: str = "", created_by: str | None = None
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
-    username, password = outside.identifier("smtp"), _new_secret(outside, "")
-    row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": outside.now()}
+    username, password = env.identifier("smtp"), _new_secret(env, "")
+    row = {"username": username, "account_id": account_id, "sha256": sha256(password), "now": env.now()}
     run(tx, _ADD_CREDENTIAL, row | {"name": name, "created_by": created_by})
     return username, password
 
 
 def add_key(
     tx: Tx,
-    outside: Outside,
+    env: Environment,
     account_id: str,
     scope: Scope,
     *,
@@ -183,8 +183,8 @@ def add_key(
     created_by: str | None = None,
 ) -> tuple[str, str]:
     _check_creator(tx, account_id, created_by)
-    key_id, key = outside.identifier("key"), _new_key(outside, test=test)
-    row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": outside.now()}
+    key_id, key = env.identifier("key"), _new_key(env, test=test)
+    row = {"id": key_id, "account_id": account_id, "sha256": sha256(key), "hint": key[-4:], "now": env.now()}
     row |= {"scope": scope.value, "test": int(test), "name": name, "domain": domain, "expires_at": expires_at}
     run(tx, _ADD_KEY, row | {"created_by": created_by})
     return key_id, key
@@ -222,14 +222,14 @@ def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> 
     run(tx, _ONLY_READ, user)
 
 
-def _new_key(outside: Outside, *, test: bool) -> str:
-    return _new_secret(outside, "ma_test_" if test else "ma_live_")
+def _new_key(env: Environment, *, test: bool) -> str:
+    return _new_secret(env, "ma_test_" if test else "ma_live_")
 
 
-def _new_secret(outside: Outside, prefix: str) -> str:
+def _new_secret(env: Environment, prefix: str) -> str:
     """Text that no program takes for an option when it is given on a command line: one in 64 would begin like it."""
     while True:
-        secret = prefix + pybase64.urlsafe_b64encode(outside.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
+        secret = prefix + pybase64.urlsafe_b64encode(env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
         if not secret.startswith("-"):
             return secret
 
@@ -254,7 +254,7 @@ class Access(StorePart):
     async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
         """Register a From domain; adding it again may make it usable, never the reverse."""
         add = partial(add_domain, usable=usable, return_path=return_path)
-        await self.engine.write(lambda tx: add(tx, self.outside, account_id, name))
+        await self.engine.write(lambda tx: add(tx, self.env, account_id, name))
 
     async def domains(self, account_id: str) -> list[Domain]:
         return await self.engine.all(domain_of, _DOMAINS, {"account_id": account_id})
@@ -268,8 +268,8 @@ class Access(StorePart):
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(tx, account_id, self.limits, self.outside.now(), *_CREDENTIAL_TABLE)
-            return add_credential(tx, self.outside, account_id, name, created_by)
+                _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
+            return add_credential(tx, self.env, account_id, name, created_by)
 
         return await self.engine.write(work)
 
@@ -290,7 +290,7 @@ class Access(StorePart):
         return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
-        row = {"account_id": account_id, "username": username, "now": self.outside.now()}
+        row = {"account_id": account_id, "username": username, "now": self.env.now()}
         if not await self.engine.change(_REVOKE_CREDENTIAL, row):
             raise Refused(Code.NOT_FOUND, f"this account has no SMTP credential {username!r}")
 
@@ -313,8 +313,8 @@ class Access(StorePart):
 
         def work(tx: Tx) -> tuple[str, str]:
             if by_owner:
-                _make_room(tx, account_id, self.limits, self.outside.now(), *_KEY_TABLE)
-            return add(tx, self.outside, account_id, scope)
+                _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
+            return add(tx, self.env, account_id, scope)
 
         return await self.engine.write(work)
 
@@ -325,7 +325,7 @@ class Access(StorePart):
 
         The key then belongs to the user who rolled it and knows the secret, so that it is revoked with that user.
         """
-        secret, now = _new_key(self.outside, test=key.test), self.outside.now()
+        secret, now = _new_key(self.env, test=key.test), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
         if not await self.engine.change(
             _ROLL_KEY, row | {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
@@ -357,7 +357,7 @@ class Access(StorePart):
         raise Refused(Code.NOT_FOUND, "there is no such API key")
 
     async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
-        found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.outside.now()})
+        found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.env.now()})
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
             for key_id, account, hint, scope, test, *rest in found
@@ -365,14 +365,14 @@ class Access(StorePart):
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
-        row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.outside.now()}
+        row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.env.now()}
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
             raise Refused(Code.NOT_FOUND, "there is no such API key")
         return str(revoked[0][0])
 
     async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:
         """The API keys and SMTP credentials that work, by the user who created them."""
-        account = {"account_id": account_id, "now": self.outside.now()}
+        account = {"account_id": account_id, "now": self.env.now()}
         by_user: dict[str, OwnedAccess] = {}
         for user_id, key_id, name, hint in await self.engine.rows(_PEOPLES_KEYS, account):
             by_user.setdefault(user_id, OwnedAccess()).api_keys[key_id] = name or f"…{hint}"

@@ -7,12 +7,12 @@ nothing here finds it; its row stays, for its ledger and its mail.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
-from appliance.outside import Outside, identifier_from
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
-from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, first, one, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, first, one, rows, run
 from appliance.store.people import OF_USER, REPLACE_RESET, check_admin
 from appliance.store.webhooks import DELETE_WEBHOOK
 from appliance.times import DAY
@@ -46,7 +46,7 @@ _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
 _RETURN_CREDITS = """UPDATE accounts SET credits = credits + :count WHERE id = :account_id AND credits IS NOT NULL
     RETURNING credits"""
 _LAST_LINE = "SELECT max(id) FROM credit_ledger WHERE account_id = :account_id"
-_WRITE_LEDGER = Many("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
+_WRITE_LEDGER = Bulk("""INSERT INTO credit_ledger (id, account_id, kind, amount, balance, message_id, recipient_id,
     created_at) VALUES {(?, ?, ?, ?i, ?i, ?, ?, ?i)}""")
 _LEDGER = """SELECT id, kind, amount, balance, message_id, recipient_id, created_at FROM credit_ledger
     WHERE account_id = :account_id AND id < :before ORDER BY id DESC LIMIT :most"""
@@ -75,17 +75,17 @@ _OF_SESSION = "JOIN sessions s ON s.user_id = u.id WHERE s.id = :value AND s.exp
 LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
-def write_ledger(tx: Tx, outside: Outside, lines: Iterable[LedgerLine]) -> None:
+def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
     """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
 
     Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
     """
     last: dict[str, str | None] = {}
-    numbered, now = [], outside.now()
+    numbered, now = [], env.now()
     for account_id, kind, *rest in lines:
         if account_id not in last:
             ((last[account_id],),) = rows(tx, _LAST_LINE, {"account_id": account_id})
-        last[account_id] = line_id = outside.identifier_after("led", last[account_id])
+        last[account_id] = line_id = env.identifier_after("led", last[account_id])
         numbered.append((line_id, account_id, kind.value, *rest, now))
     _WRITE_LEDGER.run(tx, numbered)
 
@@ -100,21 +100,21 @@ def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]
 
 
 def create_account(
-    tx: Tx, outside: Outside, name: str, email: str, password_hash: str, role: Role, credit: int | None
+    tx: Tx, env: Environment, name: str, email: str, password_hash: str, role: Role, credit: int | None
 ) -> Account:
     """An account with its first user, as a step of a transaction."""
-    now, account_id = outside.now(), outside.identifier("acc")
+    now, account_id = env.now(), env.identifier("acc")
     if credit is not None:
         _check_credits(credit)
     account = {"id": account_id, "name": name, "credits": credit, "now": now}
     if first(tx, _INSERT_ACCOUNT, account) is None:
         raise Refused(Code.CONFLICT, f"an account named {name!r} already exists")
-    user = {"id": outside.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
+    user = {"id": env.identifier("usr"), "account_id": account_id, "email": email.lower(), "now": now}
     user |= {"password_hash": password_hash, "role": role.value}
     if first(tx, _INSERT_USER, user) is None:
         raise Refused(Code.CONFLICT, f"the email address {email} already logs in to another account")
     if credit:
-        _grant(tx, outside, account_id, credit, credit)
+        _grant(tx, env, account_id, credit, credit)
     return Account(account_id, name, email.lower(), credit, None, False, now)
 
 
@@ -124,7 +124,7 @@ class Accounts(StorePart):
     ) -> Account:
         """Create an account with its first user; `credit` None means unlimited."""
         return await self.engine.write(
-            lambda tx: create_account(tx, self.outside, name, email, password_hash, role, credit)
+            lambda tx: create_account(tx, self.env, name, email, password_hash, role, credit)
         )
 
     async def all(self) -> list[Account]:
@@ -160,7 +160,7 @@ class Accounts(StorePart):
         def work(tx: Tx) -> int:
             balance = one(tx, int, _CHANGE_CREDITS, change)
             if balance is not None:
-                _grant(tx, self.outside, account_id, amount, balance)
+                _grant(tx, self.env, account_id, amount, balance)
                 return balance
             if (balance := _balance(tx, account_id)) is None:
                 raise Refused(Code.CONFLICT, "credits: the account is unlimited, so there is no balance to change")
@@ -183,7 +183,7 @@ class Accounts(StorePart):
             before = _balance(tx, account_id) or 0
             run(tx, _SET_CREDITS, {"account_id": account_id, "credits": balance})
             if before or balance is not None:
-                _grant(tx, self.outside, account_id, (balance or 0) - before, balance or 0)
+                _grant(tx, self.env, account_id, (balance or 0) - before, balance or 0)
 
         await self.engine.write(work)
 
@@ -192,7 +192,7 @@ class Accounts(StorePart):
 
     async def delete(self, account_id: str) -> None:
         """End an account for good: nothing of it may log in, send or be posted to. What is queued still goes out."""
-        row = {"account_id": account_id, "now": self.outside.now()}
+        row = {"account_id": account_id, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
             for step in _DELETE_STEPS:
@@ -216,7 +216,7 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def set_daily_cap(self, account_id: str, recipients: int | None) -> None:
-        day = self.outside.now() // DAY
+        day = self.env.now() // DAY
 
         def work(tx: Tx) -> None:
             run(tx, _SET_DAILY_CAP, {"account_id": account_id, "daily_cap": recipients})
@@ -244,7 +244,7 @@ class Accounts(StorePart):
         return await self._user(_OF_SESSION, session_id)
 
     async def _user(self, where: str, value: str) -> User | None:
-        wanted = {"value": value, "now": self.outside.now()}
+        wanted = {"value": value, "now": self.env.now()}
         row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", wanted))
         if row is None:
             return None
@@ -279,8 +279,8 @@ def _check_credits(balance: int) -> None:
         raise Refused(Code.INVALID_REQUEST, f"credits: must lie between 0 and {MAX_CREDITS}")
 
 
-def _grant(tx: Tx, outside: Outside, account_id: str, amount: int, balance: int) -> None:
-    write_ledger(tx, outside, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
+def _grant(tx: Tx, env: Environment, account_id: str, amount: int, balance: int) -> None:
+    write_ledger(tx, env, [(account_id, LedgerKind.GRANT, amount, balance, None, None)])
 
 
 def _account(
@@ -314,15 +314,15 @@ class FirstStart(StorePart):
 
     async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:
         """An account with a user, a domain, an SMTP credential and an API key; None when there is an account."""
-        outside = self.outside
+        env = self.env
 
         def work(tx: Tx) -> FirstAccount | None:
             if first(tx, _ANY_ACCOUNT, {}) is not None:
                 return None
-            account = create_account(tx, outside, name, email, password_hash, Role.ADMIN, None)
-            add_domain(tx, outside, account.id, domain, usable=True)
-            username, password = add_credential(tx, outside, account.id)
-            key_id, key = add_key(tx, outside, account.id, Scope.FULL, test=False)
+            account = create_account(tx, env, name, email, password_hash, Role.ADMIN, None)
+            add_domain(tx, env, account.id, domain, usable=True)
+            username, password = add_credential(tx, env, account.id)
+            key_id, key = add_key(tx, env, account.id, Scope.FULL, test=False)
             return FirstAccount(account, domain, username, password, key_id, key)
 
         return await self.engine.write(work)

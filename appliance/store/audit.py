@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
+from appliance.environment import Environment, identifier_from
 from appliance.model.dashboard import Actor, AuditEntry
-from appliance.outside import Outside, identifier_from
-from appliance.store.engine import NEWEST, Many, Row, StorePart, T, Tx, Work, one, rows
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, T, Tx, Work, one, rows
 from appliance.times import DAY, HOUR, MINUTE
 
 AUDIT_KEPT = 365 * DAY
@@ -35,7 +35,7 @@ AUDIT_SCANNED = 10_000  # lines read for one page
 EVERY_LINE = 2**53  # to be read for a page
 ID_SLACK = HOUR  # by which an id may tell another time than its line: the clock was set back between the two
 
-_ADD = Many("""INSERT INTO audit_log
+_ADD = Bulk("""INSERT INTO audit_log
     (account_id, id, at, actor_kind, actor, actor_name, action, object, details, address)
     VALUES {(?, ?, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _HAS_EQUAL = """SELECT EXISTS (SELECT 1 FROM (
@@ -61,7 +61,7 @@ _SCANNED_TO = """SELECT id FROM audit_log
 class AuditNote:
     """A change that is about to be made, and whose logs tell of it."""
 
-    outside: Outside
+    env: Environment
     actor: Actor
     action: str
     address: str
@@ -81,7 +81,7 @@ class AuditNote:
 
     def _write(self, tx: Tx, target: str, *, once: bool = False) -> None:
         details = msgspec.json.encode({name: value[:AUDIT_TEXT] for name, value in self.details.items()}).decode()
-        target, at = target[:AUDIT_TEXT], self.outside.now()
+        target, at = target[:AUDIT_TEXT], self.env.now()
         actor, rest = self.actor, (self.action, target, details, self.address)
         wanted = dict(zip(("action", "object", "details", "address"), rest, strict=True))
         wanted |= {"actor_kind": actor.kind, "actor": actor.id, "since": identifier_from("aud", at - EQUAL_WITHIN)}
@@ -90,7 +90,7 @@ class AuditNote:
             row = {**wanted, "account_id": account_id, "among": EQUAL_AMONG}
             return once and bool(one(tx, int, _HAS_EQUAL, row))
 
-        line = self.outside.identifier("aud"), at, *actor, *rest
+        line = self.env.identifier("aud"), at, *actor, *rest
         accounts = dict.fromkeys(self.accounts or [""])
         _ADD.run(tx, [(account_id, *line) for account_id in accounts if not is_told(account_id)])
 
@@ -173,7 +173,7 @@ class Audit(StorePart):
         always: bool = True,
     ) -> AsyncIterator[None]:
         """Write down what is changed inside; nothing if it fails, and without `always` nothing if it wrote nothing."""
-        note = AuditNote(self.outside, actor, action, address, list(accounts), target)
+        note = AuditNote(self.env, actor, action, address, list(accounts), target)
         token = _NOTE.set(note)
         try:
             yield

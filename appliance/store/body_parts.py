@@ -23,10 +23,10 @@ from functools import partial
 import msgspec
 import trio
 
-from appliance.errors import Code, Refused
+from appliance.environment import identifier_from
+from appliance.errors import Code, PublicError, Refused
 from appliance.model.mail import NewMessage
-from appliance.outside import identifier_from
-from appliance.store.engine import NEWEST, Many, Row, Slice, StorePart, Tx, changed, rows, run, timed
+from appliance.store.engine import NEWEST, Bulk, Row, Slice, StorePart, Tx, changed, rows, run, timed
 from appliance.times import HOUR
 
 # ---- bytes that are kept
@@ -42,7 +42,7 @@ QUOTA_RETRY_AFTER = 600  # seconds; room is made slowly, as old messages are del
 
 _ADD = "UPDATE accounts SET stored_bytes = stored_bytes + :count WHERE id = :account_id"
 _KEPT = "SELECT stored_bytes FROM accounts WHERE id = :account_id"
-_BODIES = Many("""SELECT (SELECT r.account_id FROM recipients r WHERE r.message_id = b.message_id LIMIT 1),
+_BODIES = Bulk("""SELECT (SELECT r.account_id FROM recipients r WHERE r.message_id = b.message_id LIMIT 1),
         sum(length(b.mime) + b.parts_size), sum(coalesce(length(b.receipt), 0))
     FROM message_bodies b WHERE b.message_id IN ({?}) GROUP BY 1""")
 
@@ -115,10 +115,10 @@ _INSERT = "INSERT INTO message_body_parts (message_id, number, content) VALUES (
 _SIZE = "SELECT coalesce(sum(length(content)), 0) FROM message_body_parts WHERE message_id = :id"
 _CONTENTS = "SELECT content FROM message_body_parts WHERE message_id = :id ORDER BY number"
 _UNLIST = "DELETE FROM loose_parts WHERE message_id = :id"
-_LOOSEN = Many("""INSERT INTO loose_parts (message_id)
+_LOOSEN = Bulk("""INSERT INTO loose_parts (message_id)
     SELECT message_id FROM message_bodies WHERE message_id IN ({?}) AND parts_size > 0""")
 _LOOSE = "SELECT message_id FROM loose_parts WHERE message_id < :before ORDER BY message_id LIMIT :most"
-_LISTED = Many("SELECT message_id FROM loose_parts WHERE message_id IN ({?})")
+_LISTED = Bulk("SELECT message_id FROM loose_parts WHERE message_id IN ({?})")
 _DELETE = """DELETE FROM message_body_parts
     WHERE message_id = :id AND EXISTS (SELECT 1 FROM loose_parts WHERE message_id = :id)
         AND number IN (SELECT number FROM message_body_parts WHERE message_id = :id ORDER BY number DESC LIMIT :most)"""
@@ -171,11 +171,11 @@ def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
 
 # ---- the rows of new messages
 
-_INSERT_MESSAGES = Many("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
+_INSERT_MESSAGES = Bulk("""INSERT INTO messages (account_id, id, request_id, source, status, billing_status, sender,
     envelope_from, subject, tags, template_alias, template_version, recipient_count, credits_reserved, size, created_at)
     VALUES {(?, ?, ?, ?, 'queued', 'reserved', ?, ?, ?, ?, ?, ?i, ?i, ?i, ?i, ?i)}""")
-_INSERT_BODIES = Many("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
-_INSERT_RECIPIENTS = Many("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
+_INSERT_BODIES = Bulk("INSERT INTO message_bodies (message_id, mime, receipt, parts_size) VALUES {(?, ?b, ?b, ?i)}")
+_INSERT_RECIPIENTS = Bulk("""INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged,
         status, billing_status, next_attempt_at, dsn)
     VALUES {(?, ?, ?, ?, ?, ?i, ?i, 'queued', 'reserved', ?i, ?)}""")
 
@@ -230,7 +230,7 @@ class BodyParts(StorePart):
             await self._write(new)
             yield
         except BaseException:
-            with trio.CancelScope(shield=True), suppress(Refused):  # what cannot be written is left for `clear`
+            with trio.CancelScope(shield=True), suppress(PublicError):  # what cannot be written is left for `clear`
                 while (await self._delete(new.id, FORGOTTEN_AT_ONCE))[0]:
                     pass
             raise
@@ -248,7 +248,7 @@ class BodyParts(StorePart):
 
     async def clear(self, budget: int) -> Slice:
         """Delete loose parts of one message, about so many pages of them."""
-        before = identifier_from("msg", self.outside.now() - IN_HAND) if self.engine.is_shared else NEWEST
+        before = identifier_from("msg", self.env.now() - IN_HAND) if self.engine.is_shared else NEWEST
         found = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
         message_id = next((each for each in found if each not in self._in_hand), None)
         if message_id is None:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Dimension
-from appliance.outside import identifier_from, identifier_time
-from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.store.statistics import (
     EVENT_LAG,
@@ -70,16 +70,16 @@ _FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OU
     LEFT JOIN destinations d ON d.domain = r.domain
     WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{wanted}}
     GROUP BY 1, 2, 3, 5, 6, 7, 8"""  # noqa: S608
-_ADD = Many("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
+_ADD = Bulk("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
     VALUES {(?, ?, ?i, ?, ?, ?i)} ON CONFLICT (account_id, dimension, day, value, kind)
     DO UPDATE SET recipients = daily_breakdown.recipients + excluded.recipients""")
-_CROWDED = Many(f"""SELECT account_id, dimension, day FROM daily_breakdown
+_CROWDED = Bulk(f"""SELECT account_id, dimension, day FROM daily_breakdown
     WHERE (account_id, dimension, day) IN (VALUES {{(?, ?, ?i)}})
     GROUP BY account_id, dimension, day HAVING count(DISTINCT value) > {VALUES_MOST}""")  # noqa: S608
 _VALUES = """SELECT value FROM daily_breakdown
     WHERE account_id = :account_id AND dimension = :dimension AND day = :day AND value <> ''
     GROUP BY value ORDER BY sum(recipients) DESC, value"""
-_REMOVE = Many("""DELETE FROM daily_breakdown WHERE (account_id, dimension, day, value) IN (VALUES {(?, ?, ?i, ?)})
+_REMOVE = Bulk("""DELETE FROM daily_breakdown WHERE (account_id, dimension, day, value) IN (VALUES {(?, ?, ?i, ?)})
     RETURNING kind, recipients""")
 _READ = """WITH sums AS (SELECT value, kind, sum(recipients) AS recipients FROM daily_breakdown
         WHERE account_id = :account_id AND dimension = :dimension AND day >= :since GROUP BY value, kind),
@@ -138,7 +138,7 @@ class Breakdown(StorePart):
 
     async def count(self) -> bool:
         """Add up one slice of what is new; whether there is more to be added at once."""
-        now, more = self.engine.slowest_clock(self.outside.now()), False
+        now, more = self.engine.slowest_clock(self.env.now()), False
         for each in _BROKEN_DOWN:
             found = await self.engine.scan(partial(_read_slice, each, now, self.rows_summed))
             if found is not None:

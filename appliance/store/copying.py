@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from appliance.store.engine import Bindings, Many, Row, Tx, run
+from appliance.store.engine import Bindings, Bulk, Row, Tx, run
 from appliance.store.faults import UNFINISHED_COPY, NewerDatabase
 
 BATCH_ROWS = 1_000  # in one transaction, at most
@@ -42,7 +42,7 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    kinds: tuple[str, ...]  # of the columns, as in `Many`
+    kinds: tuple[str, ...]  # of the columns, as in `Bulk`
     key: tuple[str, ...]  # the columns of its primary key
 
     def select(self, *, after: bool = False) -> str:
@@ -57,9 +57,9 @@ class Table:
         last = ", ".join(f"{column} DESC" for column in self.key)
         return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"  # noqa: S608
 
-    def insert(self) -> Many:
+    def insert(self) -> Bulk:
         values = ", ".join(f"?{kind}" for kind in self.kinds)
-        return Many(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")  # noqa: S608
+        return Bulk(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")  # noqa: S608
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[self.columns.index(column)] for column in self.key)
@@ -68,7 +68,7 @@ class Table:
         return f"{self.name} ({', '.join(map(str, self.key_of(row)))})"
 
 
-class Side(Protocol):
+class CopyEndpoint(Protocol):
     """The source of a copy or its target; all methods raise NotCopied."""
 
     name: str  # for people, without a password
@@ -108,7 +108,9 @@ class Copied:
     replaced: int  # values whose NUL was replaced
 
 
-def copy(source: Side, target: Side, tables: Sequence[Table], now: int, on: Callable[[CopyProgress], None]) -> Copied:
+def copy(
+    source: CopyEndpoint, target: CopyEndpoint, tables: Sequence[Table], now: int, on: Callable[[CopyProgress], None]
+) -> Copied:
     """Copy all tables, parents first, or what an earlier copy left; then compare every row. Raises NotCopied.
 
     `check_source` has been done by what opened it.
@@ -134,7 +136,7 @@ def copy(source: Side, target: Side, tables: Sequence[Table], now: int, on: Call
 # ---- before anything is written
 
 
-def check_source(source: Side) -> None:
+def check_source(source: CopyEndpoint) -> None:
     """Raise NotCopied unless it holds an installation of this version."""
     schema = source.schema()
     if schema > source.newest:
@@ -146,7 +148,7 @@ def check_source(source: Side) -> None:
         raise NotCopied(f"{source.name}: it is itself an unfinished copy: finish that first")
 
 
-def _check_target(target: Side, tables: Sequence[Table], identity: str) -> bool:
+def _check_target(target: CopyEndpoint, tables: Sequence[Table], identity: str) -> bool:
     """Whether it holds the beginning of this copy; raises NotCopied unless it does, or is empty."""
     schema = target.schema()
     if schema > target.newest:
@@ -167,7 +169,7 @@ def _check_target(target: Side, tables: Sequence[Table], identity: str) -> bool:
     return False
 
 
-def _identity(source: Side) -> str:
+def _identity(source: CopyEndpoint) -> str:
     """What stays the same for as long as an installation has this database, and no other has."""
     facts = [*source.stream(_IDENTITY, {}), *source.stream(_OLDEST_ACCOUNT, {})]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -199,7 +201,7 @@ class _Meter:
         self._on(CopyProgress(self._verifying, self._table, self._rows, self._of, fraction))
 
 
-def _count(side: Side, table: Table) -> int:
+def _count(side: CopyEndpoint, table: Table) -> int:
     ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})  # noqa: S608
     return int(count)
 
@@ -207,7 +209,7 @@ def _count(side: Side, table: Table) -> int:
 # ---- rows
 
 
-def _copy_rows(source: Side, target: Side, table: Table, meter: _Meter) -> None:
+def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> None:
     insert, bindings = table.insert(), {}
     for last in list(target.stream(table.select_last(), {})):
         bindings = {f"k{number}": value for number, value in enumerate(last)}
@@ -220,7 +222,7 @@ def _copy_rows(source: Side, target: Side, table: Table, meter: _Meter) -> None:
             meter.add(len(batch))
 
 
-def _insert(insert: Many, batch: Sequence[Row], tx: Tx) -> None:
+def _insert(insert: Bulk, batch: Sequence[Row], tx: Tx) -> None:
     insert.run(tx, batch)
 
 
@@ -237,20 +239,20 @@ def _batches(found: Iterator[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def _refuse_nul_in_keys(source: Side, table: Table, batch: Sequence[Row]) -> None:
+def _refuse_nul_in_keys(source: CopyEndpoint, table: Table, batch: Sequence[Row]) -> None:
     for row in batch:
         if any(isinstance(value, str) and NUL in value for value in table.key_of(row)):
             text = "its key has the character NUL, which PostgreSQL cannot store"
             raise NotCopied(f"{source.name}: {table.row_name(row)!r}: {text}")
 
 
-def _compare(source: Side, target: Side, table: Table, meter: _Meter) -> int:
+def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> int:
     """Raise NotCopied at the first difference; else how many values had a NUL replaced."""
     with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as found:
         return _compare_rows(rows, found, target, table, meter)
 
 
-def _compare_rows(rows: Iterator[Row], found: Iterator[Row], target: Side, table: Table, meter: _Meter) -> int:
+def _compare_rows(rows: Iterator[Row], found: Iterator[Row], target: CopyEndpoint, table: Table, meter: _Meter) -> int:
     replaced, done = 0, 0
     for row in rows:
         copied = next(found, None)
@@ -275,7 +277,7 @@ def _without_nul(value: object) -> object:
     return value.replace(NUL, INSTEAD) if isinstance(value, str) else value
 
 
-def _different(target: Side, table: Table, expected: Row | None, found: Row | None) -> NotCopied:
+def _different(target: CopyEndpoint, table: Table, expected: Row | None, found: Row | None) -> NotCopied:
     """At the same place of both tables, which are in the order of their keys; not both are None."""
     advice = (
         "the source was changed since the copy was begun, or the target by others: begin anew, in an empty database"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from appliance.environment import Environment, identifier_time
 from appliance.message.addresses import parse
 from appliance.message.delivery_report import (
     SUBJECTS,
@@ -25,7 +26,6 @@ from appliance.message.delivery_report import (
     reporter,
 )
 from appliance.model.mail import DsnCondition, DsnRequest, NewMessage, NewRecipient, Source
-from appliance.outside import Outside, identifier_time
 from appliance.store.body_parts import insert, of_message
 from appliance.store.engine import Tx, first
 from appliance.store.suppressions import suppressed
@@ -62,7 +62,7 @@ class Reportable(NamedTuple):
         return self.message_id, self.condition
 
 
-def write_reports(tx: Tx, outside: Outside, results: Sequence[Reportable]) -> Counter[str]:
+def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Counter[str]:
     """Write what was asked for, one report for all recipients of a message that meet one condition.
 
     Returned is by account how many bytes more it keeps, which the caller has to count.
@@ -71,13 +71,13 @@ def write_reports(tx: Tx, outside: Outside, results: Sequence[Reportable]) -> Co
     for _, together in groupby(sorted(results, key=lambda each: each.group), lambda each: each.group):
         pairs = [(each, _requests.decode(each.dsn)) for each in together]
         asked = [(each, request) for each, request in pairs if each.condition in request.notify]
-        if asked and (new := _report(tx, outside, asked)) is not None:
+        if asked and (new := _report(tx, env, asked)) is not None:
             insert(tx, [(new, 0)])
             stored[new.account_id] += of_message(new)
     return stored
 
 
-def _report(tx: Tx, outside: Outside, asked: Sequence[tuple[Reportable, DsnRequest]]) -> NewMessage | None:
+def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnRequest]]) -> NewMessage | None:
     result = asked[0][0]
     sender = parse(result.envelope_from, "MAIL FROM")
     if first(tx, _MAY_GET, {"account_id": result.account_id, "domain": sender.domain}) is None:
@@ -85,7 +85,7 @@ def _report(tx: Tx, outside: Outside, asked: Sequence[tuple[Reportable, DsnReque
     if suppressed(tx, [(result.account_id, sender.key)]):
         return None
     beginning, size = first(tx, _ORIGINAL, {"message_id": result.message_id}) or (b"", 0)
-    message_id = outside.identifier("msg")
+    message_id = env.identifier("msg")
     mime = delivery_report(
         message_id,
         sender,
@@ -98,7 +98,7 @@ def _report(tx: Tx, outside: Outside, asked: Sequence[tuple[Reportable, DsnReque
     return NewMessage(
         id=message_id,
         account_id=result.account_id,
-        request_id=outside.identifier("req"),
+        request_id=env.identifier("req"),
         source=Source.SMTP,
         simulated=result.simulated,
         sender=reporter(sender).text,
@@ -109,7 +109,7 @@ def _report(tx: Tx, outside: Outside, asked: Sequence[tuple[Reportable, DsnReque
         template_version=None,
         mime=mime,
         receipt=None,
-        recipients=(NewRecipient(outside.identifier("rcp"), sender.spelling, sender.key, sender.domain),),
+        recipients=(NewRecipient(env.identifier("rcp"), sender.spelling, sender.key, sender.domain),),
         credits=0,
         created_at=result.at,
         idempotency=None,

@@ -75,7 +75,7 @@ class Domains(StorePart):
             if count >= self.most:  # removed ones count, too: each has keys
                 text = f"domain: an account may add {self.most} domains. Ask the operator for more."
                 raise Refused(Code.CONFLICT, text)
-            add_domain(tx, self.outside, account_id, name, usable=False, return_path=return_path)
+            add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
             return domain_of(*rows(tx, _FIND, wanted)[0])
 
         return await self.engine.write(work)
@@ -89,19 +89,19 @@ class Domains(StorePart):
 
     async def prove(self, account_id: str, name: str) -> Domain:
         """DNS has shown that the account's owner has the domain: it may be used from now on."""
-        row = {"account_id": account_id, "name": name, "now": self.outside.now()}
+        row = {"account_id": account_id, "name": name, "now": self.env.now()}
         return _known(await self.engine.change(_VERIFIED, row))
 
     async def remove(self, account_id: str, name: str) -> None:
         """Let nothing more be sent from a domain. Its keys stay, to sign what is on its way."""
-        row = {"account_id": account_id, "name": name, "now": self.outside.now()}
+        row = {"account_id": account_id, "name": name, "now": self.env.now()}
         _known(await self.engine.change(_REMOVE, row))
 
     # ---- what DNS shows
 
     async def due(self, most: int, of_each: int) -> list[tuple[str, Domain]]:
         """Domains whose DNS is to be asked, so many of each account; an account's longest waiting first, by turns."""
-        wanted = {"now": self.outside.now(), "most": most, "of_each": of_each}
+        wanted = {"now": self.env.now(), "most": most, "of_each": of_each}
         return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, wanted))]
 
     async def record_dns(self, account_id: str, domain: Domain, found: DomainDns) -> None:
@@ -125,7 +125,7 @@ class Domains(StorePart):
 
     async def use_return_path(self, account_id: str, domain: Domain, *, in_use: bool) -> bool:
         """Let mail leave with the return path that a domain was read with, or no more; whether that is a change."""
-        at = self.outside.now() if in_use else None
+        at = self.env.now() if in_use else None
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path, "at": at}
         return bool(await self.engine.change(_START if in_use else _STOP, row))
 
@@ -175,7 +175,7 @@ class DkimKeys(StorePart):
         """
 
         def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
             known = [_key(*row) for row in rows(tx, _KEYS, whose)]
             if unless_there and any(key.signs for key in known):
                 return
@@ -189,7 +189,7 @@ class DkimKeys(StorePart):
         """Keep these keys until they are activated; nothing is changed where others are pending already."""
 
         def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
             known = [_key(*row) for row in rows(tx, _KEYS, whose)]
             if not any(key.pending for key in known):
                 _add(tx, whose, keys, known, pending=True)
@@ -200,7 +200,7 @@ class DkimKeys(StorePart):
         """Let the pending keys sign from now on, if they are these; the ones before them retire. Whether they were."""
 
         def work(tx: Tx) -> bool:
-            whose = {"account_id": account_id, "domain": domain, "now": self.outside.now()}
+            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
             pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
             if not pending or pending != set(selectors):
                 return False

@@ -4,7 +4,7 @@ The verbs are written once, for every engine. A function that is handed over may
 but on the database; once the engine returns, what it did is durable.
 
 The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
-as it is: named parameters, the rows of a `Many`, and hints to SQLite's planner; and `/* own TABLE */`, where only the
+as it is: named parameters, the rows of a `Bulk`, and hints to SQLite's planner; and `/* own TABLE */`, where only the
 rows of this node count.
 """
 
@@ -20,8 +20,8 @@ import outcome
 import trio
 
 from appliance.concurrency.workers import SERVER_WORK
+from appliance.environment import Environment
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
-from appliance.outside import Outside
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -36,7 +36,7 @@ VALUE = re.compile(r"\?([ib]?)")
 NEWEST = "~"  # comes after every id: where a list with the newest first begins
 
 
-class Many:
+class Bulk:
     """A statement over several rows of values, of which its text has one in braces: far cheaper than one each.
 
     A value is written as `?` (text), `?i` (an integer) or `?b` (bytes), any of which may be NULL: PostgreSQL takes one
@@ -74,14 +74,14 @@ class Tx(Protocol):
     def changes(self) -> int:
         """How many rows the last statement changed."""
 
-    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]: ...
+    def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]: ...
 
-    def count_many(self, statement: Many, values: Sequence[Row], /) -> int: ...
+    def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int: ...
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
         """These columns of all rows of a query, which it names, read on a thread without disturbing others."""
 
-    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+    def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Keep others from changing the rows that this query finds, where there is more than one writer."""
 
 
@@ -317,7 +317,7 @@ class StorePart:
     """Verbs over the tables of one subject, each a single transaction."""
 
     engine: Engine
-    outside: Outside
+    env: Environment
 
 
 # ---- one batch of writes: which functions go together, and how each result reaches the task that waits for it

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from appliance.errors import Code, Refused
+from appliance.errors import StorageUnavailable
 
 
 class StorageFault(Exception):
@@ -56,6 +56,6 @@ class UnfinishedCopy(Exception):
 OnFault = Callable[[StorageFault], None]
 
 
-def busy() -> Refused:
+def busy() -> StorageUnavailable:
     text = "The storage cannot take writes right now. Retry with the same key."
-    return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+    return StorageUnavailable(text)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from appliance.concurrency.wake import Wake
+from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.message.addresses import parse
 from appliance.model.feedback import (
     ComplaintRate,
@@ -27,7 +28,6 @@ from appliance.model.feedback import (
 )
 from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
 from appliance.model.webhooks import EventType, envelope
-from appliance.outside import Outside, identifier_from, identifier_time
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
@@ -121,12 +121,12 @@ class FeedbackStore(StorePart):
 
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
         """Store a mail until it is read; return its id. Raises Refused while a limit of the queue is reached."""
-        mail_id, counted = self.outside.identifier("fbm"), all_shares(shares)
+        mail_id, counted = self.env.identifier("fbm"), all_shares(shares)
         row = {
             "id": mail_id,
             "addresses": " ".join(addresses),
             "mime": mime,
-            "now": self.outside.now(),
+            "now": self.env.now(),
             "size": len(mime),
             "shares": encoded(counted),
             "without_token": int(not has_token(counted)),
@@ -209,7 +209,7 @@ class FeedbackStore(StorePart):
         """With `waits` the step raises ResultPending for a recipient without a result."""
         return partial(
             _record_late_bounce,
-            outside=self.outside,
+            env=self.env,
             recipient=recipient,
             bounce=bounce,
             suppresses=suppresses,
@@ -217,10 +217,10 @@ class FeedbackStore(StorePart):
         )
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:
-        return partial(_record_complaint, outside=self.outside, recipient=recipient, complaint=complaint)
+        return partial(_record_complaint, env=self.env, recipient=recipient, complaint=complaint)
 
     def unsubscription(self, recipient: FeedbackRecipient, mail_list: str) -> FeedbackStep:
-        return partial(_record_unsubscription, outside=self.outside, recipient=recipient, mail_list=mail_list)
+        return partial(_record_unsubscription, env=self.env, recipient=recipient, mail_list=mail_list)
 
     # ---- complaints
 
@@ -266,7 +266,7 @@ def _recipient(
 
 
 def _record_late_bounce(
-    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
+    tx: Tx, *, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
 ) -> tuple[str, set[str]]:
     whose = {"message_id": recipient.message_id, "id": recipient.id}
     set_now = first(tx, _SET_LATE_BOUNCE, {**whose, "late_bounce": _encoder.encode(bounce).decode()})
@@ -275,10 +275,10 @@ def _record_late_bounce(
         if waits and status in ("queued", "deferred"):
             raise ResultPending
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
-    note_changes(tx, outside, [(recipient.account_id, recipient.message_id)])
+    note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
     accounts = _write_event(
         tx,
-        outside,
+        env,
         recipient,
         EventType.LATE_BOUNCED,
         bounce.at,
@@ -291,13 +291,13 @@ def _record_late_bounce(
         _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
     charged, billing, dsn = set_now
     if dsn is not None:
-        _report(tx, outside, recipient, bounce, dsn)
+        _report(tx, env, recipient, bounce, dsn)
     if charged and billing == "settled":
-        write_ledger(tx, outside, return_credits(tx, recipient.account_id, [(recipient.message_id, recipient.id)]))
+        write_ledger(tx, env, return_credits(tx, recipient.account_id, [(recipient.message_id, recipient.id)]))
     return FeedbackResult.LATE_BOUNCED, accounts
 
 
-def _report(tx: Tx, outside: Outside, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
+def _report(tx: Tx, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
     """Tell the sender of a late bounce by mail, if that was asked for: it came to our return path instead."""
     result = Reportable(
         recipient.message_id,
@@ -305,20 +305,20 @@ def _report(tx: Tx, outside: Outside, recipient: FeedbackRecipient, bounce: Late
         recipient.envelope_from,
         simulated=False,
         condition=DsnCondition.FAILURE,
-        at=outside.now(),
+        at=env.now(),
         address=recipient.address,
         dsn=dsn,
         code=bounce.code,
         response=bounce.response,
     )
-    for account_id, count in write_reports(tx, outside, [result]).items():
+    for account_id, count in write_reports(tx, env, [result]).items():
         count_bytes(tx, account_id, count)
 
 
 def _record_complaint(
-    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, complaint: NewComplaint
+    tx: Tx, *, env: Environment, recipient: FeedbackRecipient, complaint: NewComplaint
 ) -> tuple[str, set[str]]:
-    now = outside.now()
+    now = env.now()
     row = {"account_id": recipient.account_id, "id": recipient.id, "message_id": recipient.message_id, "now": now}
     _, status, simulated = first(tx, _STATE, {"message_id": recipient.message_id, "id": recipient.id}) or (None, "", 0)
     if simulated or status in ("bounced", "failed"):
@@ -328,23 +328,23 @@ def _record_complaint(
         return FeedbackResult.REPEATED, set()
     told = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
     accounts = _write_event(
-        tx, outside, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
+        tx, env, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
     )
     _suppress(tx, recipient, f"complaint: {told}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
 
 
 def _record_unsubscription(
-    tx: Tx, *, outside: Outside, recipient: FeedbackRecipient, mail_list: str
+    tx: Tx, *, env: Environment, recipient: FeedbackRecipient, mail_list: str
 ) -> tuple[str, set[str]]:
     address = parse(recipient.address, "to").key
-    is_new = unsubscribe(tx, recipient.account_id, mail_list, address, outside.now())
+    is_new = unsubscribe(tx, recipient.account_id, mail_list, address, env.now())
     return (FeedbackResult.UNSUBSCRIBED if is_new else FeedbackResult.REPEATED), set()
 
 
 def _write_event(
     tx: Tx,
-    outside: Outside,
+    env: Environment,
     recipient: FeedbackRecipient,
     kind: EventType,
     at: int,
@@ -353,7 +353,7 @@ def _write_event(
     smtp_response: str | None,
     bounce_class: str | None,
 ) -> set[str]:
-    event_id = outside.identifier("evt")
+    event_id = env.identifier("evt")
     body = envelope(
         event_id,
         kind,
@@ -369,7 +369,7 @@ def _write_event(
     )
     event = event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
     INSERT_EVENTS.run(tx, [event])
-    return post_events(tx, outside, [event])
+    return post_events(tx, env, [event])
 
 
 def _suppress(tx: Tx, recipient: FeedbackRecipient, reason: str, origin: SuppressionOrigin, at: int) -> None:

@@ -7,11 +7,11 @@ beginning of each: new mail removes only older mail of the same kind.
 
 from functools import partial
 
+from appliance.environment import Environment, identifier_from
 from appliance.message.addresses import Address, parse
 from appliance.message.forwarded import forwarded_mail, forwarded_subject
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
 from appliance.model.mail import NewMessage, NewRecipient, Source
-from appliance.outside import Outside, identifier_from
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.body_parts import insert, of_message
 from appliance.store.engine import NEWEST, Slice, StorePart, Tx, changed, rows, run, timed
@@ -47,7 +47,7 @@ _FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
 class FeedbackInbox(StorePart):
     def keep(self, mail: KeptMail, result: FeedbackResult, forward_to: str = "") -> FeedbackStep:
         """A step of the transaction that ends a mail in the queue: keep it, and send a copy to an address, if any."""
-        return partial(_keep, outside=self.outside, mail=mail, result=result, forward_to=forward_to)
+        return partial(_keep, env=self.env, mail=mail, result=result, forward_to=forward_to)
 
     async def newest(
         self, account_id: str | None, most: int, *, before: str = NEWEST, shared: bool = False
@@ -81,10 +81,10 @@ def _whose(account_id: str, shared: bool) -> dict[str, str]:
     return {"account_id": account_id, "shared": NO_SINGLE_OWNER if shared else account_id}
 
 
-def _keep(tx: Tx, *, outside: Outside, mail: KeptMail, result: FeedbackResult, forward_to: str) -> tuple[str, set[str]]:
+def _keep(tx: Tx, *, env: Environment, mail: KeptMail, result: FeedbackResult, forward_to: str) -> tuple[str, set[str]]:
     owners = rows(tx, _OWNERS, {"name": mail.address.rpartition("@")[2]})
     account_id, domain, is_suspended = owners[0] if len(owners) == 1 else (NO_SINGLE_OWNER, "", 1)
-    if forward_to and not is_suspended and _forward(tx, outside, mail, account_id, domain, forward_to):
+    if forward_to and not is_suspended and _forward(tx, env, mail, account_id, domain, forward_to):
         result = FeedbackResult.FORWARDED
     row = {
         "account_id": account_id,
@@ -103,7 +103,7 @@ def _keep(tx: Tx, *, outside: Outside, mail: KeptMail, result: FeedbackResult, f
     return result, set()
 
 
-def _forward(tx: Tx, outside: Outside, mail: KeptMail, account_id: str, domain: str, forward_to: str) -> bool:
+def _forward(tx: Tx, env: Environment, mail: KeptMail, account_id: str, domain: str, forward_to: str) -> bool:
     """Queue a copy for the operator, as mail of the account that owns the domain; False if the account may not send it.
 
     As for a delivery report (delivery_reports.py), the empty envelope sender keeps it free of charge, out of the
@@ -112,19 +112,19 @@ def _forward(tx: Tx, outside: Outside, mail: KeptMail, account_id: str, domain: 
     recipient = parse(forward_to, "inbound.forward_to")
     if suppressed(tx, [(account_id, recipient.key)]):
         return False
-    new = _forwarding(outside, mail, account_id, parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), recipient)
+    new = _forwarding(env, mail, account_id, parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), recipient)
     insert(tx, [(new, 0)])
     count_bytes(tx, account_id, of_message(new))
     return True
 
 
-def _forwarding(outside: Outside, mail: KeptMail, account_id: str, sender: Address, recipient: Address) -> NewMessage:
-    message_id, now = outside.identifier("msg"), outside.now()
+def _forwarding(env: Environment, mail: KeptMail, account_id: str, sender: Address, recipient: Address) -> NewMessage:
+    message_id, now = env.identifier("msg"), env.now()
     about = {"address": mail.address, "subject": mail.subject}
     return NewMessage(
         id=message_id,
         account_id=account_id,
-        request_id=outside.identifier("req"),
+        request_id=env.identifier("req"),
         source=Source.SMTP,
         simulated=False,
         sender=sender.text,
@@ -135,7 +135,7 @@ def _forwarding(outside: Outside, mail: KeptMail, account_id: str, sender: Addre
         template_version=None,
         mime=forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about),
         receipt=None,
-        recipients=(NewRecipient(outside.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
+        recipients=(NewRecipient(env.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
         credits=0,
         created_at=now,
         idempotency=None,

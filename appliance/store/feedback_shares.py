@@ -12,7 +12,7 @@ import msgspec
 
 from appliance.errors import Code, Refused
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.store.engine import Many, Tx, run
+from appliance.store.engine import Bulk, Tx, run
 
 QUEUED_MAILS = 10_000
 QUEUED_BYTES = 512 * 1024 * 1024
@@ -28,10 +28,10 @@ SHARE_PARTS = {
 }
 RETRY_AFTER = 600  # seconds
 
-_COUNT = Many("""INSERT INTO feedback_counts (scope, name, mails, bytes) VALUES {(?, ?, ?i, ?i)}
+_COUNT = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) VALUES {(?, ?, ?i, ?i)}
     ON CONFLICT (scope, name) DO UPDATE SET mails = feedback_counts.mails + excluded.mails,
         bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
-_READ = Many("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
+_READ = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
 _DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
 ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
 # A node of an older version deletes mail and leaves its counts: an empty queue corrects them.

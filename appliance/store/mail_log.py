@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from appliance.environment import identifier_from, identifier_time
 from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
-from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
 from appliance.store.messages import read_mime
 from appliance.store.search_index import (
@@ -160,7 +160,7 @@ class MailLog(StorePart):
         many seconds are over.
         """
         end = self.clock() + seconds
-        start = identifier_from("msg", self.outside.now() + 1 if wanted.until is None else wanted.until)
+        start = identifier_from("msg", self.env.now() + 1 if wanted.until is None else wanted.until)
         reached, found, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
         while reached:
             account_id = max(reached, key=reached.__getitem__)
@@ -178,7 +178,7 @@ class MailLog(StorePart):
 
     async def problems(self, account_id: str, most: int) -> list[MailProblem]:
         """The recipients that bounced, failed or were deferred last, and still are."""
-        wanted = {"account_id": account_id, "since": self.outside.now() - PROBLEMS_SINCE, "most": most}
+        wanted = {"account_id": account_id, "since": self.env.now() - PROBLEMS_SINCE, "most": most}
         found = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, wanted), account_id)
         return [MailProblem(*row) for row in found]
 

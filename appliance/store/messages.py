@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from appliance.concurrency.wake import Wake
+from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
 from appliance.model.mail import (
     KEY_LIFETIME,
@@ -34,10 +35,9 @@ from appliance.model.mail import (
     Source,
     TriedRecipient,
 )
-from appliance.outside import Outside, identifier_time
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota, whole
-from appliance.store.engine import Many, StorePart, Tx, first, one, rows
+from appliance.store.engine import Bulk, StorePart, Tx, first, one, rows
 from appliance.store.faults import busy
 from appliance.store.queue import Fresh, NewMail, due_recipients, record
 from appliance.store.suppressions import suppressed
@@ -47,7 +47,7 @@ from appliance.times import DAY, SECOND
 
 # All that may forbid a message, read before anything of it is written: a refusal then leaves nothing to roll back.
 # An expired key counts as none, deleted or not.
-_MAY_SEND = Many("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
+_MAY_SEND = Bulk("""WITH new (number, account_id, scope, key, now, day) AS (VALUES {(?i, ?, ?, ?, ?i, ?i)})
 SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
     EXISTS (SELECT 1 FROM suppressions s WHERE s.account_id = a.id),
     EXISTS (SELECT 1 FROM unsubscriptions u WHERE u.account_id = a.id),
@@ -56,7 +56,7 @@ SELECT new.number, a.credits, a.daily_cap, a.suspended, a.stored_bytes,
 FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
 # Each of these three holds only if no other has taken the key, the room of the day, or the credits since they were
 # read: what it does not return was not written.
-_CLAIM_KEYS = Many(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
+_CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
     WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")  # noqa: S608 - our own number
@@ -65,7 +65,7 @@ _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:
     WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
 _CHARGE = """UPDATE accounts SET credits = credits - :amount, stored_bytes = stored_bytes + :stored
     WHERE id = :account_id AND coalesce(credits, 0) >= :amount RETURNING credits, daily_cap, suspended, stored_bytes"""
-_LOCK_ACCOUNTS = Many("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
+_LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 
 # ---- accepting
 
@@ -98,7 +98,7 @@ class _Standing:
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
 
 
-def accept(tx: Tx, outside: Outside, news: Sequence[NewMessage]) -> list[int | Exception | None]:
+def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[int | Exception | None]:
     """Write these messages; for each why it was refused, and then nothing of it has been written, or what was charged.
 
     That is for each recipient; None when some of them were bounced at once, as suppressed, and are not to be tried.
@@ -127,9 +127,9 @@ def accept(tx: Tx, outside: Outside, news: Sequence[NewMessage]) -> list[int | E
         return [KeyTaken()]
     if by_themselves:  # each locks its account: so lock all of them now, in the order in which others do
         tx.lock(_LOCK_ACCOUNTS, [(account_id,) for account_id in sorted({new.account_id for new in news})])
-    _write(tx, outside, accepted)
+    _write(tx, env, accepted)
     for number in by_themselves:
-        (results[number],) = accept(tx, outside, [news[number]])
+        (results[number],) = accept(tx, env, [news[number]])
     return results
 
 
@@ -236,13 +236,13 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
     return len(_CLAIM_KEYS.run(tx, keys)) == len(keys)
 
 
-def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
+def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
     """Write everything but the keys; the accounts late, because others wait for those rows until the commit.
 
     What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
     """
     insert(tx, [(new, charged) for new, _, charged in accepted])
-    _charge(tx, outside, accepted)
+    _charge(tx, env, accepted)
     for new, standing, charged in accepted:
         if standing.daily_cap is not None and new.source is not Source.TEST:
             row = {"account_id": new.account_id, "day": new.created_at // DAY, "recipients": len(new.recipients)}
@@ -252,10 +252,10 @@ def _write(tx: Tx, outside: Outside, accepted: Sequence[_Accepted]) -> None:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
             bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)
             notes = standing.suppressed
-            record(tx, outside, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
+            record(tx, env, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
 
 
-def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
+def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
     charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
     found, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
@@ -277,7 +277,7 @@ def _charge(tx: Tx, outside: Outside, accepted: Iterable[_Accepted]) -> None:
         for new in news:
             balance -= new.credits
             lines.append((account_id, LedgerKind.RESERVE, -new.credits, balance, new.id, None))
-    write_ledger(tx, outside, lines)
+    write_ledger(tx, env, lines)
 
 
 _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempotency_keys k
@@ -354,10 +354,10 @@ class Messages(StorePart):
             return await self.engine.write_item(self._accept, new)
 
     def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[int | Exception | None]:
-        return accept(tx, self.outside, news)
+        return accept(tx, self.env, news)
 
     async def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
-        wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.outside.now()}
+        wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.env.now()}
         return await self.engine.one(RememberedSend, _REMEMBERED, wanted)
 
     async def read(self, account_id: str, message_id: str) -> Message | None:

@@ -73,11 +73,11 @@ _REMOVE = "DELETE FROM users WHERE id = :user_id"
 class People(StorePart):
     async def of(self, account_id: str) -> list[Person]:
         """The users, the first one first."""
-        wanted = {"account_id": account_id, "now": self.outside.now()}
+        wanted = {"account_id": account_id, "now": self.env.now()}
         return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", wanted)
 
     async def one(self, account_id: str, user_id: str) -> Person:
-        wanted = {"account_id": account_id, "user_id": user_id, "now": self.outside.now()}
+        wanted = {"account_id": account_id, "user_id": user_id, "now": self.env.now()}
         found = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", wanted)
         if found is None:
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
@@ -85,13 +85,13 @@ class People(StorePart):
 
     async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
         """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
-        change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.outside.now()}
+        change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
             former = _person_to_change(tx, change, by_admin=by_admin).account_role
             run(tx, _SET_ROLE, change)
             if role is AccountRole.VIEWER:
-                limit_access_to_reading(tx, account_id, user_id, self.outside.now())
+                limit_access_to_reading(tx, account_id, user_id, self.env.now())
             if former is AccountRole.OWNER and role is not AccountRole.OWNER:
                 run(tx, _WITHDRAW_ALL, change)
             _check_owner(tx, account_id)
@@ -102,7 +102,7 @@ class People(StorePart):
         self, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
     ) -> RemovedPerson:
         """Delete a user, and revoke its API keys and SMTP credentials; with `keep_keys` they become the account's."""
-        now = self.outside.now()
+        now = self.env.now()
         change = {"account_id": account_id, "user_id": user_id, "now": now}
 
         def work(tx: Tx) -> RemovedPerson:
@@ -127,7 +127,7 @@ class People(StorePart):
 
     async def invitations(self, account_id: str) -> list[PasswordLink]:
         """Those that are open, the oldest first."""
-        return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.outside.now()})
+        return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.env.now()})
 
     async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
         """A new invitation and its token; an earlier one of that address to this account ends.
@@ -135,9 +135,9 @@ class People(StorePart):
         That an address logs in to another account is told only when the link is used: an owner must not be able to
         test the addresses of other accounts.
         """
-        now = self.outside.now()
+        now = self.env.now()
         row: dict[str, object] = {
-            "id": self.outside.identifier("inv"),
+            "id": self.env.identifier("inv"),
             "account_id": account_id,
             "user_id": None,
             "email": email.lower(),
@@ -158,7 +158,7 @@ class People(StorePart):
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
         """End an invitation; the address it was for."""
-        given = {"account_id": account_id, "id": invitation_id, "now": self.outside.now()}
+        given = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
         found = await self.engine.change(_WITHDRAW, given)
         if not found:
             raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
@@ -166,9 +166,9 @@ class People(StorePart):
 
     async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
-        now = self.outside.now()
+        now = self.env.now()
         row: dict[str, object] = {
-            "id": self.outside.identifier("inv"),
+            "id": self.env.identifier("inv"),
             "user_id": user_id,
             "now": now,
             "expires_at": now + RESET_LIFETIME,
@@ -184,7 +184,7 @@ class People(StorePart):
         return await self.engine.write(work)
 
     def _add_link(self, tx: Tx, row: Bindings) -> tuple[PasswordLink, str]:
-        token = pybase64.urlsafe_b64encode(self.outside.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
+        token = pybase64.urlsafe_b64encode(self.env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")
         stored = {**row, "sha256": sha256(token)}
         run(tx, _ADD_LINK, stored)
         link = one(tx, _link, _OPEN, stored)
@@ -193,13 +193,13 @@ class People(StorePart):
 
     async def open_link(self, token: str) -> PasswordLink | None:
         """The link of a token, as long as it is good."""
-        return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.outside.now()})
+        return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.env.now()})
 
     async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
-        now = self.outside.now()
+        now = self.env.now()
         given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
-        new_id = self.outside.identifier("usr")
+        new_id = self.env.identifier("usr")
 
         def work(tx: Tx) -> list[PasswordLink]:
             link = one(tx, _link, _USE, given)

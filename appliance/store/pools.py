@@ -17,7 +17,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
-from appliance.store.engine import Bindings, Many, StorePart, Tx, first, rows, run
+from appliance.store.engine import Bindings, Bulk, StorePart, Tx, first, rows, run
 from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
@@ -100,7 +100,7 @@ _AT = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM w
     WHERE pool = :pool AND hour_at >= :since ORDER BY source"""
 _LATE = """SELECT pool, source, day, day_at, sent, hour_at, used, rested_at FROM warmups
     WHERE hour_at >= :since ORDER BY hour_at DESC LIMIT :most"""
-_KEEP = Many("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
+_KEEP = Bulk("""INSERT INTO warmups (pool, source, day, day_at, sent, hour_at, used, rested_at)
     VALUES {(?, ?, ?i, ?i, ?i, ?i, ?i, ?i)}
     ON CONFLICT (pool, source) DO UPDATE SET day = excluded.day, day_at = excluded.day_at, sent = excluded.sent,
         hour_at = excluded.hour_at, used = excluded.used, rested_at = excluded.rested_at""")
@@ -125,7 +125,7 @@ class WarmupStates(StorePart):
     async def _told(self, settings: WarmupSettings, sql: str, bindings: Bindings) -> list[WarmupStatus]:
         if not settings.enabled:
             return []
-        now = self.outside.now()
+        now = self.env.now()
         paces = await self.engine.all(WarmupPace, sql, {**bindings, "since": now - TOLD_FOR})
         return list(statuses(settings, paces, now))
 
@@ -151,7 +151,7 @@ class PoolStates(StorePart):
 
         A hold that is there keeps its reason.
         """
-        row = {"pool": pool, "reason": reason, "now": self.outside.now(), "probe_at": probe_at}
+        row = {"pool": pool, "reason": reason, "now": self.env.now(), "probe_at": probe_at}
         if probe_at is not None and self.engine.node:
             await self.engine.change(_HOLD_ON_NODE, {**row, "node": self.engine.node})
             return
@@ -181,7 +181,7 @@ class PoolStates(StorePart):
 
     async def resume(self, pool: str) -> ResumedPool:
         """Lift every hold and slow-down of a pool, on all nodes; what was lifted, as far as it had been published."""
-        now = self.outside.now()
+        now = self.env.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
         if slowed is not None:  # mail that waits for a session goes on waiting
@@ -222,7 +222,7 @@ class PoolStates(StorePart):
 
         What runs that have ended said is deleted.
         """
-        now = self.outside.now()
+        now = self.env.now()
         # Looked for by itself: it is rarely there, and a serializable transaction must not read what other nodes say.
         left = self.engine.is_shared and bool(await self.engine.rows(_ANY_LEFT, {}))
 

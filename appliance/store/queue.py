@@ -25,6 +25,7 @@ from typing import NamedTuple
 from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
+from appliance.environment import Environment, identifier_time
 from appliance.model.mail import (
     Billing,
     DsnCondition,
@@ -35,11 +36,10 @@ from appliance.model.mail import (
     RecipientStatus,
 )
 from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, envelope
-from appliance.outside import Outside, identifier_time
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Many, Row, StorePart, Tx, rows, run
+from appliance.store.engine import Bulk, Row, StorePart, Tx, rows, run
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -192,10 +192,10 @@ _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = """SELECT min(next_attempt_at) FROM recipients
     WHERE simulated = :simulated AND next_attempt_at > :now /* own recipients */"""
 # Its columns from the third on are the fields of an Attempt.
-_INSERT_ATTEMPTS = Many("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
+_INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
-_UPDATE_RECIPIENTS = Many("""
+_UPDATE_RECIPIENTS = Bulk("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
     failed_at, next_attempt_at, bounce_class, delayed_at)
     AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i)})
@@ -208,14 +208,14 @@ FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
 """)
 _KEEP_SIGNATURE = "UPDATE message_bodies SET signature = :signature WHERE message_id = :id AND signature IS NULL"
-INSERT_EVENTS = Many("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
+INSERT_EVENTS = Bulk("""INSERT INTO events (id, account_id, message_id, recipient_id, type, body, created_at)
     VALUES {(?, ?, ?, ?, ?, ?b, ?i)}""")
 # Two transactions that finish two recipients of one message would each count the other's as waiting.
-_LOCK_MESSAGES = Many("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
+_LOCK_MESSAGES = Bulk("""SELECT id FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)})
     ORDER BY account_id, id""")
 _RECIPIENT_COUNTS = """SELECT status, count(*), count(CASE WHEN billing_status = 'released' THEN 1 END) FROM recipients
     WHERE message_id = :id GROUP BY status"""
-_UPDATE_MESSAGES = Many("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
+_UPDATE_MESSAGES = Bulk("""WITH new (account_id, id, status, billing) AS (VALUES {(?, ?, ?, ?)})
     UPDATE messages SET status = new.status, billing_status = new.billing
     FROM new WHERE messages.account_id = new.account_id AND messages.id = new.id""")
 
@@ -263,12 +263,12 @@ class Queue(StorePart):
 
     async def due(self, *, simulated: bool, most: int, since: int = 0) -> list[DueRecipient]:
         """Recipients that became due at `since` or later, the longest waiting first."""
-        bindings = {"simulated": int(simulated), "since": since, "now": self.outside.now(), "most": most}
+        bindings = {"simulated": int(simulated), "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE, bindings)
 
     async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
         """Those of them that were tried before, not simulated; it reads all by time, so `since` must be recent."""
-        bindings = {"simulated": 0, "since": since, "now": self.outside.now(), "most": most}
+        bindings = {"simulated": 0, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
@@ -276,7 +276,7 @@ class Queue(StorePart):
 
         What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
         """
-        wanted = {"simulated": int(simulated), "now": self.outside.now() if after is None else after}
+        wanted = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
         due_at: int | None = (await self.engine.rows(_NEXT_DUE, wanted))[0][0]
         return due_at
 
@@ -286,17 +286,17 @@ class Queue(StorePart):
             self.posts.add_new(accounts)
 
     def _record(self, tx: Tx, several: Sequence[Sequence[Outcome]]) -> list[set[str]]:
-        return [record(tx, self.outside, chain.from_iterable(several))] * len(several)
+        return [record(tx, self.env, chain.from_iterable(several))] * len(several)
 
 
-def record(tx: Tx, outside: Outside, outcomes: Iterable[Outcome]) -> set[str]:
+def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
     """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is.
 
     Returned are the accounts whose webhook is to hear of it.
     """
     accounts: set[str] = set()
     for together in _rounds(list(outcomes)):
-        accounts |= _record_together(tx, outside, together)
+        accounts |= _record_together(tx, env, together)
     return accounts
 
 
@@ -315,7 +315,7 @@ def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
     return rounds
 
 
-def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> set[str]:
+def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> set[str]:
     updated = _UPDATE_RECIPIENTS.run(tx, sorted(_recipient_row(result) for result in outcomes))
     waited = {(message_id, recipient_id): delayed_at for message_id, recipient_id, delayed_at, _, _ in updated}
     asked = {recipient_id: (dsn, bool(simulated)) for _, recipient_id, _, dsn, simulated in updated if dsn is not None}
@@ -327,7 +327,7 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
     ]
     _INSERT_ATTEMPTS.run(tx, attempts)
     events = [
-        _event_row(outside, kind, result)
+        _event_row(env, kind, result)
         for result in changed
         if (kind := EVENT_TYPES.get(result.status)) is not None and result.recipient.envelope_from
     ]
@@ -336,9 +336,9 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
         if result.signature is not None:
             run(tx, _KEEP_SIGNATURE, {"id": result.recipient.message_id, "signature": result.signature})
     written = [(result.recipient.account_id, result.recipient.message_id) for result in changed]
-    noted_until = outside.now() - CHANGES_NOTED_AFTER
+    noted_until = env.now() - CHANGES_NOTED_AFTER
     if any(identifier_time(message_id) <= noted_until for _, message_id in written):
-        note_changes(tx, outside, written)
+        note_changes(tx, env, written)
     last = {result.recipient.message_id: result for result in changed}
     of_several = [result.recipient for result in last.values() if result.recipient.recipient_count > 1]
     if of_several:
@@ -351,10 +351,10 @@ def _record_together(tx: Tx, outside: Outside, outcomes: Sequence[Outcome]) -> s
         and at == waited[result.recipient.message_id, result.recipient.id]  # else it was told before
         and result.recipient.envelope_from
     ]
-    told = [_event_row(outside, EventType.DELAYED, result) for result in delayed]
-    accounts = post_events(tx, outside, events + told)
+    told = [_event_row(env, EventType.DELAYED, result) for result in delayed]
+    accounts = post_events(tx, env, events + told)
     reports = _reportable(changed, delayed, asked) if asked else []
-    _change_accounts(tx, outside, changed, write_reports(tx, outside, reports) if reports else {})
+    _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
     return accounts
 
 
@@ -390,7 +390,7 @@ def _reportable(
     return reports
 
 
-def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
+def _change_accounts(tx: Tx, env: Environment, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
     """Suppress addresses, give credits back with one statement an account, and count the bytes of reports.
 
     Last, and one account after the other, because others wait for those rows until the commit.
@@ -413,7 +413,7 @@ def _change_accounts(tx: Tx, outside: Outside, outcomes: Iterable[Outcome], stor
         if recipients := released.get(account_id):
             lines += return_credits(tx, account_id, [(each.message_id, each.id) for each in recipients])
     if lines:
-        write_ledger(tx, outside, lines)
+        write_ledger(tx, env, lines)
 
 
 def _last_words(result: Outcome) -> tuple[int | None, str | None]:
@@ -442,8 +442,8 @@ def _delayed_at(result: Outcome) -> int | None:
     return result.at if result.at - identifier_time(result.recipient.message_id) >= DELAYED_AFTER else None
 
 
-def _event_row(outside: Outside, kind: EventType, result: Outcome) -> Row:
-    recipient, event_id = result.recipient, outside.identifier("evt")
+def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
+    recipient, event_id = result.recipient, env.identifier("evt")
     code, response = _last_words(result)
     body = envelope(
         event_id,
@@ -515,5 +515,5 @@ class Lanes(StorePart):
 
     async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
         """The due recipients of one lane, the longest waiting first."""
-        wanted = {"account_id": account_id, "domain": domain, "now": self.outside.now(), "most": most}
+        wanted = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _LANE, wanted)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
 from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
-from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import (
     START,
     CancelAnswer,
@@ -133,7 +133,7 @@ class QueueControl(StorePart):
         """Make due what waits on this node for a time beyond this one; how many recipients that were."""
         total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
         while await self.engine.one(int, _BEYOND, wanted):
-            change = wanted | {"now": self.outside.now(), "most": self.made_due_together}
+            change = wanted | {"now": self.env.now(), "most": self.made_due_together}
             total += len(await self.engine.change(_BRING_FORWARD, change))
         return total
 
@@ -141,11 +141,11 @@ class QueueControl(StorePart):
 
     async def summary(self, pools: int, domains: int) -> list[WaitingMail]:
         """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
-        return await self.engine.read(lambda tx: _summary(tx, self.outside.now(), pools, domains))
+        return await self.engine.read(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
         """The same, while the event loop goes on: over a million recipients it takes its time."""
-        return await self.engine.scan(lambda tx: _summary(tx, self.outside.now(), pools, domains))
+        return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
         """How many recipients wait in the sandbox, which are in no pool, while the event loop goes on."""
@@ -153,13 +153,13 @@ class QueueControl(StorePart):
 
     async def totals(self) -> AllWaiting:
         """How much waits in all; it reads as many entries of an index as there are."""
-        ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.outside.now()})
+        ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.env.now()})
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
 
     async def depth(self) -> Depth:
         """How much waits on this node, while the event loop goes on."""
         held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
-        return await self.engine.scan(lambda tx: _depth(tx, self.outside.now(), rows(tx, held, node)))
+        return await self.engine.scan(lambda tx: _depth(tx, self.env.now(), rows(tx, held, node)))
 
     # ---- try it now: no attempt is used, and what is due already stays where it is
 
@@ -178,7 +178,7 @@ class QueueControl(StorePart):
     async def retry_message(self, message_id: str) -> int:
         def work(tx: Tx) -> int:
             _must_exist(tx, message_id)
-            return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.outside.now()})
+            return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
 
         return await self.engine.write(work)
 
@@ -186,12 +186,12 @@ class QueueControl(StorePart):
         def work(tx: Tx) -> int:
             if (message_id := _message_of(tx, recipient_id)) is None:
                 raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
-            return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.outside.now()})
+            return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
 
         return await self.engine.write(work)
 
     async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
-        now, total, after = self.outside.now(), 0, ("", "")
+        now, total, after = self.env.now(), 0, ("", "")
         query, bindings = _LANES.format(condition=condition), {"wanted": wanted, "now": now, "most": self.lanes_read}
         while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
             after = lanes[-1]
@@ -237,8 +237,6 @@ class QueueControl(StorePart):
                     cancelled = self._cancel(tx, request.message_id, request.reason, request.account_id)
                     answer = CancelAnswer(cancelled[0])
                 except Refused as refused:
-                    if refused.code is Code.TEMPORARY_FAILURE:
-                        raise
                     cancelled, answer = (0, set()), CancelAnswer(0, refused.text)
                 record_answer(tx, answer)
                 return cancelled
@@ -294,9 +292,9 @@ class QueueControl(StorePart):
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
-        now, note = self.outside.now(), f"cancelled: {reason}"
+        now, note = self.env.now(), f"cancelled: {reason}"
         cancelled = [Outcome(each, RecipientStatus.FAILED, (), now, note=note, releases=True) for each in left]
-        return len(left), record(tx, self.outside, cancelled)
+        return len(left), record(tx, self.env, cancelled)
 
     def _cancel_some(self, tx: Tx, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
         count, accounts = 0, set[str]()

@@ -25,7 +25,7 @@ from appliance.model.reports import (
     TlsFailures,
     TlsStanding,
 )
-from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, changed, one, rows
+from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, one, rows
 from appliance.times import DAY
 
 REPORTS_PER_DAY = 1_000  # about one domain
@@ -52,7 +52,7 @@ _ADD_DMARC = """INSERT INTO dmarc_reports
     ON CONFLICT DO NOTHING"""
 _SOURCES_OF_DAY = """SELECT source FROM dmarc_sources
     WHERE account_id = :account_id AND domain = :domain AND day = :day"""
-_ADD_SOURCES = Many("""INSERT INTO dmarc_sources
+_ADD_SOURCES = Bulk("""INSERT INTO dmarc_sources
     (account_id, domain, day, source, messages, passed, dkim, spf, quarantined, rejected)
     VALUES {(?, ?, ?i, ?, ?i, ?i, ?i, ?i, ?i, ?i)}
     ON CONFLICT (account_id, domain, day, source) DO UPDATE SET
@@ -66,7 +66,7 @@ _ADD_TLS = """INSERT INTO tls_reports (account_id, domain, org, report_id, day, 
     VALUES (:account_id, :domain, :org, :report_id, :day, :successes, :failures, :now) ON CONFLICT DO NOTHING"""
 _FAILURES_OF_DAY = """SELECT mx, type FROM tls_failures
     WHERE account_id = :account_id AND domain = :domain AND day = :day"""
-_ADD_FAILURES = Many("""INSERT INTO tls_failures (account_id, domain, day, mx, type, sessions)
+_ADD_FAILURES = Bulk("""INSERT INTO tls_failures (account_id, domain, day, mx, type, sessions)
     VALUES {(?, ?, ?i, ?, ?, ?i)}
     ON CONFLICT (account_id, domain, day, mx, type) DO UPDATE SET
         sessions = tls_failures.sessions + excluded.sessions""")

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from appliance.outside import identifier_from
+from appliance.environment import identifier_from
 from appliance.store.audit import AUDIT_KEPT, AUDIT_LINES, AUDIT_MOST, AUDIT_SURE
 from appliance.store.body_parts import PAGE_BYTES, bodies, give_back, loosen, of_record
 from appliance.store.breakdown import broken_down_before
-from appliance.store.engine import START, Many, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
+from appliance.store.engine import START, Bulk, Row, Slice, StorePart, Tx, changed, gathered, one, rows, timed
 from appliance.store.reports import first_day_kept
 from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
@@ -47,16 +47,16 @@ FIND_EVENTS = """SELECT e.id,
         EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
     FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
 
-_UNDELIVERED = Many("""SELECT DISTINCT message_id FROM recipients
+_UNDELIVERED = Bulk("""SELECT DISTINCT message_id FROM recipients
     WHERE message_id IN ({?}) AND next_attempt_at IS NOT NULL""")
-_EMPTY_BODIES = Many("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
-DELETE_BODIES = Many("DELETE FROM message_bodies WHERE message_id IN ({?})")
-_DELETE_ATTEMPTS = Many("""DELETE FROM attempts
+_EMPTY_BODIES = Bulk("UPDATE message_bodies SET mime = x'', signature = NULL, parts_size = 0 WHERE message_id IN ({?})")
+DELETE_BODIES = Bulk("DELETE FROM message_bodies WHERE message_id IN ({?})")
+_DELETE_ATTEMPTS = Bulk("""DELETE FROM attempts
     WHERE recipient_id IN (SELECT id FROM recipients WHERE message_id IN ({?}))""")
-_DELETE_RECIPIENTS = Many("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
-_DELETE_MESSAGES = Many("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
+_DELETE_RECIPIENTS = Bulk("DELETE FROM recipients WHERE message_id IN ({?}) AND next_attempt_at IS NULL")
+_DELETE_MESSAGES = Bulk("""DELETE FROM messages WHERE (account_id, id) IN (VALUES {(?, ?)}) AND status <> 'queued'
     RETURNING account_id, recipient_count""")
-_DELETE_EVENTS = Many("DELETE FROM events WHERE id IN ({?})")
+_DELETE_EVENTS = Bulk("DELETE FROM events WHERE id IN ({?})")
 
 _EXPIRED_KEYS = """DELETE FROM idempotency_keys WHERE (scope, key) IN
         (SELECT scope, key FROM idempotency_keys WHERE expires_at <= :now ORDER BY expires_at LIMIT :most)"""
@@ -133,7 +133,7 @@ class Deletion(StorePart):
 
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
         """Delete `most` of each: expired keys and sessions; old reports, audit lines, webhook logs; unused pools."""
-        now = self.outside.now()
+        now = self.env.now()
         wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         wanted |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         wanted["unused_since"] = now - UNUSED_KEPT
@@ -149,7 +149,7 @@ class Deletion(StorePart):
         `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
         """
 
-        sure = identifier_from("aud", self.outside.now() - AUDIT_SURE)
+        sure = identifier_from("aud", self.env.now() - AUDIT_SURE)
 
         def look(tx: Tx) -> tuple[str, dict[str, object] | None]:
             """How far the accounts are in order, and the next one's newest line that is too many."""

@@ -28,9 +28,9 @@ from typing import Final
 import msgspec
 import trio
 
+from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.message.search_words import folded, holds, terms
-from appliance.outside import Outside, identifier_from, identifier_time
-from appliance.store.engine import START, Many, Row, StorePart, Tx, changed, first, one, rows, run
+from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
 from appliance.times import SECOND
 
 INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, and what is below
@@ -137,13 +137,13 @@ def read_texts(
 
 # ---- what changes later
 
-_NOTE_CHANGES = Many("""INSERT INTO search_changes (account_id, message_id, changed_at) VALUES {(?, ?, ?i)}
+_NOTE_CHANGES = Bulk("""INSERT INTO search_changes (account_id, message_id, changed_at) VALUES {(?, ?, ?i)}
     ON CONFLICT (account_id, message_id) DO UPDATE SET changed_at = excluded.changed_at""")
 
 
-def note_changes(tx: Tx, outside: Outside, messages: Iterable[tuple[str, str]]) -> None:
+def note_changes(tx: Tx, env: Environment, messages: Iterable[tuple[str, str]]) -> None:
     """Note that these messages (with their accounts) have changed, as part of the transaction that changes them."""
-    now = outside.now()
+    now = env.now()
     late = {each for each in messages if now - identifier_time(each[1]) >= CHANGES_NOTED_AFTER}
     if late:
         _NOTE_CHANGES.run(tx, [(*each, now) for each in sorted(late)])
@@ -153,7 +153,7 @@ _FORGET_BLOCKS = """UPDATE search_blocks SET size = 0, ids = ''
     WHERE account_id = :account_id AND after_id < :last AND last_id >= :first AND size > 0"""
 
 
-_FORGET_CHANGES = Many("DELETE FROM search_changes WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
+_FORGET_CHANGES = Bulk("DELETE FROM search_changes WHERE (account_id, message_id) IN (VALUES {(?, ?)})")
 
 
 def forget_blocks(tx: Tx, deleted: Sequence[tuple[str, str]]) -> None:
@@ -260,7 +260,7 @@ _NEW_BLOCK = """INSERT INTO search_blocks (number, account_id, after_id, last_id
 _DELETE_ALL_TERMS = "DELETE FROM search_terms WHERE block = :block"
 # An update, so that a transaction which deletes the block at the same time sees the terms, or none are written.
 _IS_OWN = "UPDATE search_blocks SET size = 0 WHERE number = :number AND size = 0 AND ids = :maker"
-_INSERT_TERMS = Many("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
+_INSERT_TERMS = Bulk("INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}")
 _USE_BLOCK = """UPDATE search_blocks SET size = :size, ids = :ids
     WHERE number = :number AND size = 0 AND ids = :maker"""
 _SET_POSITION = """INSERT INTO search_positions (account_id, message_id) VALUES (:account_id, :message_id)
@@ -271,11 +271,11 @@ _CHANGES = """SELECT c.account_id, c.message_id, c.changed_at FROM search_change
     WHERE c.message_id <= p.message_id ORDER BY c.account_id, c.message_id LIMIT :most"""
 _BLOCK_OF = """SELECT number, ids FROM search_blocks
     WHERE account_id = :account_id AND after_id < :id AND last_id >= :id AND size > 0"""
-_ADD_TERMS = Many("""INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}
+_ADD_TERMS = Bulk("""INSERT INTO search_terms (block, term, postings) VALUES {(?i, ?, ?)}
     ON CONFLICT (block, term) DO UPDATE SET postings = search_terms.postings || excluded.postings""")
 _HAS_POSTING = """SELECT t.term, t.postings FROM json_each(:terms) wanted
     CROSS JOIN search_terms t ON t.block = :block AND t.term = wanted.value"""
-_CHANGES_DONE = Many("""DELETE FROM search_changes
+_CHANGES_DONE = Bulk("""DELETE FROM search_changes
     WHERE (account_id, message_id, changed_at) IN (VALUES {(?, ?, ?i)})""")
 
 _UNUSED = "SELECT number FROM search_blocks WHERE size = 0 ORDER BY number LIMIT 1"
@@ -341,7 +341,7 @@ class SearchIndex(StorePart):
     # ---- new blocks
 
     async def _add_block(self) -> bool:
-        limit = identifier_from("msg", max(0, self.outside.now() - INDEXED_AFTER))
+        limit = identifier_from("msg", max(0, self.env.now() - INDEXED_AFTER))
         account_id = await self._next_account(limit)
         if account_id is None:
             return False
@@ -394,7 +394,7 @@ class SearchIndex(StorePart):
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
-        maker = self.outside.identifier("maker")  # in `ids` until these are: numbers are used again
+        maker = self.env.identifier("maker")  # in `ids` until these are: numbers are used again
         block = {"account_id": account_id, "after_id": after, "last_id": ids[-1], "maker": maker}
 
         def begin(tx: Tx) -> int:

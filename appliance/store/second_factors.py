@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from appliance.errors import Code, Refused
 from appliance.model.people import SecondFactor
 from appliance.store.access import sha256
-from appliance.store.engine import Many, StorePart, Tx, first, run
+from appliance.store.engine import Bulk, StorePart, Tx, first, run
 
 ALREADY_ON = "The second factor is on already: turn it off first."
 
@@ -21,7 +21,7 @@ _CONFIRM = """UPDATE second_factors SET confirmed_at = :now, last_step = :step
 _USE_STEP = """UPDATE second_factors SET last_step = :step
     WHERE user_id = :user_id AND confirmed_at IS NOT NULL AND last_step < :step RETURNING user_id"""
 _FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = :user_id"
-_ADD_CODES = Many("INSERT INTO recovery_codes (user_id, code_sha256) VALUES {(?, ?b)}")
+_ADD_CODES = Bulk("INSERT INTO recovery_codes (user_id, code_sha256) VALUES {(?, ?b)}")
 _USE_CODE = "DELETE FROM recovery_codes WHERE user_id = :user_id AND code_sha256 = :sha256 RETURNING user_id"
 _CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = :user_id"
 _REMOVE = "DELETE FROM second_factors WHERE user_id = :user_id RETURNING confirmed_at"
@@ -34,12 +34,12 @@ class SecondFactors(StorePart):
 
     async def begin(self, user_id: str, secret: bytes) -> None:
         """Keep a sealed secret until a code of it is given; an earlier one that was not confirmed goes."""
-        if not await self.engine.change(_BEGIN, {"user_id": user_id, "secret": secret, "now": self.outside.now()}):
+        if not await self.engine.change(_BEGIN, {"user_id": user_id, "secret": secret, "now": self.env.now()}):
             raise Refused(Code.CONFLICT, ALREADY_ON)
 
     async def confirm(self, user_id: str, secret: bytes, step: int, codes: Iterable[str]) -> None:
         """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
-        given = {"user_id": user_id, "secret": secret, "step": step, "now": self.outside.now()}
+        given = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
         hashed = [(user_id, sha256(code)) for code in codes]
 
         def work(tx: Tx) -> None:

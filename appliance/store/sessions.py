@@ -50,7 +50,7 @@ class Renewal:
 class Sessions(StorePart):
     async def begin(self, user: User, address: str, user_agent: str) -> LoginSession | None:
         """A new session; none if the password was changed since the user was read, for then it was for the old one."""
-        row = {"id": self.outside.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
+        row = {"id": self.env.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
 
         def work(tx: Tx) -> list[Row]:
@@ -87,11 +87,11 @@ class Sessions(StorePart):
         return len(await self.engine.change(_END_ALL, {"user_id": user_id, "but": but}))
 
     async def of(self, user_id: str) -> list[LoginSession]:
-        return await self.engine.all(LoginSession, _OF_USER, {"user_id": user_id, "now": self.outside.now()})
+        return await self.engine.all(LoginSession, _OF_USER, {"user_id": user_id, "now": self.env.now()})
 
     async def addresses(self, user_id: str) -> list[str]:
-        return await self.engine.all(str, _ADDRESSES, {"user_id": user_id, "now": self.outside.now()})
+        return await self.engine.all(str, _ADDRESSES, {"user_id": user_id, "now": self.env.now()})
 
     def _times(self) -> dict[str, int]:
-        now = self.outside.now()
+        now = self.env.now()
         return {"now": now, "expires_at": now + SESSION_LIFETIME}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
+from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
-from appliance.outside import identifier_from, identifier_time
 from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
 from appliance.store.search_index import OUTCOME
 from appliance.times import DAY, HOUR
@@ -158,7 +158,7 @@ class Statistics(StorePart):
 
     async def count(self) -> bool:
         """Count one slice of what is new; whether there is more to be counted at once."""
-        now = self.engine.slowest_clock(self.outside.now())
+        now = self.engine.slowest_clock(self.env.now())
 
         def work(tx: Tx) -> bool:
             run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
@@ -180,8 +180,8 @@ class Statistics(StorePart):
         long, if all of it is kept.
         """
         by_hour, earlier = since if hourly is None else hourly, since if compared is None else compared
-        hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.outside.now() // HOUR)
-        return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.outside.now()), account_id)
+        hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.env.now() // HOUR)
+        return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.env.now()), account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
         """What became of an account's recipients since the day of that time, up to this moment."""

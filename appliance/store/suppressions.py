@@ -11,7 +11,7 @@ from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin
 from appliance.store.body_parts import SUPPRESSION, add, check_room
-from appliance.store.engine import Bindings, Many, Row, StorePart, Tx, first, rows
+from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, first, rows
 
 SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -39,7 +39,7 @@ _OF_ADDRESS = """SELECT a.name, s.address, s.reason, s.created_at, s.origin, '' 
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id)
     ORDER BY 1, 6"""
 _DELETE = "DELETE FROM suppressions WHERE account_id = :account_id AND address = :address RETURNING address"
-_AMONG = Many("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
+_AMONG = Bulk("SELECT account_id, address FROM suppressions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 
 
 def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
@@ -77,7 +77,7 @@ class Suppressions(StorePart):
         may_store: int | None = None,
     ) -> Suppression:
         """Suppress an address, as `suppress` does; `may_store` are the bytes the account may keep with it."""
-        row = {"account_id": account_id, "address": address, "reason": reason, "now": self.outside.now()}
+        row = {"account_id": account_id, "address": address, "reason": reason, "now": self.env.now()}
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
@@ -90,7 +90,7 @@ class Suppressions(StorePart):
         may_store: int | None = None,
     ) -> int:
         """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
-        shared = {"account_id": account_id, "now": self.outside.now(), "origin": origin.value}
+        shared = {"account_id": account_id, "now": self.env.now(), "origin": origin.value}
 
         def work(tx: Tx) -> int:
             known = suppressed(tx, [(account_id, address) for address, _ in entries])

@@ -71,7 +71,7 @@ class Templates(StorePart):
         """Store a new version and make it the current one; `may_store` are the bytes the account may keep with it."""
         content = {"subject": subject, "text": text, "html": html}
         row = {"account_id": account_id, "alias": alias, "unsubscribe": int(unsubscribe), **content}
-        return await self.engine.write(lambda tx: _save(tx, row, self.outside.now(), may_store))
+        return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store))
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
         wanted = {"account_id": account_id, "alias": alias}
@@ -90,7 +90,7 @@ class Templates(StorePart):
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Delete a template with its versions; messages keep naming the version they were made with."""
-        row = {"account_id": account_id, "alias": alias, "now": self.outside.now()}
+        row = {"account_id": account_id, "alias": alias, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
             if not rows(tx, _DELETE, row):

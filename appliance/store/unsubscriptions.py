@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from appliance.errors import Code, Refused
 from appliance.model.mail import NewMessage, lists_of
 from appliance.store.body_parts import SUPPRESSION, add
-from appliance.store.engine import Many, StorePart, Tx, changed, first, run
+from appliance.store.engine import Bulk, StorePart, Tx, changed, first, run
 
-_AMONG = Many("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
+_AMONG = Bulk("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 _FIND = "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
 _ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
 _ADD = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
@@ -19,7 +19,7 @@ _ADD = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
 _DELETE = "DELETE FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
 _TAGS = "SELECT tag FROM unsubscribe_tags WHERE account_id = :account_id ORDER BY tag"
 _DELETE_TAGS = "DELETE FROM unsubscribe_tags WHERE account_id = :account_id"
-_ADD_TAGS = Many("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)} ON CONFLICT DO NOTHING")
+_ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)} ON CONFLICT DO NOTHING")
 
 
 def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
@@ -51,7 +51,7 @@ class Unsubscriptions(StorePart):
         row = {"account_id": account_id, "list": mail_list, "address": address}
         if await self.engine.rows(_FIND, row):  # a link may be posted to as often as one likes, and writes once
             return False
-        return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.outside.now()))
+        return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
 
     async def remove(self, account_id: str, mail_list: str, address: str) -> None:
         row = {"account_id": account_id, "list": mail_list, "address": address}

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from appliance.concurrency.wake import Wake
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.webhooks import (
     PING_TYPE,
@@ -25,8 +26,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.outside import Outside
-from appliance.store.engine import NEWEST, Many, Row, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -60,7 +60,7 @@ class WebhookStore(StorePart):
         self, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
     ) -> tuple[Webhook, bool]:
         """Change the account's webhook, or make one with this id and secret; with whether it was made."""
-        row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.outside.now()}
+        row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
 
@@ -71,7 +71,7 @@ class WebhookStore(StorePart):
         return await self.engine.write(work)
 
     async def replace_secret(self, webhook: Webhook, secret: SealedSecret) -> None:
-        row = {"account_id": webhook.account_id, "id": webhook.id, "now": self.outside.now()}
+        row = {"account_id": webhook.account_id, "id": webhook.id, "now": self.env.now()}
         if not await self.engine.change(_SIGN_WITH, {**row, "secret": secret.sealed, "secret_hint": secret.hint}):
             raise _none()
 
@@ -113,13 +113,13 @@ def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, sec
 
 POSTS_CHANGED = 500  # posts given up in one transaction
 
-_WHO_WANTS = Many("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
-INSERT_POSTS = Many("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
+_WHO_WANTS = Bulk("SELECT account_id, id, url, events FROM webhooks WHERE enabled = 1 AND account_id IN ({?})")
+INSERT_POSTS = Bulk("""INSERT INTO webhook_deliveries (webhook_id, id, event_id, type, message_id, recipient_id, url,
         cause, status, request_body, created_at, next_attempt_at)
     VALUES {(?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?b, ?i, ?i)}""")
 # Its last post, be it before a restart, was a success.
 _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
-_LANES_OF = Many(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
+_LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
         WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */) IS NOT NULL""")  # noqa: S608
@@ -144,7 +144,7 @@ _IN_LANE = "FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :web
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
-_RECORD = Many("""
+_RECORD = Bulk("""
 WITH new (webhook_id, id, attempts_before, status, url, response_status, response_body, error, duration_ms,
     attempted_at, next_attempt_at) AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?, ?, ?i, ?i, ?i)})
 UPDATE webhook_deliveries SET status = new.status, attempt = new.attempts_before + 1, url = new.url,
@@ -163,7 +163,7 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
     RETURNING 1"""  # noqa: S608 - our own words
 
 
-def post_events(tx: Tx, outside: Outside, events: Sequence[Row]) -> set[str]:
+def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
     """Write the posts of events whose account wants them, as a step of the transaction that writes the events.
 
     An event is a row of its table. Returned are the accounts that have something to be posted now.
@@ -178,7 +178,7 @@ def post_events(tx: Tx, outside: Outside, events: Sequence[Row]) -> set[str]:
     for event_id, account_id, message_id, recipient_id, kind, body, at in events:
         webhook_id, url, wanted = wanting.get(account_id, ("", "", ()))
         if kind in wanted:
-            new_id = outside.identifier("whd")
+            new_id = env.identifier("whd")
             new.append((webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", body, at, at))
             accounts.add(account_id)
     INSERT_POSTS.run(tx, new)
@@ -248,7 +248,7 @@ class WebhookPosts(StorePart):
 
     async def due(self, lane: Lane, most: int) -> tuple[list[DuePost], int | None]:
         """Posts of a lane whose time has come, the longest waiting first; and when that of the next one comes."""
-        wanted = _bindings(lane) | {"now": self.outside.now(), "most": most}
+        wanted = _bindings(lane) | {"now": self.env.now(), "most": most}
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
             ((next_due,),) = rows(tx, _NEXT_DUE, wanted)
@@ -269,7 +269,7 @@ class WebhookPosts(StorePart):
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:
-        wanted = bindings | _bindings(lane) | {"now": self.outside.now(), "most": self.posts_changed}
+        wanted = bindings | _bindings(lane) | {"now": self.env.now(), "most": self.posts_changed}
         return len(await self.engine.change(statement, wanted))
 
 
@@ -351,13 +351,13 @@ class WebhookHistory(StorePart):
 
     async def ping(self, account_id: str) -> WebhookDelivery:
         """Have a test event posted; refused when the last one was a moment ago."""
-        delivery = await self.engine.write(lambda tx: _ping(tx, self.outside, account_id))
+        delivery = await self.engine.write(lambda tx: _ping(tx, self.env, account_id))
         self.posts.add_new([account_id])
         return delivery
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
         """Have the body of an earlier post posted once more, under the same event id."""
-        delivery = await self.engine.write(lambda tx: _replay(tx, self.outside, account_id, delivery_id))
+        delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
 
@@ -388,9 +388,9 @@ def _search(
     return [_delivery(*row) for row in shown], following
 
 
-def _ping(tx: Tx, outside: Outside, account_id: str) -> WebhookDelivery:
+def _ping(tx: Tx, env: Environment, account_id: str) -> WebhookDelivery:
     webhook = enabled_webhook(tx, account_id)
-    now, event_id = outside.now(), outside.identifier("evt")
+    now, event_id = env.now(), env.identifier("evt")
     pinged_at = one(tx, int, _PINGED_AT, {"account_id": account_id})
     waited = PING_COOLDOWN if pinged_at is None else now - pinged_at
     if 0 <= waited < PING_COOLDOWN:  # below 0 the clock was ahead then
@@ -399,27 +399,27 @@ def _ping(tx: Tx, outside: Outside, account_id: str) -> WebhookDelivery:
         raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
     run(tx, _NOTE_PING, {"account_id": account_id, "now": now})
     event = (event_id, PING_TYPE, None, None)
-    return _insert(tx, outside, webhook, Trigger.PING, event, ping_envelope(event_id, now))
+    return _insert(tx, env, webhook, Trigger.PING, event, ping_envelope(event_id, now))
 
 
-def _replay(tx: Tx, outside: Outside, account_id: str, delivery_id: str) -> WebhookDelivery:
+def _replay(tx: Tx, env: Environment, account_id: str, delivery_id: str) -> WebhookDelivery:
     earlier = one(tx, _delivery, _ONE, {"account_id": account_id, "id": delivery_id})
     if earlier is None:
         raise Refused(Code.NOT_FOUND, "There is no such delivery, or it is no longer kept.")
     webhook = enabled_webhook(tx, account_id)
     event = earlier.event_id, earlier.type, earlier.message_id, earlier.recipient_id
-    return _insert(tx, outside, webhook, Trigger.REPLAY, event, earlier.request_body)
+    return _insert(tx, env, webhook, Trigger.REPLAY, event, earlier.request_body)
 
 
 def _insert(
     tx: Tx,
-    outside: Outside,
+    env: Environment,
     webhook: Webhook,
     trigger: Trigger,
     event: tuple[str, str, str | None, str | None],
     body: bytes,
 ) -> WebhookDelivery:
-    new_id, now = outside.identifier("whd"), outside.now()
+    new_id, now = env.identifier("whd"), env.now()
     INSERT_POSTS.run(tx, [(webhook.id, new_id, *event, webhook.url, trigger.value, body, now, now)])
     (row,) = rows(tx, _ONE, {"account_id": webhook.account_id, "id": new_id})
     return _delivery(*row)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from appliance.errors import Refused
+from appliance.errors import PublicError, Refused
 from appliance.message.addresses import Address
 from appliance.model.mail import Caller, DsnRequest
 from appliance.submission.commands import Login, MailParameters
@@ -32,7 +32,7 @@ class Backend:
 
     check_sender: Callable[[Caller | None, str, bool], str]  # with or without SMTPUTF8; as it is kept; raises Rejected
     check_recipient: Callable[[Caller | None, str], "Address | FindRecipient"]  # raises Rejected
-    find_recipient: Callable[["FindRecipient"], Awaitable[Address | Rejected | Refused]]
+    find_recipient: Callable[["FindRecipient"], Awaitable[Address | Rejected | PublicError]]
     submit: Callable[["Submit"], Awaitable[str]]  # the id of the stored message; raises Refused
     most_recipients: int  # of one message
     logins: Logins | None = None

@@ -20,7 +20,7 @@ import trio
 from aiosmtpd.smtp import SMTP
 
 from appliance.config.settings import SmtpSettings
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError
 from appliance.model.mail import Caller
 from appliance.net.connection_limits import ConnectionTable
 from appliance.submission import limits, replies
@@ -200,10 +200,10 @@ class SmtpSession(SMTP):
         self._begin(following)
         self._resume()
 
-    async def _find_caller(self, action: FindCaller) -> Caller | Refused | None:
+    async def _find_caller(self, action: FindCaller) -> Caller | PublicError | None:
         try:
             return await self._logins().find_caller(action.login)
-        except Refused as refused:
+        except PublicError as refused:
             return refused
 
     def _logins(self) -> Logins:
@@ -211,10 +211,10 @@ class SmtpSession(SMTP):
         assert logins is not None  # noqa: S101 - the protocol asks about callers only where there are logins
         return logins
 
-    async def _submit(self, message: Submit) -> str | Refused | None:
+    async def _submit(self, message: Submit) -> str | PublicError | None:
         try:
             return await self._protocol.backend.submit(message)
-        except Refused as refused:
+        except PublicError as refused:
             REFUSALS.add((self._way, refused.code))
             # Only faults of ours are logged: what is wrong with a message may quote it.
             if refused.__cause__ is not None and refused.code.status >= 500:

@@ -7,7 +7,7 @@ content, for which intake refuses the message: nothing that follows a smuggled e
 from collections.abc import Callable
 from itertools import chain
 
-from appliance.errors import Refused
+from appliance.errors import PublicError
 from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
 from appliance.message.cost import of_address
@@ -174,7 +174,7 @@ def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender
         raise Rejected(replies.NULL_SENDER)
     try:
         check(caller)
-    except Refused as refused:
+    except PublicError as refused:
         raise Rejected(replies.refusal(refused)) from None
     address = commands.parse_address(sender, "MAIL FROM")
     if not (utf8 or sender.isascii()):

@@ -16,7 +16,7 @@ The parts: `commands` parses lines and runs an AUTH exchange, `content` holds th
 
 from collections.abc import Callable
 
-from appliance.errors import Refused
+from appliance.errors import PublicError
 from appliance.message.addresses import Address
 from appliance.message.cost import of_address
 from appliance.model.mail import Caller
@@ -117,14 +117,14 @@ class SmtpProtocol:
         else:
             self._counted(replies.WRONG_LOGIN)
 
-    def caller_found(self, action: FindCaller, result: Caller | Refused | None) -> Action | None:
+    def caller_found(self, action: FindCaller, result: Caller | PublicError | None) -> Action | None:
         """Go on with AUTH or MAIL; the action that has to be done first, if any."""
         if result is None and action.mail is None:
             return PlainAction.WRONG_LOGIN
         self.resume()
         if self.phase is _OVER:
             return None  # the connection was lost meanwhile
-        if isinstance(result, Refused):
+        if isinstance(result, PublicError):
             self._counted(replies.refusal(result))
         elif result is None:
             self._login = None
@@ -138,16 +138,16 @@ class SmtpProtocol:
             self.out.append(reply)
         return None
 
-    def recipient_found(self, result: Address | Rejected | Refused) -> None:
+    def recipient_found(self, result: Address | Rejected | PublicError) -> None:
         self.resume()
         if isinstance(result, Rejected):
             self._counted(result.reply)
-        elif isinstance(result, Refused):
+        elif isinstance(result, PublicError):
             self._counted(replies.refusal(result))
         elif self._transaction is not None:  # else the connection was lost meanwhile
             self.out.append(self._transaction.add_recipient(result))
 
-    def submitted(self, result: str | Refused | None) -> None:
+    def submitted(self, result: str | PublicError | None) -> None:
         """The id of the stored message, or why it was refused, or None after an internal error."""
         self._submitting = False
         self._end_transaction()

@@ -3,7 +3,7 @@
 A reply is one line of printable ASCII within the length of RFC 5321, whatever text goes into it.
 """
 
-from appliance.errors import Refused
+from appliance.errors import PublicError
 from appliance.message.limits import MESSAGE_SIZE
 
 TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 5321 4.5.3.1.5
@@ -24,7 +24,7 @@ def reply(code: str, text: str) -> bytes:
     return f"{code} {plain}\r\n".encode("ascii")
 
 
-def refusal(refused: Refused) -> bytes:
+def refusal(refused: PublicError) -> bytes:
     """The code of `errors.py` for a refusal, and its text."""
     return reply(refused.code.smtp, refused.text)
 

@@ -23,7 +23,8 @@ import trio
 from appliance.config.reload import LiveSettings
 from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, PublicError, Refused
 from appliance.intake.accept import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
@@ -31,7 +32,6 @@ from appliance.message.limits import RECIPIENTS
 from appliance.model.mail import Caller
 from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, KnownNetworks, accept_connections
 from appliance.net.memory_budget import MemoryBudget
-from appliance.outside import Outside
 from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
@@ -258,7 +258,7 @@ class Submission:
     """What programs submit: from callers that have logged in, with a sender of their own, to anyone."""
 
     config: Config
-    outside: Outside
+    env: Environment
     services: IntakeServices
 
     def backend_for(self, address: str, admit: Callable[[Caller], bool]) -> Backend:
@@ -297,24 +297,24 @@ class Submission:
         caller = credentials.known_caller(login.username, login.password_sha256)
         if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
-        request_id = self.outside.identifier("req")
+        request_id = self.env.identifier("req")
         content = await intake.workers.run(caller.account_id, of_size(message.size), message.content)
         submitted = await intake.submit(
             caller, message.sender, message.recipients, content, request_id, secure=message.secure, dsn=message.dsn
         )
         return submitted.message_id
 
-    async def _parse_recipient(self, action: FindRecipient) -> Address | Rejected | Refused:
+    async def _parse_recipient(self, action: FindRecipient) -> Address | Rejected | PublicError:
         # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
         try:
             return await self.services.intake.workers.run(action.owner, inf, parse_address, action.text)
-        except (Rejected, Refused) as refused:
+        except (Rejected, PublicError) as refused:
             return refused
 
 
 async def serve(
     config: Config,
-    outside: Outside,
+    env: Environment,
     services: IntakeServices,
     stopping: trio.Event,
     live: LiveSettings | None = None,
@@ -322,7 +322,7 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve submission until `stopping`; `started` returns the URLs of the listeners."""
-    submission = Submission(config, outside, services)
+    submission = Submission(config, env, services)
     if live is not None:
         live.join(submission.adopt)
     service = SmtpService(

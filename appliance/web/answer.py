@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.telemetry.metrics import REFUSALS
 from appliance.times import rfc3339
 
@@ -99,7 +99,7 @@ class MethodNotAllowed(Refused):
         super().__init__(Code.INVALID_REQUEST, f"This path does not answer that method, only: {self.allowed}.")
 
 
-def refusal_answer(refused: Refused, request_id: str) -> Answer:
+def refusal_answer(refused: PublicError, request_id: str) -> Answer:
     if isinstance(refused, MethodNotAllowed):
         status, headers, body = error_answer(refused.code, refused.text, request_id, status=405)
         return status, [*headers, (b"allow", refused.allowed.encode("ascii"))], body

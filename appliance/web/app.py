@@ -20,7 +20,8 @@ from werkzeug.exceptions import MethodNotAllowed as WrongMethod
 from werkzeug.routing import BaseConverter
 
 from appliance.config.settings import Config
-from appliance.errors import Code, Refused, invalid
+from appliance.environment import Environment
+from appliance.errors import Code, PublicError, Refused, invalid
 from appliance.intake.accept import MessageIntake
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
@@ -28,7 +29,6 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, User
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
@@ -55,7 +55,7 @@ class ApiServices:
 
     config: Config
     store: Store
-    outside: Outside
+    env: Environment
     auth: Authenticator
     intake: MessageIntake
     logins: LoginCheck
@@ -294,7 +294,7 @@ def _error(error: Answer) -> Response:
     return response
 
 
-async def refusal(refused: Refused) -> Response:
+async def refusal(refused: PublicError) -> Response:
     """The error as a response; a route calls it to add a header."""
     return _error(refusal_answer(refused, request_id()))
 
@@ -309,7 +309,7 @@ async def _http_error(error: HTTPException) -> Response:
 
 async def _failed(error: Exception) -> Response:
     refused = translated(error)
-    if isinstance(refused, Refused):
+    if isinstance(refused, PublicError):
         log.error("request refused", request_id=request_id(), cause=repr(error))
         return await refusal(refused)
     log.exception("request failed", request_id=request_id(), method=request.method, path=request.path[:200])

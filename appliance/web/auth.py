@@ -10,12 +10,12 @@ import pybase64
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
 from appliance.message.addresses import parse
 from appliance.model.mail import Caller, KeyPrincipal, Message, Permission, Principal, Role, User
 from appliance.net.connection_limits import KnownNetworks
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.times import rfc3339
@@ -33,7 +33,7 @@ ENROL_FIRST = "This needs a second factor, by a rule of this installation: turn 
 @dataclass(slots=True)
 class Authenticator:
     store: Store
-    outside: Outside
+    env: Environment
     tokens: Tokens
     credentials: Credentials
     known: KnownNetworks
@@ -44,7 +44,7 @@ class Authenticator:
     changes: int = 0  # of credentials and accounts by this process
 
     def __post_init__(self) -> None:
-        self._callers = TtlCache(CACHED, CACHED_FOR, self.outside.now)
+        self._callers = TtlCache(CACHED, CACHED_FOR, self.env.now)
 
     async def caller(self, authorization: bytes | None, address: str) -> Caller:
         """The account that may send or read messages with this header."""
@@ -67,7 +67,7 @@ class Authenticator:
         """For how long a caller is known without asking; refused if its key has expired."""
         if key is None or key.expires_at is None:
             return CACHED_FOR
-        if (left := key.expires_at - self.outside.now()) > 0:
+        if (left := key.expires_at - self.env.now()) > 0:
             return min(CACHED_FOR, left)
         ended, instead = rfc3339(key.expires_at), "Create a new one."
         if key.replaced:
@@ -100,7 +100,7 @@ class Authenticator:
         caller = await self.store.access.caller_by_key(secret)
         if caller is None or caller.key is None or Permission.VIEW not in caller.key.permissions:
             return False
-        return caller.key.expires_at is None or caller.key.expires_at > self.outside.now()
+        return caller.key.expires_at is None or caller.key.expires_at > self.env.now()
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
         """The user of this header, which must be a token."""

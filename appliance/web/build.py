@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from appliance.config.settings import Config
+from appliance.environment import Environment
 from appliance.intake.accept import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.totp import TotpSecrets
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.system import memory
 from appliance.web import openapi, pages, unsubscribe
@@ -29,29 +29,29 @@ from appliance.web.tokens import Tokens
 
 def build(
     config: Config,
-    outside: Outside,
+    env: Environment,
     store: Store,
     key: bytes,
     stopping: trio.Event,
     intake_services: IntakeServices,
     check_webhook_url: Callable[[str], Awaitable[str | None]],
 ) -> Edge:
-    intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), outside)
+    intake, tokens = intake_services.intake, Tokens(derive(key, "dashboard tokens"), env)
     auth = Authenticator(
-        store, outside, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
+        store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
     )
     hashing = PasswordHasher()
     services = ApiServices(
         config=config,
         store=store,
-        outside=outside,
+        env=env,
         auth=auth,
         intake=intake,
-        logins=LoginCheck(store, intake_services.guesses, hashing, TotpSecrets(key, outside)),
+        logins=LoginCheck(store, intake_services.guesses, hashing, TotpSecrets(key, env)),
         hashing=hashing,
         cookies=SessionCookies(derive(key, "dashboard cookies"), config.http.base_url),
-        signing_keys=SigningKeys(store, outside, key),
-        webhook_secrets=WebhookSecrets(key, outside),
+        signing_keys=SigningKeys(store, env, key),
+        webhook_secrets=WebhookSecrets(key, env),
         bodies=MessageBodies(store),
         operations=[operation for routes in openapi.ROUTES for _, operation in operations_of(routes)],
         check_webhook_url=check_webhook_url,
@@ -67,7 +67,7 @@ def build(
     return Edge(
         intake=intake,
         store=store,
-        outside=outside,
+        env=env,
         auth=auth,
         rate=intake_services.rate,
         read_rate=intake_services.read_rate,

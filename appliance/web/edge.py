@@ -14,7 +14,8 @@ from typing import Any
 import trio
 
 from appliance.config.settings import HttpSettings
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
@@ -22,7 +23,6 @@ from appliance.message.cost import of_size
 from appliance.message.request import decode
 from appliance.model.mail import Caller, Message, Source
 from appliance.net.address_policy import client_network
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
@@ -87,7 +87,7 @@ class Edge:
 
     intake: MessageIntake
     store: Store
-    outside: Outside
+    env: Environment
     auth: Authenticator
     rate: RequestRate
     read_rate: RequestRate
@@ -102,7 +102,7 @@ class Edge:
         if scope["type"] != "http":
             await self.pages(scope, receive, send)
             return
-        request_id = self.outside.identifier("req")
+        request_id = self.env.identifier("req")
         exchange = _AsgiExchange(receive, send, scope, request_id)
         try:
             answer = await self._answer(scope, exchange)
@@ -116,7 +116,7 @@ class Edge:
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """The answer to a `POST /emails` that was read whole, and whether the connection must be closed after it."""
-        request_id = self.outside.identifier("req")
+        request_id = self.env.identifier("req")
         exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
@@ -308,7 +308,7 @@ class Edge:
 def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
     """The answer to a request that failed; called while the error is being handled."""
     error = translated(error)  # a full or failing disk is not a bug
-    if not isinstance(error, Refused):
+    if not isinstance(error, PublicError):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
         return error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id)
     if error.__cause__ is not None and error.code.status >= 500:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.store.sqlite.faults import translated
 from appliance.web.answer import SECURITY_HEADERS, Headers
 from appliance.web.http1 import Peer
@@ -86,7 +86,7 @@ async def _is_known_valid(is_valid: Callable[[], Awaitable[bool]]) -> bool:
     try:
         return await is_valid()
     except Exception as error:
-        if isinstance(translated(error), Refused):
+        if isinstance(translated(error), StorageUnavailable):
             return False
         raise
 

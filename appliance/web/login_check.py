@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.intake.login_throttle import FAILURE_DELAY, LoginThrottle
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.passwords import PasswordHasher, hash_password
@@ -63,7 +63,7 @@ class LoginCheck:
         try:
             stored = user.password_hash if user else self._unknown_user_hash
             right = await self.hashing.matches(password, stored, site_of(address))
-        except Refused:
+        except PublicError:
             attempt.withdrawn()
             raise
         if user is None or not right:

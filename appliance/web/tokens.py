@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import jwt
 from jwt.types import Options
 
+from appliance.environment import Environment
 from appliance.model.mail import Role, User
-from appliance.outside import Outside
 from appliance.times import SECOND
 
 ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
 TOKEN_LIFETIME = 12 * 3600  # seconds
 CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
-# Times are compared here, by the clock of `Outside`; and PyJWT by default accepts a token without `exp`.
+# Times are compared here, by the clock of `Environment`; and PyJWT by default accepts a token without `exp`.
 _OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
@@ -30,11 +30,11 @@ class Claims:
 @dataclass(frozen=True, slots=True)
 class Tokens:
     key: bytes
-    outside: Outside
+    env: Environment
 
     def issue(self, user: User, session_id: str) -> tuple[str, int]:
         """A new token, and when it expires (microseconds)."""
-        now = self.outside.now() // SECOND
+        now = self.env.now() // SECOND
         claims = {
             "iss": ISSUER,
             "sub": user.id,
@@ -42,7 +42,7 @@ class Tokens:
             "role": user.role.value,
             "iat": now,
             "exp": now + TOKEN_LIFETIME,
-            "jti": self.outside.identifier("tok"),
+            "jti": self.env.identifier("tok"),
             "epoch": user.token_epoch,
             "sid": session_id,
         }
@@ -52,7 +52,7 @@ class Tokens:
         """The claims of a valid token that has not expired, else None; its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
-            if int(claims["exp"]) * SECOND <= self.outside.now():
+            if int(claims["exp"]) * SECOND <= self.env.now():
                 return None
             Role(claims["role"])  # raises ValueError for an unknown one
             return Claims(str(claims["sub"]), str(claims["acct"]), int(claims["epoch"]), str(claims["sid"]))

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from quart import Blueprint, Response, request
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH, Unsubscription
 from appliance.intake.limits import RequestRate
 from appliance.net.address_policy import client_network
@@ -46,7 +46,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
     links, store = services.intake.links, services.store
     rate = RequestRate(
         UNSUBSCRIBES_PER_SECOND,
-        services.outside,
+        services.env,
         refusal="From your network come too many of these requests. Retry in a moment.",
         nodes=store.engine.live_nodes,
     )
@@ -63,7 +63,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
         async def shown(token: str) -> Response:
             try:
                 return await view(token)
-            except Refused as refused:
+            except PublicError as refused:
                 response = await refusal(refused)
                 if not _takes_html():
                     return response

@@ -9,10 +9,10 @@ import trio
 from appliance.config.settings import Config
 from appliance.config.values import is_address
 from appliance.dns.resolver import DnsResolver, Resolver
+from appliance.environment import Environment
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.net.address_policy import Address
 from appliance.net.local_addresses import LocalAddresses
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.tls.certificate import https_context
 from appliance.webhook.dispatcher import Dispatcher
@@ -41,16 +41,16 @@ class WebhookService:
                 await self.poster.idle.aclose()
 
 
-def build(config: Config, outside: Outside, store: Store, key: bytes) -> WebhookService:
+def build(config: Config, env: Environment, store: Store, key: bytes) -> WebhookService:
     """The service, ready to run; raises ConfigError when the settings cannot be used."""
     others = store.engine.others
-    poster = build_poster(config, DnsResolver(config.dns.resolvers), outside, lambda: others().addresses)
-    attempts = Attempts(poster.post, WebhookSecrets(key, outside), outside, config.webhooks.retry_delays)
-    return WebhookService(poster, Dispatcher(store, outside, attempts))
+    poster = build_poster(config, DnsResolver(config.dns.resolvers), env, lambda: others().addresses)
+    attempts = Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays)
+    return WebhookService(poster, Dispatcher(store, env, attempts))
 
 
 def build_poster(
-    config: Config, resolver: Resolver, outside: Outside, others: Callable[[], Container[Address]] = frozenset
+    config: Config, resolver: Resolver, env: Environment, others: Callable[[], Container[Address]] = frozenset
 ) -> Poster:
     """The poster by the operator's settings; raises ConfigError when `webhooks.ca_file` cannot be used.
 
@@ -58,7 +58,7 @@ def build_poster(
     """
     return Poster(
         resolver,
-        outside.dial,
+        env.dial,
         https_context(config, "webhooks.ca_file", config.webhooks.ca_file),
         ports=frozenset(config.webhooks.ports),
         own_names=own_names(config),

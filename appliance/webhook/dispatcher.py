@@ -22,10 +22,10 @@ import trio
 
 from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.wake import SLEEP_LIMIT
-from appliance.errors import Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.model.webhooks import DuePost, Lane, PostResult, PostStatus
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.webhook.post import Attempts, observe
@@ -234,7 +234,7 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        outside: Outside,
+        env: Environment,
         attempts: Attempts,
         *,
         slots: int = POST_SLOTS,
@@ -243,7 +243,7 @@ class Dispatcher:
     ) -> None:
         self.queues: dict[Lane, ReceiverQueue] = {}
         self._store, self._posts = store, store.webhook_posts
-        self._outside = outside
+        self._outside = env
         self._attempts = attempts
         self._poll_every = poll_every
         self._posts_in_memory = posts_in_memory
@@ -268,7 +268,7 @@ class Dispatcher:
                             await self._queue_due()
                             if not await self._is_paused():
                                 await self._start_posts(posts)
-                        except Refused as refused:  # the storage is away; a scan finds what was being queued
+                        except StorageUnavailable as refused:  # the storage is away; a scan finds what was being queued
                             log.warning("events wait for the storage", reason=refused.text)
                             self._poll_at = 0.0
                             await trio.sleep(STORAGE_PAUSE)
@@ -284,7 +284,7 @@ class Dispatcher:
         if now >= self._pause_poll_at:
             try:
                 paused = await self._store.pools.paused() is not None
-            except Refused:  # the storage is away, and nothing could be recorded
+            except StorageUnavailable:  # the storage is away, and nothing could be recorded
                 return True
             self._pause_poll_at = now + PAUSE_POLL_EVERY
             before, self._paused = self._paused, paused
@@ -324,7 +324,7 @@ class Dispatcher:
             try:
                 while some := await self._posts.bring_forward(lane, latest):
                     count += some
-            except Refused as refused:
+            except StorageUnavailable as refused:
                 log.warning("posts put off by a wrong clock wait for the storage", reason=refused.text)
                 return
             log.warning("posts were put off by a clock that was ahead, and are due now", posts=count)
@@ -414,7 +414,7 @@ class Dispatcher:
             queue.more_due = queue.more_due or len(due) >= count
             if not queue.more_due:
                 self._note_later(queue.lane, next_due)
-        except Refused:  # the storage is away
+        except StorageUnavailable:  # the storage is away
             queue.more_due, queue.not_before = True, trio.current_time() + STORAGE_PAUSE
         finally:
             queue.recorded = None
@@ -447,7 +447,7 @@ class Dispatcher:
         """The result of one attempt; None when there was none."""
         try:
             webhook = await self._store.webhooks.by_id(post.lane.webhook_id)
-        except Refused:  # the storage is away
+        except StorageUnavailable:  # the storage is away
             queue.more_due, queue.not_before = True, trio.current_time() + STORAGE_PAUSE
             return None
         if webhook is not None and webhook.enabled:
@@ -464,7 +464,7 @@ class Dispatcher:
         try:  # fail what is due of a disabled webhook; what is due later may find it enabled again
             while webhook is not None and await self._posts.give_up(queue.lane, DISABLED):
                 pass
-        except Refused as refused:
+        except StorageUnavailable as refused:
             log.warning("posts to a disabled webhook wait for the storage", reason=refused.text)
         return None
 

@@ -15,12 +15,12 @@ from hashlib import sha256
 import trio
 
 from appliance.dns.resolver import Resolver
+from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import DuePost, PostResult, PostStatus, Webhook, excerpt
 from appliance.net.address_policy import Address, Network
 from appliance.net.dial import Dial, Shortage, dial_first
-from appliance.outside import Outside
 from appliance.telemetry.log import MESSAGE_LOG, get_logger
 from appliance.telemetry.metrics import WEBHOOK_POSTS, WEBHOOK_SECONDS
 from appliance.webhook.connect import (
@@ -161,12 +161,12 @@ class Attempts:
 
     post: Callable[[str, Sequence[tuple[str, str]], bytes], Awaitable[Posted]]
     secrets: WebhookSecrets
-    outside: Outside
+    env: Environment
     retry_delays: Sequence[float]  # seconds before each further attempt
 
     async def make(self, webhook: Webhook, post: DuePost) -> PostResult:
         """Attempt a post once; raises `Shortage`, which is not an attempt. Any other exception is a failed one."""
-        began_at = self.outside.now()
+        began_at = self.env.now()
         try:
             signature = signature_header(self.secrets.open(webhook), began_at // 1_000_000, post.body)
             headers = (CONTENT_TYPE_HEADER, USER_AGENT_HEADER, ("Service-Signature", signature))
@@ -188,7 +188,7 @@ class Attempts:
             status = PostStatus.SUCCESS
         elif post.attempt < len(self.retry_delays):
             status = PostStatus.PENDING
-            next_attempt_at = self.outside.now() + round(self.retry_delays[post.attempt] * 1_000_000)
+            next_attempt_at = self.env.now() + round(self.retry_delays[post.attempt] * 1_000_000)
         return PostResult(
             post,
             status,

@@ -13,7 +13,7 @@ from appliance.acme.client import RESPONSE_BYTES, Client
 from appliance.acme.issuance import AcmeRequest, PublishToken, Step, Steps
 from appliance.acme.messages import AcmeResponse
 from appliance.acme.problems import NotIssued
-from appliance.outside import Outside
+from appliance.environment import Environment
 from tests.fakes.dns import Trouble, Zone, ZoneResolver
 
 CA = trustme.CA()
@@ -66,7 +66,7 @@ def client(zone: Zone | None = None) -> Client:
     """One that trusts the test authority and knows where the server is."""
     context = ssl.create_default_context()
     CA.configure_trust(context)
-    return Client(ZoneResolver({NAME: {"A": ["127.0.0.1"]}} if zone is None else zone), context, Outside())
+    return Client(ZoneResolver({NAME: {"A": ["127.0.0.1"]}} if zone is None else zone), context, Environment())
 
 
 def ask(url: str, body: bytes = b"") -> Steps[AcmeResponse]:

@@ -17,7 +17,7 @@ from appliance.acme.problems import NotIssued
 from appliance.acme.records import FileRecords
 from appliance.acme.renewal import Renewer
 from appliance.config.settings import AcmeSettings
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.tls import self_signed
 from tests.acme.authority import DIRECTORY, Authority
 
@@ -64,9 +64,9 @@ class Stage:
 
     def renewer(self, issue: Callable[..., Awaitable[bytes]] | None = None) -> Renewer:
         """One that has just been started."""
-        outside = Outside(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
+        env = Environment(now=lambda: int(self.now() * 1_000_000), random=lambda: 0.5)
         records = FileRecords(self.settings, AcmeFiles(self.directory), inline)
-        return Renewer(records, issue or self.issue, outside)
+        return Renewer(records, issue or self.issue, env)
 
     async def run(self, seconds: float, renewer: Renewer | None = None) -> None:
         """Let one be at work for so long."""

@@ -18,8 +18,8 @@ from appliance.acme.problems import NotIssued
 from appliance.acme.renewal import Renewer
 from appliance.acme.shared import CHALLENGE_READ_PAUSE, SharedChallenges, SharedRecords, announced, wanted_by_all
 from appliance.config.settings import AcmeSettings
-from appliance.errors import Code, Refused
-from appliance.outside import Outside
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.store import Store
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import NodeIdentity
@@ -77,7 +77,7 @@ class Table:
         found = dict(self.rows)
         await trio.sleep(0.1)
         if self.away:
-            raise Refused(Code.TEMPORARY_FAILURE, "away")
+            raise StorageUnavailable("away")
         return found
 
 
@@ -207,8 +207,8 @@ class Nodes:
     async def join(self, name: str, given: AcmeSettings, hang: trio.Event | None = None) -> Node:
         """Start a node; `hang`: its orders never end, and the event is set when one has begun."""
         identity = NodeIdentity(name, name, f"home of {name}", "", "", 1)
-        outside = Outside()
-        store = Store(PostgresEngine(self.url, await prepare(self.url, 0, None, lambda: identity)), outside)
+        env = Environment()
+        store = Store(PostgresEngine(self.url, await prepare(self.url, 0, None, lambda: identity)), env)
 
         async def issue(issuance: Issuance, key: ec.EllipticCurvePrivateKey) -> bytes:
             self.requests.append((name, tuple(issuance.names), issuance.account))
@@ -223,7 +223,7 @@ class Nodes:
 
         files = AcmeFiles(self.directory / name)
         records = SharedRecords(given, store, KEY, files, patience=0.05, settled=0.3)
-        node = Node(store, files, records, Renewer(records, issue, outside))
+        node = Node(store, files, records, Renewer(records, issue, env))
         self.made.append(node)
         self.nursery.start_soon(node.run)
         return node

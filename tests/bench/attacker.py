@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from tests.e2e.feedback.feedback import NAME, return_path
 from tests.e2e.hostile_inputs import HEADS, SENDERS, STRANGERS, SUBMITTERS, Input, Target
 from tests.e2e.raw import Client, request
@@ -62,7 +62,7 @@ def flood(address: Callable[[Target], str]) -> Input:
     return send
 
 
-ONE_RECIPIENT = Outside().identifier("rcp")
+ONE_RECIPIENT = Environment().identifier("rcp")
 
 
 def send_by_eight_keys(target: Target, number: int) -> None:

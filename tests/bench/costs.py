@@ -27,7 +27,7 @@ import psycopg
 
 from appliance.store.engine import JOBS_PER_COMMIT
 from tests.bench import stages
-from tests.bench.databases import EASE, EASED_SECONDS, NODES, Side, side
+from tests.bench.databases import EASE, EASED_SECONDS, NODES, Endpoint, side
 from tests.bench.deliver import SESSIONS, began_at, names, rsa_seconds, send_over_http, start_sending
 from tests.bench.report import progress
 from tests.postgresql_server import PostgresServer, postgresql
@@ -156,7 +156,7 @@ def _seconds(pid: int, *, ended: bool = False) -> float:
     return sum(int(each) for each in fields[11 : 15 if ended else 13]) / TICKS
 
 
-def _used(server: PostgresServer, url: str, each: Side) -> _Used:
+def _used(server: PostgresServer, url: str, each: Endpoint) -> _Used:
     main = int((server.directory / "data" / "postmaster.pid").read_text().splitlines()[0])
     children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
     with psycopg.connect(url) as connection:
@@ -170,7 +170,7 @@ def _used(server: PostgresServer, url: str, each: Side) -> _Used:
     )
 
 
-def _send(each: Side, messages: int, asked: float) -> float:
+def _send(each: Endpoint, messages: int, asked: float) -> float:
     """Seconds from the first request to the last arrival."""
     arrived, share = each.there.arrived, messages // len(each.nodes)
     sending = [start_sending(node, share, asked) for node in each.nodes]
@@ -178,7 +178,7 @@ def _send(each: Side, messages: int, asked: float) -> float:
     return each.there.wait_until(arrived + share * len(each.nodes)) - began
 
 
-def load(server: PostgresServer, url: str, each: Side, messages: int, asked: float = 0) -> Load:
+def load(server: PostgresServer, url: str, each: Endpoint, messages: int, asked: float = 0) -> Load:
     """What so many messages use; what as many nodes use at rest is subtracted, and what starting the load uses."""
     nodes = len(each.nodes)
     messages = messages // nodes // SESSIONS * SESSIONS * nodes
@@ -199,7 +199,7 @@ def load(server: PostgresServer, url: str, each: Side, messages: int, asked: flo
     return Load(nodes, asked, messages / taken, node, database, around, commits, wal, rows, body)
 
 
-def _starting(each: Side) -> float:
+def _starting(each: Endpoint) -> float:
     """Processor seconds that a process which sends almost nothing uses."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began_at(start_sending(each.nodes[0], SESSIONS))

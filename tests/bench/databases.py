@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.outside import Outside
 from appliance.store import open_store
 from tests.bench.deliver import CREDITS, SESSIONS, Sink, began_at, names, sink, start_sending, started
 from tests.bench.figures import Figure, compared
@@ -48,7 +48,7 @@ class Measured(NamedTuple):
 
 
 @dataclass
-class Side:
+class Endpoint:
     """Some nodes on one database, and where their mail goes."""
 
     name: str
@@ -89,7 +89,7 @@ def cpu_seconds(node: Running) -> float:
 
 
 @contextmanager
-def side(name: str, directory: Path, dns_port: int, url: str = "", nodes: Sequence[str] = ("a",)) -> Iterator[Side]:
+def side(name: str, directory: Path, dns_port: int, url: str = "", nodes: Sequence[str] = ("a",)) -> Iterator[Endpoint]:
     """Running nodes of these names on one database; without a URL it is the embedded one."""
     with ExitStack() as stack:
         there = stack.enter_context(sink())
@@ -107,11 +107,11 @@ def side(name: str, directory: Path, dns_port: int, url: str = "", nodes: Sequen
 
         with ThreadPoolExecutor() as all_at_once:
             made = list(all_at_once.map(start, nodes, homes))
-        yield Side(name, made, there)
+        yield Endpoint(name, made, there)
 
 
 async def _account(data_dir: Path, url: str) -> Provisioned:
-    async with open_store(data_dir, Outside(), url=url) as store:
+    async with open_store(data_dir, Environment(), url=url) as store:
         return await provision(store, "demo", credit=CREDITS)
 
 

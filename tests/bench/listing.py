@@ -15,9 +15,9 @@ from typing import Any
 import apsw
 import trio
 
+from appliance.environment import Environment
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import MessageStatus, Source
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.times import DAY
 
@@ -116,12 +116,12 @@ async def _whole_search(store: Store, account_id: str, wanted: MailFilter) -> tu
 
 async def run(data_dir: Path, count: int) -> None:
     """Fill and measure."""
-    async with open_store(data_dir, Outside()) as store:
+    async with open_store(data_dir, Environment()) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
     began = time.perf_counter()
     fill(data_dir, account.id, count)
     print(f"{count} messages stored in {time.perf_counter() - began:.0f} s")
-    async with open_store(data_dir, Outside()) as store:
+    async with open_store(data_dir, Environment()) as store:
         for what, wanted in _FILTERS.items():
 
             async def first_page(wanted: MailFilter = wanted) -> str:

@@ -22,8 +22,8 @@ import msgspec
 import trio
 
 from appliance.config.settings import RetentionSettings
+from appliance.environment import Environment
 from appliance.intake.limits import FreeSpace
-from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store
 from appliance.store.engine import Slice
@@ -125,7 +125,7 @@ class Halting(RetentionWorker):
 @asynccontextmanager
 async def sending(store: Store, account: str, tasks: int) -> AsyncIterator[Senders]:
     """Under load."""
-    senders = Senders(store, Messages(Outside(), account))
+    senders = Senders(store, Messages(Environment(), account))
     async with trio.open_nursery() as nursery:
         for _ in range(tasks):
             nursery.start_soon(senders.send)
@@ -135,12 +135,12 @@ async def sending(store: Store, account: str, tasks: int) -> AsyncIterator[Sende
 
 async def measured(server: PostgresServer, options: argparse.Namespace, *, partitioned: bool) -> float:
     """Accept with and without retention, in turns, until all that is old is gone; the median ratio."""
-    name, outside, url = "dropped" if partitioned else "deleted", Outside(), server.new_database()
+    name, env, url = "dropped" if partitioned else "deleted", Environment(), server.new_database()
     with tempfile.TemporaryDirectory() as directory:
-        async with open_store(Path(directory), outside, url=url) as store:
+        async with open_store(Path(directory), env, url=url) as store:
             account = (await store.accounts.create("demo", "demo@example.org", HASH, credit=None)).id
             await trio.to_thread.run_sync(lambda: fill(url, account, options.messages, partitioned=partitioned))
-            worker = Halting(store, outside, RetentionSettings(), FreeSpace(Path(directory), 0, 0, outside))
+            worker = Halting(store, env, RetentionSettings(), FreeSpace(Path(directory), 0, 0, env))
             size, took, ratios, slowest = await _size(store), 0.0, list[float](), [0.0, 0.0]
             async with sending(store, account, options.tasks) as senders, trio.open_nursery() as nursery:
                 nursery.start_soon(worker.finish)
@@ -157,7 +157,7 @@ async def measured(server: PostgresServer, options: argparse.Namespace, *, parti
                         print(f"{name}: {idle:6.0f}/s without, {busy:6.0f}/s with", flush=True)
                 nursery.cancel_scope.cancel()
             left = await _size(store)
-            old = outside.now() - AGE + WITHIN
+            old = env.now() - AGE + WITHIN
             ((rows,),) = await store.engine.rows("SELECT count(*) FROM messages WHERE created_at < :old", {"old": old})
     print(f"{name}: ratio {statistics.median(ratios):.2f} over {len(ratios)} rounds, {took:.0f} s, {rows} rows left,")
     print(f"    slowest accept {slowest[0]:.2f} s without, {slowest[1]:.2f} s with; {size} to {left} MiB of old mail")

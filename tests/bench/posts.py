@@ -6,10 +6,10 @@ from pathlib import Path
 import apsw
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import load_or_create
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookOptions
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 
 BODY = (
@@ -41,10 +41,10 @@ def fill_posts(data_dir: Path, account_id: str, url: str, count: int) -> None:
 
 
 async def _save_webhook(data_dir: Path, account_id: str, url: str) -> str:
-    outside = Outside()
-    async with open_store(data_dir, outside, inline=True) as store:
-        new_id = outside.identifier("whk")
-        _, sealed = WebhookSecrets(load_or_create(data_dir), outside).fresh(new_id)
+    env = Environment()
+    async with open_store(data_dir, env, inline=True) as store:
+        new_id = env.identifier("whk")
+        _, sealed = WebhookSecrets(load_or_create(data_dir), env).fresh(new_id)
         settings = WebhookOptions(url, tuple(EventType), True)
         webhook, _ = await store.webhooks.save(account_id, settings, new_id, sealed)
     return webhook.id

@@ -15,10 +15,10 @@ from statistics import median
 
 import trio
 
+from appliance.environment import Environment
 from appliance.message.search_words import query_words
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import RecipientOutcome
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.bench.listing import fill, timed
 from tests.store.samples import Messages
@@ -67,13 +67,13 @@ async def _accepted(store: Store, messages: Messages, *, indexing: bool) -> floa
 
 async def run(data_dir: Path, count: int) -> None:
     """Fill, and measure both."""
-    outside = Outside()
-    async with open_store(data_dir, outside) as store:
+    env = Environment()
+    async with open_store(data_dir, env) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
         sender = await store.accounts.create("sender", "sender@example.org", "hash")
     fill(data_dir, account.id, count)
-    async with open_store(data_dir, outside) as store:
-        messages, rates = Messages(outside, sender.id), {True: list[float](), False: list[float]()}
+    async with open_store(data_dir, env) as store:
+        messages, rates = Messages(env, sender.id), {True: list[float](), False: list[float]()}
         await _accepted(store, messages, indexing=False)
         for _ in range(TURNS):
             for indexing in (False, True):

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from appliance import __version__
 from appliance.cli import leaves, main
+from appliance.environment import Environment
 from appliance.keys.passwords import password_matches
 from appliance.model.mail import LedgerEntry, Role, User
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.docs.test_cli import documented
 from tests.fork_client import fork
@@ -100,7 +100,7 @@ class Shell:
         """Something out of the database."""
 
         async def opened() -> Any:
-            async with open_store(self.data_dir, Outside(), inline=True) as store:
+            async with open_store(self.data_dir, Environment(), inline=True) as store:
                 return await read(store)
 
         return trio.run(opened)

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from appliance.config.values import Endpoint
+from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.mail import StoredDkimKey
-from appliance.outside import Outside
 from appliance.store import open_store
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented
@@ -59,9 +59,9 @@ def test_a_domain_has_its_keys_at_once(acme: Shell) -> None:
     assert (acme.data_dir / KEY_FILE).stat().st_mode & 0o077 == 0
 
     async def opened() -> int:
-        outside = Outside()
-        async with open_store(acme.data_dir, outside, inline=True) as store:
-            keys = SigningKeys(store, outside, load_or_create(acme.data_dir))
+        env = Environment()
+        async with open_store(acme.data_dir, env, inline=True) as store:
+            keys = SigningKeys(store, env, load_or_create(acme.data_dir))
             return len(await keys.in_use(account, "acme.example"))
 
     assert trio.run(opened) == 2
@@ -96,7 +96,7 @@ def test_a_domain_without_keys_gets_them_with_its_records(acme: Shell) -> None:
     account = acme.json("account", "show", "acme")["id"]
 
     async def add() -> None:
-        async with open_store(acme.data_dir, Outside(), inline=True) as store:
+        async with open_store(acme.data_dir, Environment(), inline=True) as store:
             await store.access.add_domain(account, "other.example", usable=True)
 
     trio.run(add)

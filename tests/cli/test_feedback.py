@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.model.feedback import FeedbackResult, KeptMail
-from appliance.outside import Outside
 from appliance.store import open_store
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented
@@ -24,11 +24,11 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     shell.json("domain", "add", "acme", "acme.example")
 
     async def receive() -> None:
-        outside = Outside()
-        async with open_store(shell.data_dir, outside, inline=True) as store:
+        env = Environment()
+        async with open_store(shell.data_dir, env, inline=True) as store:
             address = "fbl@bounces.acme.example"
             mail_id = await store.feedback.add([address], MIME)
-            mail = KeptMail(mail_id, "fbl", address, "Loop \x1b[2J", "Confirm", outside.now(), MIME)
+            mail = KeptMail(mail_id, "fbl", address, "Loop \x1b[2J", "Confirm", env.now(), MIME)
             await store.feedback.finish(mail_id, [store.feedback_inbox.keep(mail, FeedbackResult.NOT_UNDERSTOOD)])
 
     trio.run(receive)

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 
 from appliance.cli import main
 from appliance.config.settings import WarmupSettings
+from appliance.environment import Environment
 from appliance.model.mail import BounceClass, LateBounce, NewMessage, RecipientStatus
 from appliance.model.queue import PoolState, SlowedAccount
 from appliance.model.warmup import begin
-from appliance.outside import Outside
 from appliance.report.explain import clock
 from appliance.store import Store, open_store
 from appliance.times import rfc3339
@@ -23,7 +23,7 @@ from tests import stored_mail
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented
 
-OUTSIDE = Outside()
+OUTSIDE = Environment()
 
 
 @pytest.fixture

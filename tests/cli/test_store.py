@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.store import FILE_NAME
-from appliance.store.sqlite.side import tables
+from appliance.store.sqlite.copy_endpoint import tables
 from appliance.system.instance_lock import only_server
 from tests.cli.test_commands import ROOT, Shell, fields, shell
 from tests.cli.test_queue import accept, acme, due

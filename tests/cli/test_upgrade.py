@@ -11,8 +11,8 @@ from appliance import __version__
 from appliance.cli import leaves, main
 from appliance.cli.database import AUDITED_COMMANDS, READ_ONLY_COMMANDS
 from appliance.config.load import known_keys
+from appliance.environment import Environment
 from appliance.model.database_server import LastStart
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store, pending
 from appliance.store.postgresql import migrate as postgresql
 from appliance.store.sqlite import migrate as sqlite
@@ -174,7 +174,7 @@ def test_check_tells_the_steps_and_changes_nothing(older: Installation) -> None:
 async def test_check_tells_settings_that_are_new(tmp_path: Path) -> None:
     """They are those that the server which started last did not know; it is told which version that was."""
     data_dir = tmp_path / "data"
-    async with open_store(data_dir, Outside(), url=engines.url_of(data_dir), inline=True) as store:
+    async with open_store(data_dir, Environment(), url=engines.url_of(data_dir), inline=True) as store:
         await store.installation.note_start(LastStart("0.5.0", known_keys()[1:]))
     found = await pending(data_dir, engines.url_of(data_dir))
     assert found.last_start is not None
@@ -229,7 +229,7 @@ async def test_check_tells_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     engines.use(engines.Kind.POSTGRESQL)
     data_dir = tmp_path / "data"
     url = engines.url_of(data_dir)
-    async with open_store(data_dir, Outside(), url=url, node="mail1", inline=True):
+    async with open_store(data_dir, Environment(), url=url, node="mail1", inline=True):
         learn(monkeypatch)
         known = postgresql.migrations()
         last = postgresql.SchemaStep(newest() + 1, "less", "DROP TABLE more", newest() + 1)

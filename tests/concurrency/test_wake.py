@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, assert_checkpoints
 
 from appliance.concurrency.wake import CLOCK_CHECK_INTERVAL, JUMP_TOLERANCE, SLEEP_LIMIT, ClockJumps, Wake
-from appliance.outside import Outside
+from appliance.environment import Environment
 
 
 async def test_a_wake_ends_the_wait(autojump_clock: MockClock) -> None:
@@ -70,7 +70,7 @@ class Wall:
 async def test_it_is_noticed_soon(autojump_clock: MockClock, by: float) -> None:
     """A waiting task learns within two checks by how much, once."""
     wall = Wall()
-    clock = ClockJumps(Outside(now=wall))
+    clock = ClockJumps(Environment(now=wall))
     async with trio.open_nursery() as nursery:
 
         async def set_it() -> None:
@@ -86,7 +86,7 @@ async def test_it_is_noticed_soon(autojump_clock: MockClock, by: float) -> None:
 async def test_time_that_passes_sets_no_clock(autojump_clock: MockClock) -> None:
     """Nor do corrections of a second, however many; the wait lasts as long as was asked."""
     wall = Wall()
-    clock = ClockJumps(Outside(now=wall))
+    clock = ClockJumps(Environment(now=wall))
     for _ in range(20):
         wall.ahead -= 1
         assert clock.jump() == 0.0

@@ -26,10 +26,10 @@ from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Intervals, Scheduler
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
+from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import NewMail
 from tests.fakes.dns import Zone, ZoneResolver
@@ -94,7 +94,7 @@ class Stage:
     """What tests play on; `servers` are by the address at which they are dialled."""
 
     store: Store
-    outside: Outside
+    env: Environment
     scheduler: Scheduler
     servers: dict[str, FakeMx]
     resolver: ZoneResolver
@@ -105,10 +105,10 @@ class Stage:
 
     async def send(self, *addresses: str, account: str = "demo", delay: float = 0.0) -> str:
         """Accept one message, due after some seconds; its id."""
-        new = message(self.outside, self.accounts[account], *addresses)
+        new = message(self.env, self.accounts[account], *addresses)
         await self.store.messages.accept(new)
         if delay:
-            later = self.outside.now() + round(delay * 1_000_000)
+            later = self.env.now() + round(delay * 1_000_000)
             sql = "UPDATE recipients SET next_attempt_at = :later WHERE message_id = :id"
             await self.change(sql, later=later, id=new.id)
         self.scheduler.new_mail.request_poll()
@@ -150,16 +150,16 @@ class Stage:
         await self.until(are_final, bool, within)
 
 
-def message(outside: Outside, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
+def message(env: Environment, account_id: str, *addresses: str, mime: bytes = MIME) -> NewMessage:
     """A message to be accepted."""
     recipients = tuple(
-        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
+        NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
         for address in addresses
     )
     return NewMessage(
-        id=outside.identifier("msg"),
+        id=env.identifier("msg"),
         account_id=account_id,
-        request_id=outside.identifier("req"),
+        request_id=env.identifier("req"),
         source=Source.API,
         simulated=False,
         sender="shop@example.com",
@@ -172,7 +172,7 @@ def message(outside: Outside, account_id: str, *addresses: str, mime: bytes = MI
         receipt=b"{}",
         recipients=recipients,
         credits=len(recipients),
-        created_at=outside.now(),
+        created_at=env.now(),
         idempotency=None,
     )
 
@@ -207,8 +207,8 @@ async def stage(
             return theirs
 
         random = Random(7)
-        outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial)
-        async with open_store(directory, outside, inline=True) as store:
+        env = Environment(now=lambda: START + round(trio.current_time() * 1_000_000), random=random.random, dial=dial)
+        async with open_store(directory, env, inline=True) as store:
             accounts = {}
             for name in names:
                 if not (known := [each.id for each in await store.accounts.all() if each.name == name]):
@@ -217,16 +217,16 @@ async def stage(
                     known = [made.id]
                 (accounts[name],) = known
             resolver, signer = ZoneResolver(zone), FixedSigner()
-            limiters = PoolLimiters(store, outside, Proofs(resolver, ProviderPools(others=limits or PoolLimits())))
+            limiters = PoolLimiters(store, env, Proofs(resolver, ProviderPools(others=limits or PoolLimits())))
             source_of, known_as = lambda target: SOURCES[target.version], limiters.proofs.known_as
-            slowly = Warmup(warmup or WarmupSettings(), store, outside, known_as, source_of)
+            slowly = Warmup(warmup or WarmupSettings(), store, env, known_as, source_of)
             deliverer = Deliverer(
                 store=store,
-                outside=outside,
+                env=env,
                 connections=Connections(),
                 tls=TlsChoice(TlsPolicies(resolver, no_policy), trusting()),
                 hello_name="mail.example.com",
-                retries=Retries(DELAYS, outside.random),
+                retries=Retries(DELAYS, env.random),
                 limiters=limiters,
                 warmup=slowly,
                 return_paths=ReturnPaths(INSTALLATION_KEY),
@@ -234,9 +234,9 @@ async def stage(
             new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
             scheduler = Scheduler(
                 store=store,
-                outside=outside,
+                env=env,
                 new_mail=new_mail,
-                due_mail=DueMail(store, outside, new_mail),
+                due_mail=DueMail(store, env, new_mail),
                 preparing=Preparing(store, routes, signer, large_message),  # type: ignore[arg-type]  # a fake signer
                 limiters=limiters,
                 deliverer=deliverer,
@@ -246,7 +246,7 @@ async def stage(
             async with trio.open_nursery() as inner:
                 if running:
                     inner.start_soon(scheduler.run)
-                yield Stage(store, outside, scheduler, servers, resolver, signer, accounts, inner, dialled)
+                yield Stage(store, env, scheduler, servers, resolver, signer, accounts, inner, dialled)
                 inner.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 

@@ -12,8 +12,8 @@ from appliance.deliver import build
 from appliance.deliver.build import relays
 from appliance.deliver.providers import PROVIDERS, PoolLimits, pools
 from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
+from appliance.environment import Environment
 from appliance.model.warmup import hourly_limit
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.queue import NewMail
 from tests.fakes.dns import ZoneResolver
@@ -155,9 +155,9 @@ def test_a_relay_that_is_an_address_is_its_own_pool() -> None:
 async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     """Relays, pools, own addresses and the number of sessions reach the parts that use them."""
     made = config(f'{MAIN}own_addresses = ["203.0.113.7"]\nsessions = 7\n[delivery.pools.default]\nconcurrency = 1')
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
+        scheduler = build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert scheduler.sessions == 7
     assert scheduler.limiters.proofs.pools.others == PoolLimits(1)
     assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
@@ -168,9 +168,9 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
 async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     """What the operator wants for a new address reaches delivery."""
     made = config("[warmup]\nenabled = true\nfirst_hour = 5\ngrowth = 2\ndays = 3")
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
-        scheduler = build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
+        scheduler = build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert scheduler.warmup.settings.enabled
     assert scheduler.deliverer.warmup is scheduler.warmup
     assert [hourly_limit(scheduler.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
@@ -179,8 +179,8 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:
     """What only delivery itself can tell of a setting ends the start like any other wrong one, without a traceback."""
     made = config("[delivery.pools.gogle]\nconcurrency = 1")
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
         with pytest.raises(ConfigError) as refused:
-            build.build(made, outside, store, bytes(32), NewMail(), stop_by=lambda: inf)
+            build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert failures.explain(ExceptionGroup("a nursery", [refused.value]), made) == str(refused.value)

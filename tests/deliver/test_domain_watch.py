@@ -13,10 +13,10 @@ from appliance.config.load import parse
 from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
 from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
 from appliance.dns.records import records_for
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.mail import Account, DomainDns, RecordStatus
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
 from appliance.times import DAY, MINUTE
@@ -35,12 +35,12 @@ class Scene:
         settings = f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n[delivery]\nmode = "{mode}"\n'
         self.config = parse(settings, Path("/tmp/config.toml"))
         self.dns = ZoneResolver({HOST: {"A": ["192.0.2.25"]}})
-        self.outside = Outside(now=clock)
-        self.watch = DomainWatch(self.config, store, self.outside, lambda: self.dns)
+        self.env = Environment(now=clock)
+        self.watch = DomainWatch(self.config, store, self.env, lambda: self.dns)
 
     async def publish(self, name: str, *, but: str = "none") -> None:
         """Put the records of a domain into DNS, but for those of a kind."""
-        keys = await SigningKeys(self.store, self.outside, bytes(32)).known(self.account.id, name)
+        keys = await SigningKeys(self.store, self.env, bytes(32)).known(self.account.id, name)
         domain = await self.store.domains.find(self.account.id, name)
         for record in records_for(self.config, domain, keys, self.clock(), ()):
             if not record.kind.startswith(but):
@@ -65,7 +65,7 @@ class Scene:
 async def opened(tmp_path: Path, inbound: str, mode: str = "direct") -> AsyncIterator[Scene]:
     """A scene with or without a listener for feedback."""
     clock = Clock()
-    async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
+    async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH)
         yield Scene(store, account, clock, inbound, mode)
 
@@ -231,7 +231,7 @@ async def test_a_storage_that_refuses_once_ends_nothing(
     tmp_path: Path, read: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next round does what the refused one did not."""
-    real, refusals = getattr(Domains, read), [Refused(Code.TEMPORARY_FAILURE, "the storage is away")]
+    real, refusals = getattr(Domains, read), [StorageUnavailable("the storage is away")]
 
     async def refused_once(*given: Any, **named: Any) -> Any:
         if refusals:

@@ -15,8 +15,8 @@ from appliance.deliver.due_mail import (
     Envelope,
     envelopes,
 )
+from appliance.environment import Environment
 from appliance.model.mail import Role
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import Lanes, Queue
 from tests.bench.queued import fill_queue
@@ -29,7 +29,7 @@ BIG, SMALL = "big", "small"
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store."""
-    async with open_store(tmp_path, Outside(), inline=True) as opened:
+    async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
@@ -46,7 +46,7 @@ def everything(account: str, domain: str) -> bool:
 async def backlog(store: Store, tmp_path: Path, count: int, *, domains: int = 1) -> DueMail:
     """A store with one account's backlog; what looks at it."""
     fill_queue(tmp_path, await account(store, BIG), count, domains=domains, told=False)
-    return DueMail(store, store.messages.outside)
+    return DueMail(store, store.messages.env)
 
 
 def take_all(due_mail: DueMail, found: list[Envelope]) -> None:
@@ -57,9 +57,9 @@ def take_all(due_mail: DueMail, found: list[Envelope]) -> None:
 
 async def test_little_mail_is_found_in_one_look(store: Store) -> None:
     """All that is due is found, grouped by message and domain; what is taken is not found again until released."""
-    due_mail = DueMail(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.env)
     mine = await account(store, SMALL)
-    new = message(store.messages.outside, mine, "a@one.test", "b@one.test", "c@two.test")
+    new = message(store.messages.env, mine, "a@one.test", "b@one.test", "c@two.test")
     await store.messages.accept(new)
     found = await due_mail.all(everything)
     assert sorted((envelope.domain, len(envelope.recipients)) for envelope in found) == [
@@ -77,7 +77,7 @@ async def test_a_hundred_thousand_do_not_hide_one(store: Store, tmp_path: Path) 
     """One account's 100,000 queued messages, and another's single one is in the first look, and before most."""
     due_mail = await backlog(store, tmp_path, 100_000)
     mine = await account(store, SMALL)
-    single = message(store.messages.outside, mine, "ada@elsewhere.test")
+    single = message(store.messages.env, mine, "ada@elsewhere.test")
     await store.messages.accept(single)
     found = await due_mail.all(everything)
     assert [envelope.message_id for envelope in found].index(single.id) <= 1
@@ -91,7 +91,7 @@ async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> 
     assert due_mail.behind
     await due_mail.all(everything)
     (owner,) = await store.lanes.accounts()
-    retry = message(store.messages.outside, owner, "ada@example.net")
+    retry = message(store.messages.env, owner, "ada@example.net")
     await store.messages.accept(retry)
     tried = "UPDATE recipients SET attempt_count = 1, status = 'deferred' WHERE message_id = :id"
     await store.engine.change(tried, {"id": retry.id})
@@ -106,7 +106,7 @@ async def test_the_same_destination_is_no_excuse(store: Store, tmp_path: Path) -
     due_mail = await backlog(store, tmp_path, 5_000)
     take_all(due_mail, await due_mail.all(everything))
     mine = await account(store, SMALL)
-    single = message(store.messages.outside, mine, "ada@example.net")
+    single = message(store.messages.env, mine, "ada@example.net")
     await store.messages.accept(single)
     assert single.id in [envelope.message_id for envelope in (await due_mail.new(everything))[:2]]
 
@@ -141,7 +141,7 @@ async def test_many_accounts_share_a_look(store: Store, tmp_path: Path) -> None:
     for each in accounts:
         fill_queue(tmp_path, each, 60, told=False)
     await store.engine.write(lambda c: None)
-    due_mail = DueMail(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.env)
     seen: Counter[str] = Counter()
     for _ in range(3):
         found = await due_mail.all(everything)
@@ -176,9 +176,9 @@ async def test_behind_a_backlog_one_way_of_looking_is_enough(
 async def test_one_transaction_is_not_too_long(store: Store) -> None:
     """A message for 120 at one domain makes a envelope of 50 at a time, and of each message only one."""
     mine = await account(store, SMALL)
-    new = message(store.messages.outside, mine, *(f"user{number}@one.test" for number in range(120)))
+    new = message(store.messages.env, mine, *(f"user{number}@one.test" for number in range(120)))
     await store.messages.accept(new)
-    due_mail = DueMail(store, store.messages.outside)
+    due_mail = DueMail(store, store.messages.env)
     sizes = []
     while found := await due_mail.all(everything):
         take_all(due_mail, found)
@@ -191,7 +191,7 @@ async def test_a_look_is_in_turn(store: Store) -> None:
     for name, count in (("one", 5), ("two", 5), ("three", 2)):
         mine = await account(store, name)
         for number in range(count):
-            await store.messages.accept(message(store.messages.outside, mine, f"user{number}@one.test"))
+            await store.messages.accept(message(store.messages.env, mine, f"user{number}@one.test"))
     due = await store.queue.due(simulated=False, most=100)
     ordered = envelopes(due)
     assert all(one.account_id != other.account_id for one, other in pairwise(ordered[:10]))
@@ -200,13 +200,13 @@ async def test_a_look_is_in_turn(store: Store) -> None:
 async def test_a_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
     """What has become due since is found, though the last look was at a later time."""
     now = 1_700_000_000_000_000
-    outside = Outside(now=lambda: now)
-    async with open_store(tmp_path, outside, inline=True) as store:
-        due_mail = DueMail(store, outside)
+    env = Environment(now=lambda: now)
+    async with open_store(tmp_path, env, inline=True) as store:
+        due_mail = DueMail(store, env)
         mine = await account(store, SMALL)
         assert await due_mail.all(everything) == []
         now -= 2 * 86_400_000_000
-        new = message(outside, mine, "ada@example.net")
+        new = message(env, mine, "ada@example.net")
         await store.messages.accept(new)
         assert [envelope.message_id for envelope in await due_mail.new(everything)] == [new.id]
 
@@ -216,8 +216,8 @@ async def test_what_is_released_during_a_look_is_not_found_by_it(
     store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its outcome may be on disk since the store was read, so it would be delivered twice; the next look finds it."""
-    due_mail = DueMail(store, store.messages.outside)
-    await store.messages.accept(message(store.messages.outside, await account(store, SMALL), "ada@one.test"))
+    due_mail = DueMail(store, store.messages.env)
+    await store.messages.accept(message(store.messages.env, await account(store, SMALL), "ada@one.test"))
     (envelope,) = await due_mail.all(everything)
     due_mail.take(envelope)
 

@@ -85,7 +85,7 @@ async def test_the_same_verdict_to_recipients_accepted_before_slows_the_pool(
     server = FakeMx()
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         await repeat(played, server, LATER, "ada@a.test", "bob@a.test")
-        assert played.outside.now() < slowed_until(played) <= played.outside.now() + FIRST_PAUSE
+        assert played.env.now() < slowed_until(played) <= played.env.now() + FIRST_PAUSE
         server.answers = {}
         began = trio.current_time()
         await played.final(await played.send("new@a.test"), within=60)
@@ -111,7 +111,7 @@ async def test_a_message_to_two_known_recipients_that_is_put_off_counts_once(
         await tried_once(played, await played.send("ada@a.test", "bob@a.test"))
         assert slowed_until(played) == 0
         await tried_once(played, await played.send("eve@a.test"))  # either of the others may have been counted
-        assert slowed_until(played) > played.outside.now()
+        assert slowed_until(played) > played.env.now()
 
 
 async def test_a_known_rate_verdict_slows_the_pool_at_once(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -120,7 +120,7 @@ async def test_a_known_rate_verdict_slows_the_pool_at_once(tmp_path: Path, autoj
     async with stage(tmp_path, *one(server), names=("demo",)) as played:
         message = await played.send("ada@a.test")
         await tried_once(played, message)
-        assert slowed_until(played) > played.outside.now()
+        assert slowed_until(played) > played.env.now()
 
 
 @Accounts
@@ -153,4 +153,4 @@ async def test_a_lifted_slow_down_of_another_pool_is_left_alone(tmp_path: Path, 
         await tried_once(played, message)
         await played.store.pools.resume("b.test")
         await trio.sleep(3)
-        assert slowed_until(played) > played.outside.now()
+        assert slowed_until(played) > played.env.now()

@@ -32,7 +32,7 @@ def tarpits(answers: dict[str, Answer], *good: str) -> tuple[dict[str, dict[str,
 
 async def offer(played: Stage, address: str, account: str = "demo", mime: bytes = MIME) -> str:
     """Accept a message, and hand it over in memory; its id."""
-    new = message(played.outside, played.accounts[account], address, mime=mime)
+    new = message(played.env, played.accounts[account], address, mime=mime)
     played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
     return new.id
 
@@ -43,7 +43,7 @@ async def words(played: Stage, message_id: str) -> str:
     assert record is not None
     (recipient,) = record.recipients
     views = await played.store.pools.views([recipient.domain], WarmupSettings(), record.account_id)
-    return standing(recipient, views[recipient.domain], played.outside.now(), 12)
+    return standing(recipient, views[recipient.domain], played.env.now(), 12)
 
 
 async def begin(played: Stage, sessions: int) -> None:
@@ -261,7 +261,7 @@ async def test_a_session_with_a_silent_server_is_explained(
     async with stage(tmp_path, *tarpits({at: silence})) as played:
         sent = await offer(played, f"ada@{SLOW[0]}")
         await trio.sleep(10)
-        began = clock(START, played.outside.now())
+        began = clock(START, played.env.now())
         server = f"mx.{SLOW[0]} (127.0.0.1)"
         session = f"a session with {server} is under way since {began}, waiting for {awaited} since {began}"
         assert await words(played, sent) == f"waiting: {session}"
@@ -404,7 +404,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
     zone, addresses = domain_zone(*SLOW)
     servers = {addresses[name]: FakeMx() for name in SLOW}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        good, short = played.outside.dial, True
+        good, short = played.env.dial, True
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
             await trio.lowlevel.checkpoint()
@@ -412,7 +412,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
                 raise OSError(lack, "the machine's own words")
             return await good(address, port)
 
-        object.__setattr__(played.outside, "dial", dial)
+        object.__setattr__(played.env, "dial", dial)
         await begin(played, 500)
         sent = [await offer(played, f"ada@{name}") for name in SLOW]
         await trio.sleep(60)
@@ -433,14 +433,14 @@ async def test_idle_connections_make_room_when_descriptors_are_short(tmp_path: P
     zone, addresses = domain_zone(*SLOW)
     servers = {addresses[name]: FakeMx() for name in SLOW}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        good = played.outside.dial
+        good = played.env.dial
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
             if len(played.scheduler.deliverer.connections) >= 10:
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 
-        object.__setattr__(played.outside, "dial", dial)
+        object.__setattr__(played.env, "dial", dial)
         await begin(played, 500)
         for name in SLOW:
             await played.final(await offer(played, f"ada@{name}"), within=5)
@@ -451,14 +451,14 @@ async def test_sessions_come_back_with_time_after_a_shortage(tmp_path: Path, aut
     zone, addresses = domain_zone(*SLOW)
     servers = {addresses[name]: FakeMx(answers={".": wait_and_say(5, OK)}) for name in SLOW}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        good, short = played.outside.dial, True
+        good, short = played.env.dial, True
 
         async def dial(address: str, port: int) -> trio.abc.Stream:
             if short:
                 raise OSError(errno.EMFILE, "Too many open files")
             return await good(address, port)
 
-        object.__setattr__(played.outside, "dial", dial)
+        object.__setattr__(played.env, "dial", dial)
         await begin(played, 100)
         first = await offer(played, f"ada@{SLOW[0]}")
         await trio.sleep(3)

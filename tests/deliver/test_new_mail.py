@@ -26,7 +26,7 @@ async def test_new_mail_is_handed_over_in_memory(
         looks: list[object] = []
         monkeypatch.setattr(Queue, "due", lambda *_, **__: looks.append("due"))
         monkeypatch.setattr(Messages, "to_send", lambda *_: looks.append("to_send"))
-        new = message(played.outside, played.accounts["demo"], "ada@a.test", "bob@a.test")
+        new = message(played.env, played.accounts["demo"], "ada@a.test", "bob@a.test")
         charged = await played.store.messages.accept(new)
         played.scheduler.new_mail.offer(new, charged)
         await played.final(new.id, within=1)
@@ -51,7 +51,7 @@ async def test_a_look_leaves_alone_what_is_coming(
         monkeypatch.setattr(Messages, "to_send", lambda _, message_id: read.append(message_id))
         sent = []
         for number in range(3 * PENDING_PER_POOL):
-            new = message(played.outside, account, f"user{number}@a.test")
+            new = message(played.env, account, f"user{number}@a.test")
             new_mail.expect(new.id)
             charged = await played.store.messages.accept(new)
             new_mail.request_poll()
@@ -70,7 +70,7 @@ async def test_an_account_s_first_few_are_not_kept_out(tmp_path: Path, autojump_
         await played.final(await played.send("first@a.test"))
 
         async def offer(account: str, count: int) -> list[str]:
-            sent = [message(played.outside, played.accounts[account], f"u{number}@a.test") for number in range(count)]
+            sent = [message(played.env, played.accounts[account], f"u{number}@a.test") for number in range(count)]
             for new in sent:
                 played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 await trio.lowlevel.checkpoint()
@@ -97,7 +97,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
         await trio.sleep(2.5)  # so that what is done every second after the next lines is not when pools are told
         await played.send("first@stuck.test")
         await played.send("second@stuck.test")
-        new = message(played.outside, played.accounts["demo"], "ada@good.test")
+        new = message(played.env, played.accounts["demo"], "ada@good.test")
         for _ in range(10):
             await trio.sleep(0.9)
             await played.send("other@good.test")
@@ -113,7 +113,7 @@ async def test_suppressed_recipients_are_not_tried(tmp_path: Path, autojump_cloc
     async with stage(tmp_path, *one(server)) as played:
         account = played.accounts["demo"]
         await played.store.suppressions.add(account, "bob@a.test", "by hand")
-        new = message(played.outside, account, "ada@a.test", "bob@a.test")
+        new = message(played.env, account, "ada@a.test", "bob@a.test")
         played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
         await played.final(new.id, within=2)
         assert [got.recipients for got in server.messages] == [("ada@a.test",)]
@@ -128,7 +128,7 @@ async def test_new_mail_does_not_always_overtake(tmp_path: Path, autojump_clock:
 
         async def keep_sending() -> None:
             while True:
-                new = message(played.outside, played.accounts["demo"], "new@a.test")
+                new = message(played.env, played.accounts["demo"], "new@a.test")
                 played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 await trio.sleep(0.04)  # 25 a second, and 20 can go
 
@@ -160,7 +160,7 @@ async def test_a_message_that_cannot_be_signed_is_deferred(
             return [ValueError("no") if b"bad" in each.mime else one for each, one in zip(messages, made, strict=True)]
 
         monkeypatch.setattr(played.signer, "sign", fail_for_one)
-        bad = message(played.outside, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
+        bad = message(played.env, played.accounts["demo"], "ada@a.test", mime=MIME + b"bad\r\n")
         played.scheduler.new_mail.offer(bad, await played.store.messages.accept(bad))
         good = await played.send("bob@a.test")
         await played.final(good, within=2)

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.deliver.outcome import NAMED_POOLS, observe
+from appliance.environment import identifier_from
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus
-from appliance.outside import identifier_from
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 

@@ -372,7 +372,7 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
     settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=RARELY) as played:
-        begun = replace(begin("google", source, played.outside.now()), day=5)
+        begun = replace(begin("google", source, played.env.now()), day=5)
         await played.store.warmups.keep([begun])
         played.nursery.start_soon(played.scheduler.run)
         await played.final(await played.send("first@gmail.test"), within=60)

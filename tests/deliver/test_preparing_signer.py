@@ -10,10 +10,10 @@ import trio
 
 from appliance.deliver import preparing
 from appliance.deliver.preparing import KEYS_FRESH, SIGNATURES_KEPT, Signer, Unsigned
+from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey
 from appliance.model.mail import Role
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
 from tests.e2e.delivery.verifier import signatures, verifies
@@ -25,15 +25,15 @@ KEY = b"k" * 32
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """A store with one account that has one domain."""
-    async with open_store(tmp_path, Outside(), inline=True) as opened:
+    async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
-async def prepared(store: Store, outside: Outside | None = None) -> tuple[Signer, str]:
+async def prepared(store: Store, env: Environment | None = None) -> tuple[Signer, str]:
     """A signer, and the account."""
     made = await store.accounts.create("demo", "demo@example.org", "hash", Role.CUSTOMER, None)
     await store.access.add_domain(made.id, "example.com", usable=True)
-    return Signer(SigningKeys(store, Outside(), KEY), outside or Outside()), made.id
+    return Signer(SigningKeys(store, Environment(), KEY), env or Environment()), made.id
 
 
 async def test_messages_are_signed_with_both_keys(store: Store) -> None:
@@ -100,10 +100,10 @@ async def test_signing_is_off_the_event_loop(store: Store, monkeypatch: pytest.M
 
 async def test_new_keys_are_noticed(store: Store) -> None:
     """After a rotation from the shell the new keys sign within a second."""
-    now = Outside().now()
-    signer, account = await prepared(store, Outside(now=lambda: now))
+    now = Environment().now()
+    signer, account = await prepared(store, Environment(now=lambda: now))
     await signer.find(account, "example.com")
-    await SigningKeys(store, Outside(), KEY).rotate(account, "example.com")
+    await SigningKeys(store, Environment(), KEY).rotate(account, "example.com")
     fresh = {key.selector for key in await store.dkim_keys.of(account, "example.com") if key.retired_at is None}
     now += KEYS_FRESH - 1
     assert signer.known(account, "example.com") is not None
@@ -122,12 +122,12 @@ async def test_a_return_path_costs_no_query_for_each_message(store: Store, monke
         return await read(self, account_id, name)
 
     monkeypatch.setattr(Domains, "return_path", counted)
-    now = Outside().now()
-    outside = Outside(now=lambda: now)
-    signer, account = await prepared(store, outside)
+    now = Environment().now()
+    env = Environment(now=lambda: now)
+    signer, account = await prepared(store, env)
     await signer.find(account, "example.com")
     assert asked == []
-    signer = Signer(signer.keys, outside, return_paths=True)
+    signer = Signer(signer.keys, env, return_paths=True)
     for expected in (None, "bounces.example.com"):
         for _ in range(3):
             assert (await signer.find(account, "example.com")).return_path == expected

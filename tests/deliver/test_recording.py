@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.scheduler import AttemptResult, recording
-from appliance.errors import Code, Refused
+from appliance.errors import StorageUnavailable
 
 
 class FakeQueue:
@@ -25,7 +25,7 @@ class FakeQueue:
         await trio.sleep(0.01)
         if self.refusals:
             self.refusals -= 1
-            raise Refused(Code.TEMPORARY_FAILURE, "full")
+            raise StorageUnavailable("full")
         if self.unwritable & {outcome.name for outcome in outcomes}:
             raise RuntimeError("a bug")
         self.written.append([outcome.name for outcome in outcomes])

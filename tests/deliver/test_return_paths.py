@@ -15,9 +15,9 @@ from appliance.deliver.return_paths import (
     RETURN_PATH_LOOK_EVERY,
     ReturnPathWatch,
 )
+from appliance.environment import Environment
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.model.mail import Role
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.deliver.simulated_delivery import INSTALLATION_KEY, Stage, message, one, stage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver
@@ -34,14 +34,14 @@ LATER = b"451 4.3.0 later\r\n"
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store."""
-    async with open_store(tmp_path, Outside(), inline=True) as opened:
+    async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
 def watch_domains(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> DomainWatch:
     """A watch of a server with or without a listener for feedback."""
     config = parse(f'[server]\nhostname = "{HOST}"\n[inbound]\nbind = {inbound}\n', Path("/tmp/config.toml"))
-    return DomainWatch(config, store, Outside(), lambda: dns)
+    return DomainWatch(config, store, Environment(), lambda: dns)
 
 
 def watch(store: Store, dns: ZoneResolver, inbound: str = '["127.0.0.1:2525"]') -> ReturnPathWatch:
@@ -153,7 +153,7 @@ async def recipient_of(played: Stage, address: str) -> str:
     read = read_address(address)
     assert read is not None
     assert read.token is not None
-    ids = ReturnPaths(INSTALLATION_KEY).check(read.token, NAME, played.outside.now())
+    ids = ReturnPaths(INSTALLATION_KEY).check(read.token, NAME, played.env.now())
     assert isinstance(ids, RecipientIds)
     query = "SELECT address FROM recipients WHERE id BETWEEN :first AND :last"
     ((found,),) = await played.rows(query, first=ids.first, last=ids.last)
@@ -215,7 +215,7 @@ async def test_a_sender_elsewhere_is_kept(tmp_path: Path, autojump_clock: MockCl
     server = FakeMx()
     async with stage(tmp_path, *one(server)) as played:
         played.signer.return_path = NAME
-        new = message(played.outside, played.accounts["demo"], "ada@a.test", "grace@a.test")
+        new = message(played.env, played.accounts["demo"], "ada@a.test", "grace@a.test")
         values = {name: getattr(new, name) for name in new.__struct_fields__}
         await played.store.messages.accept(type(new)(**{**values, "envelope_from": sender}))
         played.scheduler.new_mail.request_poll()

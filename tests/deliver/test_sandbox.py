@@ -11,9 +11,9 @@ from trio.testing import MockClock
 from appliance.concurrency.wake import Wake
 from appliance.deliver import sandbox
 from appliance.deliver.sandbox import DEFERRAL, simulate
+from appliance.environment import Environment
 from appliance.feedback.reply_rules import judge_reply
 from appliance.model.mail import Account, DueRecipient, RecipientStatus
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.pools import EVERY
 from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages
@@ -23,15 +23,15 @@ ATTEMPTS = 12
 
 
 @pytest.fixture
-def outside() -> Outside:
+def env() -> Environment:
     """A world whose time is the virtual clock's."""
-    return Outside(now=lambda: MORNING + round(trio.current_time() * 1_000_000))
+    return Environment(now=lambda: MORNING + round(trio.current_time() * 1_000_000))
 
 
 @pytest.fixture
-async def store(tmp_path: Path, outside: Outside) -> AsyncIterator[Store]:
+async def store(tmp_path: Path, env: Environment) -> AsyncIterator[Store]:
     """A new database; every write is made on this thread, so that the virtual clock sees it."""
-    async with open_store(tmp_path / "data", outside, inline=True) as opened:
+    async with open_store(tmp_path / "data", env, inline=True) as opened:
         yield opened
 
 
@@ -57,12 +57,12 @@ async def statuses(store: Store, account: Account, message_id: str) -> list[Reci
 
 
 async def test_a_deferral_is_delivered_two_seconds_later(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
     """Not a moment before, and without a wake-up."""
-    new = Messages(outside, account.id).new("defer@example.net")
+    new = Messages(env, account.id).new("defer@example.net")
     await store.messages.accept(new)
-    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
     await trio.sleep(1.9)
     assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
     await trio.sleep(0.2)
@@ -84,12 +84,12 @@ async def test_a_recipient_that_becomes_due_during_a_poll_is_not_missed(
         reads += 1
         return MORNING + round(trio.current_time() * 1_000_000) + (1_000_000 if reads > jumps_after else 0)
 
-    outside, wake = Outside(now=now), Wake()
-    async with open_store(tmp_path / "data", outside, inline=True) as store:
+    env, wake = Environment(now=now), Wake()
+    async with open_store(tmp_path / "data", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        new = Messages(outside, account.id).new("defer@example.net")
+        new = Messages(env, account.id).new("defer@example.net")
         await store.messages.accept(new)
-        nursery.start_soon(sandbox.run_sandbox, store, outside, wake, ATTEMPTS)
+        nursery.start_soon(sandbox.run_sandbox, store, env, wake, ATTEMPTS)
         await trio.sleep(1.5)
         assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
         reads, jumps_after = 0, reads_before
@@ -100,13 +100,13 @@ async def test_a_recipient_that_becomes_due_during_a_poll_is_not_missed(
 
 
 async def test_a_wake_ends_the_sleep(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
     """What is accepted while the pool sleeps is delivered at once, not when the sleep would have ended."""
     wake = Wake()
-    nursery.start_soon(sandbox.run_sandbox, store, outside, wake, ATTEMPTS)
+    nursery.start_soon(sandbox.run_sandbox, store, env, wake, ATTEMPTS)
     await trio.sleep(10)
-    new = Messages(outside, account.id).new()
+    new = Messages(env, account.id).new()
     await store.messages.accept(new)
     began = trio.current_time()
     wake.set()
@@ -116,41 +116,41 @@ async def test_a_wake_ends_the_sleep(
 
 
 async def test_without_a_wake_it_looks_once_a_minute(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
     """A wake that is lost, as at a restart, costs a minute at most."""
-    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
     await trio.sleep(10)
-    new = Messages(outside, account.id).new()
+    new = Messages(env, account.id).new()
     await store.messages.accept(new)
     await trio.sleep(61)
     assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
 
 
 async def test_more_than_a_batch_is_delivered(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account
 ) -> None:
     """A queue longer than one transaction is worked off in several, each recipient once."""
     await store.accounts.set_credits(account.id, 10 * sandbox.SANDBOX_BATCH)
-    messages = Messages(outside, account.id)
+    messages = Messages(env, account.id)
     for _ in range(3):
         await store.messages.accept(
             messages.new(*(f"r{number}@x.example" for number in range(sandbox.SANDBOX_BATCH // 2 + 1)))
         )
     counts = []
-    while count := await sandbox.deliver_due(store, outside, ATTEMPTS):
+    while count := await sandbox.deliver_due(store, env, ATTEMPTS):
         counts.append(count)
     assert counts == [sandbox.SANDBOX_BATCH, 3 * (sandbox.SANDBOX_BATCH // 2 + 1) - sandbox.SANDBOX_BATCH]
-    assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
+    assert await sandbox.deliver_due(store, env, ATTEMPTS) == 0
 
 
 async def test_real_mail_is_left_alone(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account
 ) -> None:
     """The sandbox touches nothing that is not simulated."""
-    new = Messages(outside, account.id).new(simulated=False)
+    new = Messages(env, account.id).new(simulated=False)
     await store.messages.accept(new)
-    assert await sandbox.deliver_due(store, outside, ATTEMPTS) == 0
+    assert await sandbox.deliver_due(store, env, ATTEMPTS) == 0
     assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
 
 
@@ -158,18 +158,18 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
     autojump_clock: MockClock,
     faults: Faults,
     tmp_path: Path,
-    outside: Outside,
+    env: Environment,
     nursery: trio.Nursery,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """While the disk is full results wait; with room again they are recorded, each once."""
-    async with open_store(tmp_path / "full", outside, inline=True) as store:
+    async with open_store(tmp_path / "full", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        new = Messages(outside, account.id).new()
+        new = Messages(env, account.id).new()
         await store.messages.accept(new)
         async with trio.open_nursery() as inner:
             with faults.raising(on_write=apsw.FullError):
-                inner.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+                inner.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
                 await trio.sleep(5)
                 assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
             await trio.sleep(2)
@@ -179,13 +179,13 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
 
 
 async def test_simulated_mail_waits_while_all_mail_is_paused(
-    autojump_clock: MockClock, store: Store, outside: Outside, account: Account, nursery: trio.Nursery
+    autojump_clock: MockClock, store: Store, env: Environment, account: Account, nursery: trio.Nursery
 ) -> None:
     """Nothing is simulated until the pause is over, and then within about a second."""
     await store.pools.hold(EVERY, "restored")
-    new = Messages(outside, account.id).new("ok@example.net")
+    new = Messages(env, account.id).new("ok@example.net")
     await store.messages.accept(new)
-    nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+    nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
     await trio.sleep(3600)
     assert await statuses(store, account, new.id) == [RecipientStatus.QUEUED]
     await store.pools.release(EVERY)
@@ -199,12 +199,12 @@ async def test_a_clock_set_back_leaves_no_simulated_mail_behind(
 ) -> None:
     """A deferral that would be due in two days by the right clock is delivered at once."""
     ahead = 2 * 86_400 * 1_000_000
-    outside = Outside(now=lambda: MORNING + ahead + round(trio.current_time() * 1_000_000))
-    async with open_store(tmp_path / "data", outside, inline=True) as store:
+    env = Environment(now=lambda: MORNING + ahead + round(trio.current_time() * 1_000_000))
+    async with open_store(tmp_path / "data", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        new = Messages(outside, account.id).new("defer@example.net")
+        new = Messages(env, account.id).new("defer@example.net")
         await store.messages.accept(new)
-        nursery.start_soon(sandbox.run_sandbox, store, outside, Wake(), ATTEMPTS)
+        nursery.start_soon(sandbox.run_sandbox, store, env, Wake(), ATTEMPTS)
         await trio.sleep(1)
         assert await statuses(store, account, new.id) == [RecipientStatus.DEFERRED]
         ahead = 0

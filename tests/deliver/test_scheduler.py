@@ -18,7 +18,7 @@ from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
 from appliance.deliver.scheduler import NOT_PUBLISHED, PENDING_OF_NEW, PENDING_PER_POOL, Intervals
-from appliance.errors import Code, Refused
+from appliance.errors import Refused, StorageUnavailable
 from appliance.model.queue import PoolHold
 from appliance.store.pools import EVERY
 from appliance.store.pools import PoolStates as StoredPools
@@ -109,7 +109,7 @@ async def test_a_clock_that_jumps_makes_no_burst(tmp_path: Path, autojump_clock:
     server = FakeMx(answers={".": crowd.answer})
     async with stage(tmp_path, *one(server), limits=PoolLimits(concurrency=3)) as played:
         sent = [await played.send(f"user{number}@a.test", delay=number * 900) for number in range(1, 150)]
-        leap = played.outside.now() + 2 * 86_400 * 1_000_000
+        leap = played.env.now() + 2 * 86_400 * 1_000_000
         await played.change("UPDATE recipients SET next_attempt_at = next_attempt_at - :leap", leap=leap - START)
         played.scheduler.new_mail.request_poll()
         await played.final(*sent, within=120)
@@ -170,7 +170,7 @@ async def test_one_blocked_destination_blocks_no_other(
         async def send(recipients: Iterable[str]) -> list[str]:
             if not offered:
                 return [await played.send(recipient) for recipient in recipients]
-            sent = [message(played.outside, played.accounts["demo"], recipient) for recipient in recipients]
+            sent = [message(played.env, played.accounts["demo"], recipient) for recipient in recipients]
             for new in sent:
                 played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
             return [new.id for new in sent]
@@ -305,7 +305,7 @@ async def test_a_hold_that_cannot_be_stored_still_holds(
     async def refuse_at_first(self: StoredPools, pool: str, reason: str, probe_at: int | None = None) -> None:
         if len(refusals) < 5:
             refusals.append(pool)
-            raise Refused(Code.TEMPORARY_FAILURE, "full")
+            raise StorageUnavailable("full")
         await stored(self, pool, reason, probe_at)
 
     monkeypatch.setattr(StoredPools, "hold", refuse_at_first)
@@ -445,7 +445,7 @@ async def test_a_slow_pool_does_not_belong_to_one_account(
         await trio.sleep(5)
         for offered in (False, True):
             if offered:
-                new = message(played.outside, played.accounts["other"], "bob@a.test")
+                new = message(played.env, played.accounts["other"], "bob@a.test")
                 played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
                 single = new.id
             else:
@@ -468,7 +468,7 @@ async def test_few_large_messages_are_under_way_at_once(tmp_path: Path, autojump
         played.nursery.start_soon(played.scheduler.run)
         sent = []
         for name in names:
-            new = message(played.outside, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
+            new = message(played.env, played.accounts["demo"], f"ada@{name}", mime=MIME + b"x" * 100 + b"\r\n")
             played.scheduler.new_mail.offer(new, await played.store.messages.accept(new))
             sent.append(new.id)
         small = await played.send("ada@small.test")
@@ -573,7 +573,7 @@ async def test_an_error_in_an_attempt_defers(
 
 
 async def _refuse(*_: object) -> None:
-    raise Refused(Code.TEMPORARY_FAILURE, "the disk is full")
+    raise StorageUnavailable("the disk is full")
 
 
 async def _break(*_: object) -> None:
@@ -778,7 +778,7 @@ async def test_without_an_answer_a_message_waits(
 
     async def refuse(self: QueueControl, message_id: str) -> frozenset[str]:
         if away:
-            raise Refused(Code.TEMPORARY_FAILURE, "The storage is away.")
+            raise StorageUnavailable("The storage is away.")
         return await waiting(self, message_id)
 
     monkeypatch.setattr(QueueControl, "waiting", refuse)

@@ -252,7 +252,7 @@ class World:
             names=ACCOUNTS,
             intervals=self.intervals,
         ) as played:
-            dial = played.outside.dial
+            dial = played.env.dial
 
             async def trouble(address: str, port: int) -> trio.abc.Stream:
                 server = self.servers[address]
@@ -264,8 +264,8 @@ class World:
                     await trio.sleep(150)
                 return await dial(address, port)
 
-            object.__setattr__(played.outside, "dial", trouble)
-            object.__setattr__(played.outside, "random_bits", lambda: self.random.getrandbits(74))
+            object.__setattr__(played.env, "dial", trouble)
+            object.__setattr__(played.env, "random_bits", lambda: self.random.getrandbits(74))
             for hold in (await played.store.pools.holds()).values():  # of an operator who was stopped with the program
                 if hold.probe_at is None:
                     await played.store.pools.release(hold.pool)
@@ -308,7 +308,7 @@ class World:
             self.number += 1
             addresses.append(f"{account}{self.number}@{domain}")
             self.sent[addresses[-1]] = trio.current_time(), account
-        new = message(played.outside, played.accounts[account], *addresses)
+        new = message(played.env, played.accounts[account], *addresses)
         charged = await played.store.messages.accept(new)
         if self.random.random() < 0.8:
             played.scheduler.new_mail.offer(new, charged)
@@ -375,7 +375,7 @@ class World:
 
     async def unexplained(self, played: Stage) -> dict[str, str]:
         """By address: what is told of recipients that are due for some seconds, and says nothing."""
-        now, found = played.outside.now(), {}
+        now, found = played.env.now(), {}
         query = "SELECT DISTINCT message_id FROM recipients WHERE next_attempt_at < :before"
         for (message_id,) in await played.rows(query, before=now - 5 * SECOND):
             record = await played.store.records.of(message_id)
@@ -392,7 +392,7 @@ class World:
 
     async def check_waiting(self, played: Stage) -> None:
         """Nothing is put off for longer than two days, and what is final has no next time."""
-        now = played.outside.now()
+        now = played.env.now()
         query = "SELECT address, status, next_attempt_at FROM recipients"
         for address, status, again in await played.rows(query):
             assert (again is None) == (status in ("delivered", "bounced", "failed")), (address, status, again)

@@ -33,10 +33,10 @@ async def submit(played: Stage, data: bytes, tmp_path: Path) -> str:
     """Submit a message as the SMTP server would; its id."""
     account = played.accounts["demo"]
     caller = Caller(account, CredentialKind.SMTP, "smtp:demo", True, False, False, frozenset({"example.com"}))
-    free = FreeSpace(tmp_path, 0, 0, played.outside)
+    free = FreeSpace(tmp_path, 0, 0, played.env)
     door = MessageIntake(
         played.store,
-        played.outside,
+        played.env,
         free,
         Quota(Share(), free),
         sandbox=False,

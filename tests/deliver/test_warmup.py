@@ -62,7 +62,7 @@ async def explanation(played: Stage, message: str, settings: WarmupSettings = ON
     assert record is not None
     tried = record.recipients[0]
     view = (await played.store.pools.views([tried.domain], settings, record.account_id))[tried.domain]
-    return standing(tried, view, played.outside.now(), 12)
+    return standing(tried, view, played.env.now(), 12)
 
 
 # ---- through days

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import trio
 
+from appliance.environment import Environment
 from appliance.metrics.page import Reading
 from appliance.metrics.readings import Readings
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter
 from tests.programs import needs
@@ -24,7 +24,7 @@ def rows(directory: Path) -> dict[str, str]:
     """The row of each metric, as the document should have it."""
 
     async def readings() -> list[Reading]:
-        async with open_store(directory, Outside(), inline=True) as store:
+        async with open_store(directory, Environment(), inline=True) as store:
             return await Readings(directory, store).now()
 
     labelled: list[Counter | Reading] = [*COUNTERS, *trio.run(readings)]

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import open_store
 from tests.docs.documents import BLOCKS, USER, Block, Installed, installed, own
 from tests.docs.test_blocks import is_shell
@@ -143,7 +143,7 @@ class Machine:
 
     async def _accept(self) -> None:
         """Let ann have a password, and a second factor."""
-        async with open_store(self.service.data_dir, Outside(), inline=True) as store:
+        async with open_store(self.service.data_dir, Environment(), inline=True) as store:
             await store.people.use_link(self.invitation, "a hash")
             ann = await store.accounts.user_by_email("ann@acme.example")
             assert ann is not None

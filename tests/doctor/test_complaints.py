@@ -43,7 +43,7 @@ def test_an_examination_reads_them(world: World) -> None:
     """Those of the last days."""
 
     async def count(store: Store) -> None:
-        day = store.feedback.outside.now() // DAY
+        day = store.feedback.env.now() // DAY
         for kind, ago, recipients in (("delivered", 0, 2_000), ("complained", 1, 8), ("complained", 30, 800)):
             row = f"('acc', {day - ago}, '{kind}', '', 'google', {recipients})"
             await store.engine.change(f"INSERT INTO daily_feedback VALUES {row}", {})

@@ -14,9 +14,9 @@ import trio
 
 from appliance.doctor import Finding, FindingLevel, database_server, machine
 from appliance.doctor.database_server import judge_server
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.database_server import ServerFacts, TableRows
-from appliance.outside import Outside
 from appliance.store.postgresql import migrate
 from appliance.store.postgresql.migrate import SchemaStep, newest_known
 from appliance.times import SECOND
@@ -107,7 +107,7 @@ def setting(node: Machine, name: str, value: str) -> Iterator[None]:
 @contextmanager
 def clock_ahead(node: Machine, seconds: float) -> Iterator[None]:
     """This machine's clock."""
-    node.world.outside = Outside(now=lambda: OUTSIDE.now() + int(seconds * SECOND))
+    node.world.env = Environment(now=lambda: OUTSIDE.now() + int(seconds * SECOND))
     yield
 
 

@@ -10,7 +10,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from appliance.doctor import FindingLevel, RecordToPublish
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.pools import EVERY
 from appliance.times import DAY
@@ -54,7 +54,7 @@ def another_host(world: World) -> None:
 
 def clock_behind(world: World) -> None:
     """A message from a time that is yet to come."""
-    ahead = Outside(now=lambda: OUTSIDE.now() + DAY)
+    ahead = Environment(now=lambda: OUTSIDE.now() + DAY)
 
     async def accept(store: Store) -> None:
         await stored_mail.accept(store, ahead, (await store.accounts.named("acme")).id, "a@example.net")

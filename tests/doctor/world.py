@@ -16,9 +16,9 @@ from appliance.dns.records import records
 from appliance.dns.resolver import DnsResolver
 from appliance.doctor import Finding, FindingLevel
 from appliance.doctor.examination import Examination
+from appliance.environment import Environment
 from appliance.keys import keyfile
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.system.instance_lock import only_server
 from tests import stored_mail
@@ -28,7 +28,7 @@ from tests.fakes.mx import FakeMx
 HOST, ADDRESS, DOMAIN = "mail.example.com", "203.0.113.7", "example.com"
 REVERSE = ip_address(ADDRESS).reverse_pointer
 LISTED = "7.113.0.203.bl.test"
-OUTSIDE = Outside()
+OUTSIDE = Environment()
 
 CONFIG = """
 [server]
@@ -94,7 +94,7 @@ class World:
     runs: bool = True
     listens: bool = True
     greets_as: str = ""  # else by the name of the settings
-    outside: Outside = OUTSIDE
+    env: Environment = OUTSIDE
     blocklists: tuple[str, ...] = ("bl.test",)
     dkim: dict[str, str] = field(default_factory=dict)  # the names of the DKIM records, by algorithm
     limit: float = 300.0  # seconds: a busy machine is no fault of the program
@@ -132,7 +132,7 @@ class World:
                     ends.enter_context(only_server(self.data_dir))
                 config = parse(CONFIG.format(**self.settings), self.directory / "config.toml")
                 resolver = DnsResolver([endpoint])
-                found = await Examination(config, self.outside, resolver, self.blocklists, self.limit).run()
+                found = await Examination(config, self.env, resolver, self.blocklists, self.limit).run()
             nursery.cancel_scope.cancel()
         return found
 

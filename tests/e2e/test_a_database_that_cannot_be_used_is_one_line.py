@@ -22,8 +22,8 @@ import psycopg
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, fingerprint, load_or_create
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.postgresql.migrate import newest_known
 from appliance.system.instance_lock import LOCK_FILE
@@ -110,7 +110,7 @@ def make_ours(url: str, data_dir: Path) -> None:
     """What the first start makes of a database; its key file is in this directory."""
 
     async def fill() -> None:
-        async with open_store(data_dir, Outside(), url=url, inline=True) as store:
+        async with open_store(data_dir, Environment(), url=url, inline=True) as store:
             await store.accounts.create("demo", "demo@example.org", "hash")
             await store.installation.claim_key(fingerprint(load_or_create(data_dir)))
 

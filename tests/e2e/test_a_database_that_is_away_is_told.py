@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import open_store
 from tests.postgresql_server import postgresql
 from tests.programs import needs
@@ -49,7 +49,7 @@ def test_a_database_that_is_away_is_told(tmp_path: Path) -> None:
         url = cluster.new_database()
 
         async def add() -> Provisioned:
-            async with open_store(tmp_path / "data", Outside(), url=url, inline=True) as store:
+            async with open_store(tmp_path / "data", Environment(), url=url, inline=True) as store:
                 return await provision(store, "demo")
 
         account = trio.run(add)

@@ -9,17 +9,17 @@ from tempfile import TemporaryFile
 import psycopg
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.installation_key import shared_key
 from appliance.keys.keyfile import KEY_FILE
-from appliance.outside import Outside
 from appliance.store import open_store
 from tests.fork_client import fork
 from tests.postgresql_server import postgresql
 from tests.programs import needs
 from tests.running_appliance import command, provision
 
-OUTSIDE = Outside()
+OUTSIDE = Environment()
 
 
 def ran(config_file: Path, *words: str) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.model.mail import RecipientStatus
-from appliance.outside import Outside
 from appliance.store import FILE_NAME
 from appliance.store.sqlite.space import FREE_BYTES
 from tests import engines
@@ -36,10 +36,10 @@ class Past:
 async def _live_through(data_dir: Path) -> Past:
     """Forty days of an account: mail that was delivered long ago and lately, and one that never was."""
     clock = Clock(time.time_ns() // 1000 - 40 * DAY)
-    outside = Outside(now=clock)
-    async with engines.beside(data_dir, outside) as store:
+    env = Environment(now=clock)
+    async with engines.beside(data_dir, env) as store:
         account = await provision(store, "demo")
-        made = Messages(outside, account.account_id)
+        made = Messages(env, account.account_id)
         ids = {}
         for name in (UNDELIVERED, MONTH_OLD, WEEK_OLD):
             if name == WEEK_OLD:

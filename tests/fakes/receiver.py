@@ -12,7 +12,7 @@ import trio
 import trustme
 
 from appliance.dns.resolver import Resolver
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.tls.certificate import verifying_context
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Zone, ZoneResolver
@@ -150,7 +150,7 @@ async def posting(receiver: Receiver, resolver: Resolver | None = None, **option
     async with trio.open_nursery() as nursery:
         port = await nursery.start(receiver.run)
         settings = {"ports": {port}, "allowed": LOOPBACK, **options}
-        dial = settings.pop("dial", Outside().dial)
+        dial = settings.pop("dial", Environment().dial)
         poster = Poster(resolver or ZoneResolver(HERE), dial, client_context(), **settings)
         try:
             yield Posting(poster, port)

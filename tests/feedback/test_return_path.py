@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.deliver.smtp.protocol import without_tokens
+from appliance.environment import Environment, identifier_time
 from appliance.feedback.return_path import (
     LIFETIME,
     FeedbackAddress,
@@ -18,7 +19,6 @@ from appliance.feedback.return_path import (
     TokenFault,
     read_address,
 )
-from appliance.outside import Outside, identifier_time
 from appliance.times import DAY, HOUR
 
 NOW = 1_790_000_000_000_000
@@ -29,7 +29,7 @@ PATHS = ReturnPaths(b"k" * 32)
 
 def recipient_id(at: int = NOW, bits: int = 12345678901234567890123) -> str:
     """An id as accepting gives them."""
-    return Outside(now=lambda: at, random_bits=lambda: bits % 2**74).identifier("rcp")
+    return Environment(now=lambda: at, random_bits=lambda: bits % 2**74).identifier("rcp")
 
 
 def token_of(address: str) -> str:
@@ -198,7 +198,7 @@ def test_any_text_is_an_address_or_none(text: str) -> None:
 @pytest.mark.parametrize("kind", ["address", "unsubscribe"])
 def test_customers_read_no_token(kind: str) -> None:
     """Neither in our command nor in a server's words, in whatever case; anything else stays as it is."""
-    paths, id_ = ReturnPaths(bytes(32)), Outside().identifier("rcp")
+    paths, id_ = ReturnPaths(bytes(32)), Environment().identifier("rcp")
     name = "bounces.example.com"
     address = paths.address(id_, name) if kind == "address" else paths.unsubscribe_address(id_, name, 3)
     for text in (f"MAIL FROM:<{address}> SIZE=10", f"451 <{address.upper()}>: greylisted", f"550 {address}"):

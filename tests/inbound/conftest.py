@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
 from appliance.model.mail import Message, NewMessage, RecipientStatus
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests import stored_mail
 from tests.store.samples import outcome
@@ -24,15 +24,15 @@ class Read:
     """What mail comes back to, and what came of it."""
 
     store: Store
-    outside: Outside
+    env: Environment
     worker: FeedbackWorker
     account_id: str
 
     async def delivered(self, *addresses: str) -> NewMessage:
         """A message that servers have taken."""
-        new = await stored_mail.accept(self.store, self.outside, self.account_id, *addresses)
+        new = await stored_mail.accept(self.store, self.env, self.account_id, *addresses)
         due = await stored_mail.due(self.store, new)
-        await self.store.queue.record([outcome(each, RecipientStatus.DELIVERED, self.outside.now()) for each in due])
+        await self.store.queue.record([outcome(each, RecipientStatus.DELIVERED, self.env.now()) for each in due])
         return new
 
     def path(self, message: NewMessage, number: int = 0, name: str = NAME) -> str:
@@ -63,8 +63,8 @@ class Read:
 @pytest.fixture
 async def read(tmp_path: Path) -> AsyncIterator[Read]:
     """The worker of a server that sends for example.com."""
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
         account_id = await stored_mail.account(store)
         await store.access.add_domain(account_id, "example.com", usable=True)
-        yield Read(store, outside, FeedbackWorker(store, ReturnPaths(KEY), forwarding_rate(outside)), account_id)
+        yield Read(store, env, FeedbackWorker(store, ReturnPaths(KEY), forwarding_rate(env)), account_id)

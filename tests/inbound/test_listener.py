@@ -8,7 +8,8 @@ from typing import Any, cast
 import pytest
 
 from appliance.concurrency.workers import Workers
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import listener
 from appliance.inbound.listener import KEPT_BYTES, FeedbackListener, checked_mail
@@ -17,7 +18,6 @@ from appliance.message.addresses import Address
 from appliance.message.limits import HEADER_LINES
 from appliance.model.feedback import QueueShare
 from appliance.net.memory_budget import MemoryBudget
-from appliance.outside import Outside
 from appliance.submission import limits, replies
 from appliance.submission.actions import FindRecipient, PlainAction, Submit
 from appliance.submission.protocol import SmtpProtocol
@@ -54,7 +54,7 @@ class Fakes:
     def check_disk(self) -> None:
         """Refuse when it is full."""
         if self.full:
-            raise Refused(Code.TEMPORARY_FAILURE, "The server is low on disk space.")
+            raise StorageUnavailable("The server is low on disk space.")
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Talk:
     listener: FeedbackListener
     protocol: SmtpProtocol
     fakes: Fakes
-    outside: Outside
+    env: Environment
 
     async def send(self, data: bytes) -> list[bytes]:
         """Bytes in; the last lines of the replies."""
@@ -92,19 +92,19 @@ class Talk:
 
     def token(self, name: str = NAME, age: int = 0) -> bytes:
         """A return path of a recipient whose id was given so long ago."""
-        given = Outside(now=lambda: self.outside.now() - age)
+        given = Environment(now=lambda: self.env.now() - age)
         return ReturnPaths(KEY).address(given.identifier("rcp"), name).encode()
 
 
 def made() -> Talk:
     """A session that was greeted."""
-    outside, fakes = Outside(), Fakes()
+    env, fakes = Environment(), Fakes()
     store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes))
-    feedback = FeedbackListener(outside, store, cast(Any, fakes), ReturnPaths(KEY), FeedbackRates(outside))
+    feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), FeedbackRates(env))
     backend = feedback.backend_for("192.0.2.1", lambda _: False)
     protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)
     protocol.out.clear()
-    return Talk(feedback, protocol, fakes, outside)
+    return Talk(feedback, protocol, fakes, env)
 
 
 async def talk() -> Talk:
@@ -118,8 +118,8 @@ async def talk() -> Talk:
 async def test_an_address_to_unsubscribe() -> None:
     """It is taken in any case; forged, of another kind or name, and expired ones are refused."""
     new = await talk()
-    paths, id_ = ReturnPaths(KEY), new.outside.identifier("rcp")
-    old = Outside(now=lambda: new.outside.now() - LIFETIME - 1_000_000).identifier("rcp")
+    paths, id_ = ReturnPaths(KEY), new.env.identifier("rcp")
+    old = Environment(now=lambda: new.env.now() - LIFETIME - 1_000_000).identifier("rcp")
     good, expired = (paths.unsubscribe_address(each, NAME, 0).encode() for each in (id_, old))
     forged = (b"u+b" + good[3:], b"b+" + good[3:], good.replace(b".com", b".org"), b"u+a" + new.token()[2:])
     for address in forged:

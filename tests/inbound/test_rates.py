@@ -47,7 +47,7 @@ class Server:
         """Send one mail; the code of the reply that decided."""
         backend = self.listener.backend_for(network, lambda _: False)
         protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**24, owner_part=1), secure=False)
-        talk = Talk(self.listener, protocol, Fakes(), self.read.outside)
+        talk = Talk(self.listener, protocol, Fakes(), self.read.env)
         lines = [
             b"EHLO mx.example.net",
             b"MAIL FROM:<>",
@@ -63,7 +63,7 @@ class Server:
 
     def token(self, name: str = NAME) -> str:
         """The return path of a new recipient."""
-        return ReturnPaths(KEY).address(self.read.outside.identifier("rcp"), name)
+        return ReturnPaths(KEY).address(self.read.env.identifier("rcp"), name)
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ async def server(read: Read) -> Server:
     """With a second account, which sends from example.org."""
     other = await read.store.accounts.create("other", "other@example.org", "hash")
     await read.store.access.add_domain(other.id, "example.org", usable=True)
-    clock = Clock(read.outside.now())
-    outside = replace(read.outside, now=clock)
+    clock = Clock(read.env.now())
+    env = replace(read.env, now=clock)
     intake = cast(Any, SimpleNamespace(check_disk=lambda: None, workers=Workers()))
-    return Server(read, FeedbackListener(outside, read.store, intake, ReturnPaths(KEY), FeedbackRates(outside)), clock)
+    return Server(read, FeedbackListener(env, read.store, intake, ReturnPaths(KEY), FeedbackRates(env)), clock)
 
 
 async def queued(server: Server) -> int:

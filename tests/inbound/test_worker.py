@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from appliance.errors import Code, Refused
+from appliance.errors import StorageUnavailable
 from appliance.feedback.mime import open_mail
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
@@ -80,7 +80,7 @@ async def test_a_mail_to_unsubscribe(
 ) -> None:
     """Whatever it says: the address leaves that list and no other, once; the recipient is not changed."""
     message = await stored_mail.accept(
-        read.store, read.outside, read.account_id, "Ada@example.net", tags=tags, template=template
+        read.store, read.env, read.account_id, "Ada@example.net", tags=tags, template=template
     )
     before, told = await read.message(message), results("unsubscribe")
     address = ReturnPaths(KEY).unsubscribe_address(message.recipients[0].id, NAME, number)
@@ -95,12 +95,12 @@ async def test_a_mail_to_unsubscribe(
 
 async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
     """A list that the message does not have, a name that the token is not for, an unknown recipient."""
-    message = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net", tags=("news",))
+    message = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net", tags=("news",))
     id_, paths = message.recipients[0].id, ReturnPaths(KEY)
     addresses = [
         paths.unsubscribe_address(id_, NAME, 1),
         paths.unsubscribe_address(id_, NAME, 0).replace(NAME, "bounces.example.org"),
-        paths.unsubscribe_address(read.outside.identifier("rcp"), NAME, 0),
+        paths.unsubscribe_address(read.env.identifier("rcp"), NAME, 0),
         paths.unsubscribe_address(id_, NAME, 0).replace("@", "a@"),
     ]
     await read.comes_back(b"Subject: unsubscribe\r\n\r\n", *addresses)
@@ -109,7 +109,7 @@ async def test_a_mail_to_unsubscribe_that_leads_nowhere(read: Read) -> None:
 
 async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_clock: trio.testing.MockClock) -> None:
     """It waits for the result of its recipient, and lets others go before it."""
-    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    early = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net")
     other = await read.delivered("bob@example.net")
     await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
     assert await read.worker.read_next()
@@ -120,7 +120,7 @@ async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_cloc
     assert (await read.message(other)).recipients[0].late_bounce is not None
     assert trio.current_time() < began + 1
     due = await stored_mail.due(read.store, early)
-    await read.store.queue.record([outcome(each, RecipientStatus.DELIVERED, read.outside.now()) for each in due])
+    await read.store.queue.record([outcome(each, RecipientStatus.DELIVERED, read.env.now()) for each in due])
     assert await read.worker.read_next()
     assert trio.current_time() >= began + worker.FEEDBACK_PAUSE
     assert (await read.message(early)).recipients[0].late_bounce is not None
@@ -129,7 +129,7 @@ async def test_a_bounce_that_is_faster_than_our_record(read: Read, autojump_cloc
 
 async def test_a_bounce_without_a_result_comes_to_an_end(read: Read, autojump_clock: trio.testing.MockClock) -> None:
     """After some seconds it is counted as one for a recipient that was not delivered."""
-    early = await stored_mail.accept(read.store, read.outside, read.account_id, "ada@example.net")
+    early = await stored_mail.accept(read.store, read.env, read.account_id, "ada@example.net")
     told = results("bounce").get("not_delivered", 0)
     await read.store.feedback.add([read.path(early)], bounce("ada@example.net"))
     for _ in range(worker.TRIES):
@@ -151,13 +151,13 @@ async def test_a_token_that_leads_nowhere(read: Read) -> None:
     """Of another installation, at a name that it is not for, expired by then, or of no recipient."""
     message = await read.delivered("ada@example.net")
     before, told = await read.message(message), results("bounce").get("unmatched", 0)
-    unknown = read.worker.return_paths.address(read.outside.identifier("rcp"), NAME)
+    unknown = read.worker.return_paths.address(read.env.identifier("rcp"), NAME)
     local = read.path(message).partition("@")[0]
     paths = [unknown, f"{local}@bounces.example.org", "what@ever"]
     await read.comes_back(bounce("ada@example.net"), *paths)
     await read.comes_back(bounce("ada@example.net"), read.path(message)[:-1])
     await read.store.feedback.add([read.path(message)], bounce("ada@example.net"))
-    late = read.outside.now() + LIFETIME + 1
+    late = read.env.now() + LIFETIME + 1
     await read.store.engine.change("UPDATE feedback_mail SET received_at = :at", {"at": late})
     assert await read.worker.read_next()
     assert results("bounce")["unmatched"] == told + 5
@@ -211,7 +211,7 @@ async def test_a_complaint_with_an_address_to_unsubscribe(read: Read) -> None:
 
 async def signed(read: Read, message: NewMessage, key_of: str = "") -> str:
     """The header of a copy of a message, signed by the keys of its account, or of another."""
-    keys = SigningKeys(read.store, read.outside, KEY)
+    keys = SigningKeys(read.store, read.env, KEY)
     header = f"Message-ID: <{message.id.removeprefix('msg_')}@example.com>\r\nSubject: On its way\r\n"
     mime = f"From: shop@example.com\r\n{header}\r\nHello.\r\n".encode()
     fields = sign(mime, await keys.in_use(key_of or read.account_id, "example.com"), now_seconds=1_700_000_000)
@@ -312,8 +312,8 @@ async def test_mail_of_a_return_path_without_a_single_owner_is_for_administrator
 async def test_old_mail_in_the_inbox_is_deleted(read: Read) -> None:
     """With the metadata of messages."""
     await read.comes_back(VERIFICATION, f"fbl@{NAME}")
-    assert (await read.store.feedback_inbox.forget(read.outside.now() - 60_000_000, 10)).deleted == 0
-    assert (await read.store.feedback_inbox.forget(read.outside.now() + 60_000_000, 10)).deleted == 1
+    assert (await read.store.feedback_inbox.forget(read.env.now() - 60_000_000, 10)).deleted == 0
+    assert (await read.store.feedback_inbox.forget(read.env.now() + 60_000_000, 10)).deleted == 1
     assert await read.store.feedback_inbox.newest(None, 10) == []
 
 
@@ -450,7 +450,7 @@ async def test_a_storage_that_refuses_for_a_while_loses_nothing(
         nonlocal refusals
         refusals -= 1
         if refusals:
-            raise Refused(Code.TEMPORARY_FAILURE, "The storage is busy.")
+            raise StorageUnavailable("The storage is busy.")
         return await finish(store, mail_id, steps, large=large)
 
     monkeypatch.setattr(type(read.store.feedback), "finish", busy)

@@ -13,6 +13,7 @@ import trio
 
 from appliance.config.values import Share
 from appliance.deliver.due_mail import Envelope
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
@@ -24,7 +25,6 @@ from appliance.message.dkim import sign
 from appliance.message.dkim_keys import record_value
 from appliance.message.request import decode
 from appliance.model.mail import Caller, MessageStatus, RecipientStatus, Source
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.queue import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
@@ -45,7 +45,7 @@ class Hall:
     """Intake on a real store."""
 
     store: Store
-    outside: Outside
+    env: Environment
     clock: Clock
     directory: Path
     account: Provisioned
@@ -53,10 +53,10 @@ class Hall:
     receives: bool = False
 
     def door(self, *, sandbox: bool = False, min_free_disk: int = 0) -> MessageIntake:
-        free = FreeSpace(self.directory, min_free_disk, 0, self.outside)
+        free = FreeSpace(self.directory, min_free_disk, 0, self.env)
         return MessageIntake(
             self.store,
-            self.outside,
+            self.env,
             free,
             Quota(Share(), free),
             sandbox=sandbox,
@@ -96,11 +96,11 @@ class Hall:
 async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
     """An account with ten credits and two domains."""
     clock = Clock()
-    outside = Outside(now=clock)
-    async with open_store(tmp_path / "data", outside, inline=True) as store:
+    env = Environment(now=clock)
+    async with open_store(tmp_path / "data", env, inline=True) as store:
         account = await provision(store, "demo", credit=10)
         await store.access.add_domain(account.account_id, "example.org", usable=True)
-        yield Hall(store, outside, clock, tmp_path, account)
+        yield Hall(store, env, clock, tmp_path, account)
 
 
 async def refused(hall: Hall, *arguments: Any, **others: Any) -> Refused:
@@ -422,7 +422,7 @@ async def test_the_from_domain_signs_whatever_the_envelope_says(hall: Hall) -> N
         assert (
             Envelope(done.message_id, hall.account.account_id, "example.net", tuple(due)).sender_domain == "example.com"
         )
-    keys = await SigningKeys(hall.store, hall.outside, b"k" * 32).in_use(hall.account.account_id, "example.com")
+    keys = await SigningKeys(hall.store, hall.env, b"k" * 32).in_use(hall.account.account_id, "example.com")
     signature = sign(fresh.message.mime, keys, now_seconds=hall.clock() // 1_000_000)
     records = {f"{key.selector}._domainkey.example.com.".encode(): record_value(key.key).encode() for key in keys}
     assert signatures(signature + fresh.message.mime) == 2
@@ -439,7 +439,7 @@ async def sent_header(hall: Hall, **fields: Any) -> str:
     body = {"from": "shop@example.com", "to": "Ada@example.net", "subject": "Hello", "text": "Hi"} | fields
     body = {name: value for name, value in body.items() if value is not None}
     request = decode(json.dumps(body).encode())
-    accepted = await hall.door().send(await hall.caller(), request, hall.outside.identifier("key"), "req_2", 100)
+    accepted = await hall.door().send(await hall.caller(), request, hall.env.identifier("key"), "req_2", 100)
     mime = await hall.store.messages.mime(json.loads(accepted.receipt)["id"])
     assert mime is not None
     return mime.partition(b"\r\n\r\n")[0].decode()
@@ -561,7 +561,7 @@ async def test_a_link_is_signed(hall: Hall) -> None:
     await hall.submit(message(*TAGGED))
     (fresh,) = hall.store.new_mail.take()
     mime = fresh.message.mime
-    keys = await SigningKeys(hall.store, hall.outside, b"k" * 32).in_use(hall.account.account_id, "example.com")
+    keys = await SigningKeys(hall.store, hall.env, b"k" * 32).in_use(hall.account.account_id, "example.com")
     signature = sign(mime, keys, now_seconds=hall.clock() // 1_000_000)
     records = {f"{key.selector}._domainkey.example.com.".encode(): record_value(key.key).encode() for key in keys}
     assert [verifies(signature + mime, number, records) for number in range(2)] == [True, True]

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.environment import Environment
 from appliance.intake.credentials import CACHED_FOR, Credentials
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.access import sha256
 from tests.running_appliance import provision
@@ -16,10 +16,10 @@ START = 1_800_000_000_000_000  # microseconds
 async def test_a_change_is_seen_within_half_a_second(tmp_path: Path) -> None:
     """A session that asks for every message is told what was true a moment ago, and no longer; wrong ones at once."""
     now = [START]
-    outside = replace(Outside(), now=lambda: now[0])
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = replace(Environment(), now=lambda: now[0])
+    async with open_store(tmp_path, env, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, LoginThrottle(outside))
+        credentials = Credentials(store, env, LoginThrottle(env))
         right, wrong = sha256(account.password), sha256("wrong")
         assert credentials.known_caller(account.username, right) is None
         found = await credentials.caller(account.username, right)
@@ -37,10 +37,10 @@ async def test_a_change_is_seen_within_half_a_second(tmp_path: Path) -> None:
 
 async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None:
     """After `forget` nothing is known, so the store is read again."""
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, LoginThrottle(outside))
+        credentials = Credentials(store, env, LoginThrottle(env))
         assert await credentials.caller(account.username, sha256(account.password)) is not None
         credentials.forget()
         assert credentials.known_caller(account.username, sha256(account.password)) is None
@@ -49,10 +49,10 @@ async def test_what_this_process_changes_is_seen_at_once(tmp_path: Path) -> None
 async def test_a_use_is_noted_and_written_later(tmp_path: Path) -> None:
     """The last use of a credential is on disk once uses are recorded; a wrong password is no use."""
     now = [START]
-    outside = replace(Outside(), now=lambda: now[0])
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = replace(Environment(), now=lambda: now[0])
+    async with open_store(tmp_path, env, inline=True) as store:
         account = await provision(store, "demo")
-        credentials = Credentials(store, outside, LoginThrottle(outside))
+        credentials = Credentials(store, env, LoginThrottle(env))
 
         async def last_used() -> int | None:
             (credential,) = await store.access.credentials(account.account_id)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.intake.limits import SPACE_CHECK_INTERVAL, FreeSpace
-from appliance.outside import Outside
 
 GIB = 1024**3
 
@@ -42,7 +42,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def space(disk: Disk, min_bytes: int = GIB, min_percent: float = 10) -> FreeSpace:
     """The watcher."""
-    return FreeSpace(Path("data"), min_bytes, min_percent, Outside(now=lambda: disk.now))
+    return FreeSpace(Path("data"), min_bytes, min_percent, Environment(now=lambda: disk.now))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_a_clock_that_jumps_back_is_no_excuse(disk: Disk) -> None:
 
 def test_a_real_disk_can_be_looked_at(tmp_path: Path) -> None:
     """The numbers come from the file system the database lies on."""
-    outside = Outside()
-    assert FreeSpace(tmp_path, 1, 0, outside).low() is False
-    assert FreeSpace(tmp_path, 2**62, 0, outside).low() is True
+    env = Environment()
+    assert FreeSpace(tmp_path, 1, 0, env).low() is False
+    assert FreeSpace(tmp_path, 2**62, 0, env).low() is True

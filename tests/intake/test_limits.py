@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config.values import MIB, Share
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.limits import LEAST_SHARE, SHARE_KEPT, FreeSpace, Quota, RequestRate, share_of
-from appliance.outside import Outside
 from appliance.times import SECOND
 
 
@@ -41,7 +41,7 @@ def taken(rate: RequestRate, credential: str, tries: int) -> int:
 def test_a_burst_is_twice_the_rate_and_then_the_rate_holds() -> None:
     """Twenty at once, then ten a second."""
     clock = Clock()
-    rate = RequestRate(10, Outside(now=clock))
+    rate = RequestRate(10, Environment(now=clock))
     assert taken(rate, "key:1", 100) == 20
     clock.now += SECOND
     assert taken(rate, "key:1", 100) == 10
@@ -52,7 +52,7 @@ def test_a_burst_is_twice_the_rate_and_then_the_rate_holds() -> None:
 def test_the_refusal_says_when_there_is_room() -> None:
     """Who waits as long as told is let in."""
     clock = Clock()
-    rate = RequestRate(1, Outside(now=clock))
+    rate = RequestRate(1, Environment(now=clock))
     assert taken(rate, "key:1", 2) == 2
     with pytest.raises(Refused) as refused:
         rate.take("key:1")
@@ -65,7 +65,7 @@ def test_the_refusal_says_when_there_is_room() -> None:
 def test_refused_requests_cost_nothing() -> None:
     """Asking in vain does not push the next turn further away."""
     clock = Clock()
-    rate = RequestRate(10, Outside(now=clock))
+    rate = RequestRate(10, Environment(now=clock))
     taken(rate, "key:1", 10_000)
     clock.now += SECOND // 2
     assert taken(rate, "key:1", 100) == 5
@@ -73,21 +73,21 @@ def test_refused_requests_cost_nothing() -> None:
 
 def test_each_credential_has_its_own() -> None:
     """One that is at its limit takes nothing from another."""
-    rate = RequestRate(10, Outside(now=Clock()))
+    rate = RequestRate(10, Environment(now=Clock()))
     taken(rate, "key:1", 100)
     assert taken(rate, "key:2", 100) == 20
 
 
 def test_zero_is_no_limit() -> None:
     """The operator can turn it off."""
-    rate = RequestRate(0, Outside(now=Clock()))
+    rate = RequestRate(0, Environment(now=Clock()))
     assert taken(rate, "key:1", 10_000) == 10_000
 
 
 def test_a_burst_of_its_own_and_a_slow_rate() -> None:
     """What may come at once need not follow from the rate, which may be less than one a second."""
     clock = Clock()
-    rate = RequestRate(0.2, Outside(now=clock), burst=30, refusal="Wait.")
+    rate = RequestRate(0.2, Environment(now=clock), burst=30, refusal="Wait.")
     assert taken(rate, "account", 100) == 30
     with pytest.raises(Refused, match="Wait") as refused:
         rate.take("account")
@@ -99,7 +99,7 @@ def test_a_burst_of_its_own_and_a_slow_rate() -> None:
 def test_a_clock_that_jumps_back_lends_nothing_and_takes_nothing() -> None:
     """Two days back and forth leave each credential with what it had, at most a burst."""
     clock = Clock()
-    rate = RequestRate(10, Outside(now=clock))
+    rate = RequestRate(10, Environment(now=clock))
     assert taken(rate, "key:1", 15) == 15
     clock.now -= 2 * 86_400 * SECOND
     assert taken(rate, "key:1", 100) == 5
@@ -109,7 +109,7 @@ def test_a_clock_that_jumps_back_lends_nothing_and_takes_nothing() -> None:
 
 def test_only_so_many_credentials_are_remembered() -> None:
     """The longest unused go first; one that is in use stays limited."""
-    rate = RequestRate(10, Outside(now=Clock()), remembered=10)
+    rate = RequestRate(10, Environment(now=Clock()), remembered=10)
     taken(rate, "busy", 100)
     for number in range(1000):
         rate.take(f"key:{number}")
@@ -121,7 +121,7 @@ def test_only_so_many_credentials_are_remembered() -> None:
 def test_no_pattern_gets_more_than_its_share(pattern: list[tuple[int, int]], per_second: int) -> None:
     """Whatever the rhythm: never more than a burst and the rate over the time that has passed."""
     clock, passed, waited = Clock(), 0, 0
-    rate = RequestRate(per_second, Outside(now=clock))
+    rate = RequestRate(per_second, Environment(now=clock))
     for pause, tries in pattern:
         clock.now += pause
         waited += pause
@@ -134,7 +134,7 @@ GIB = 1024 * MIB
 
 def quota(directory: Path, setting: Share, *, min_bytes: int = 0, min_percent: int = 0, now: list[int]) -> Quota:
     """A quota for a database in this directory."""
-    return Quota(setting, FreeSpace(directory, min_bytes, min_percent, Outside(now=lambda: now[0])))
+    return Quota(setting, FreeSpace(directory, min_bytes, min_percent, Environment(now=lambda: now[0])))
 
 
 def test_a_size_is_that_size_and_0_none(tmp_path: Path) -> None:

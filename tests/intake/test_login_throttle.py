@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.login_throttle import (
     FIRST_WAIT,
@@ -15,7 +16,6 @@ from appliance.intake.login_throttle import (
     LoginThrottle,
 )
 from appliance.net.address_policy import client_network, site_of
-from appliance.outside import Outside
 from appliance.times import DAY, HOUR, MINUTE, SECOND
 
 ATTACKER = "192.0.2.1"
@@ -43,7 +43,7 @@ def clock() -> Clock:
 @pytest.fixture
 def guesses(clock: Clock) -> LoginThrottle:
     """No failure has been counted yet."""
-    return LoginThrottle(Outside(now=clock))
+    return LoginThrottle(Environment(now=clock))
 
 
 def seconds_to_wait(refused: pytest.ExceptionInfo[Refused]) -> int:
@@ -405,7 +405,7 @@ def test_a_right_code_gives_back_its_own_count_only(guesses: LoginThrottle) -> N
 
 def test_codes_count_on_all_nodes(guesses: LoginThrottle, clock: Clock) -> None:
     """What one node tells counts on another as there, and neither as a login nor for the network."""
-    other = LoginThrottle(guesses.outside)
+    other = LoginThrottle(guesses.env)
     codes_compared(guesses, "ann", [address(number) for number in range(20)])
     for _ in range(20):
         clock.now += 1
@@ -524,7 +524,7 @@ def test_refused_logins_are_logged_when_they_begin_and_when_they_have_ended(
 def test_the_log_of_refused_logins_is_bounded(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     """Of too many networks the one that was quiet longest has ended; each has still one line of each kind."""
     caplog.set_level("INFO", "appliance")
-    guesses = LoginThrottle(Outside(now=clock), remembered=2)
+    guesses = LoginThrottle(Environment(now=clock), remembered=2)
     for number in (1, 2, 1, 3):
         guesses.wrong_secret(f"192.0.2.{number}")
     words = [(record.message.partition(" ")[0], getattr(record, "fields", {})) for record in caplog.records]

@@ -8,10 +8,10 @@ import trio
 from trio.testing import MockClock
 
 from appliance.dns.records import records
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import ROTATION_LOOK_EVERY, SigningKeys, switch_rotations, switch_shown
 from appliance.model.mail import Role
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from tests.fakes.dns import Trouble, ZoneResolver, zone_text
 
@@ -21,7 +21,7 @@ KEY, DOMAIN = b"k" * 32, "example.com"
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store."""
-    async with open_store(tmp_path, Outside(), inline=True) as opened:
+    async with open_store(tmp_path, Environment(), inline=True) as opened:
         yield opened
 
 
@@ -29,7 +29,7 @@ async def rotating(store: Store) -> tuple[SigningKeys, str, set[str], ZoneResolv
     """Keys of a domain in a rotation, its account, the selectors that signed before, and a DNS that shows those."""
     account = (await store.accounts.create("demo", "demo@example.org", "hash", Role.CUSTOMER, None)).id
     await store.access.add_domain(account, DOMAIN, usable=True)
-    keys = SigningKeys(store, Outside(), KEY)
+    keys = SigningKeys(store, Environment(), KEY)
     old = {key.selector for key in await keys.in_use(account, DOMAIN)}
     dns = ZoneResolver({})
     publish(dns, {key.selector: key.record for key in await keys.known(account, DOMAIN)})
@@ -98,7 +98,7 @@ async def test_a_removed_domain_is_not_looked_at(store: Store) -> None:
 async def test_the_records_say_what_to_do(store: Store) -> None:
     """Pending ones first, to be published; the ones that sign last, needed, and to be kept."""
     keys, account, old, _ = await rotating(store)
-    found = records(DOMAIN, "mail.example.com", await keys.known(account, DOMAIN), Outside().now())
+    found = records(DOMAIN, "mail.example.com", await keys.known(account, DOMAIN), Environment().now())
     assert [(each.pending, each.needed) for each in found] == [(True, True)] * 2 + [(False, True)] * 4
     assert {each.name.partition(".")[0] for each in found[4:]} == old
     assert all("keep until the new keys sign" in each.purpose for each in found[4:])
@@ -116,7 +116,7 @@ async def test_the_server_looks_by_itself(
         nonlocal asked
         asked += 1
         if asked == 1:
-            raise Refused(Code.TEMPORARY_FAILURE, "busy")
+            raise StorageUnavailable("busy")
         return await with_pending(store.dkim_keys, most)
 
     monkeypatch.setattr(type(store.dkim_keys), "with_pending", busy_once)

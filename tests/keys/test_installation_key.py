@@ -7,16 +7,16 @@ import psycopg
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, KeyFileError, fingerprint, load_or_create
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.postgresql import migrate
 from tests import stored_mail
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import needs
 
-OUTSIDE = Outside()
+OUTSIDE = Environment()
 
 
 @pytest.fixture(scope="module")

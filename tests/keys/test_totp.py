@@ -6,9 +6,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.totp import RECOVERY_CODES, STEP, TotpSecrets, code_of, is_totp_code, key_uri, plain_code, step_of
-from appliance.outside import Outside
 from appliance.times import SECOND
 from tests.programs import needs, require
 
@@ -45,7 +45,7 @@ def test_the_vectors_of_rfc_4226(counter: int, code: str) -> None:
 @needs("oathtool")
 def test_oathtool_makes_the_same_codes() -> None:
     """A program that others wrote agrees, for new secrets as we show them."""
-    secrets = TotpSecrets(KEY, Outside())
+    secrets = TotpSecrets(KEY, Environment())
     for number in range(5):
         shown, _ = secrets.fresh("usr_1")
         at = 1_700_000_000 + 977 * number
@@ -66,7 +66,7 @@ def test_a_code_is_good_one_step_around() -> None:
 
 def test_a_sealed_secret_belongs_to_its_user() -> None:
     """It is read for its own user under the same key, and else not at all; what is stored does not show it."""
-    secrets = TotpSecrets(KEY, Outside(now=lambda: NOW))
+    secrets = TotpSecrets(KEY, Environment(now=lambda: NOW))
     shown, sealed = secrets.fresh("usr_1")
     raw = base64.b32decode(shown)
     assert len(raw) == 20
@@ -76,13 +76,13 @@ def test_a_sealed_secret_belongs_to_its_user() -> None:
     with pytest.raises(UnsealError):
         secrets.step_of("usr_2", sealed, code)
     with pytest.raises(UnsealError):
-        TotpSecrets(bytes(32), Outside()).step_of("usr_1", sealed, code)
+        TotpSecrets(bytes(32), Environment()).step_of("usr_1", sealed, code)
     assert KEY.hex() not in repr(secrets)
 
 
 def test_recovery_codes_are_long_and_read_in_any_form() -> None:
     """Ten different ones of 80 bits, never taken for a code of the app."""
-    codes = TotpSecrets(KEY, Outside()).recovery_codes()
+    codes = TotpSecrets(KEY, Environment()).recovery_codes()
     assert len(set(codes)) == RECOVERY_CODES
     for code in codes:
         assert len(plain_code(code)) == 16

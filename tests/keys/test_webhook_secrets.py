@@ -5,12 +5,12 @@ import re
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, Webhook
-from appliance.outside import Outside
 
-SECRETS = WebhookSecrets(bytes(32), Outside())
+SECRETS = WebhookSecrets(bytes(32), Environment())
 
 
 def webhook(webhook_id: str, sealed: bytes) -> Webhook:
@@ -35,7 +35,7 @@ def test_a_secret_opens_nowhere_else() -> None:
     with pytest.raises(UnsealError):
         SECRETS.open(webhook("whk_2", stored.sealed))
     with pytest.raises(UnsealError):
-        WebhookSecrets(bytes([1] * 32), Outside()).open(webhook("whk_1", stored.sealed))
+        WebhookSecrets(bytes([1] * 32), Environment()).open(webhook("whk_1", stored.sealed))
 
 
 def test_nothing_secret_is_printed() -> None:

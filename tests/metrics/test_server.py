@@ -8,16 +8,16 @@ import trio
 from trio.testing import MockClock
 
 from appliance.config.values import Endpoint
+from appliance.environment import Environment
 from appliance.metrics import server
 from appliance.metrics.readings import QUEUE_CACHED, Readings
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.faults import busy
 from appliance.telemetry.metrics import LOOP_LAG
 from tests import stored_mail
 from tests.metrics.exposition import read
 
-OUTSIDE = Outside()
+OUTSIDE = Environment()
 
 
 async def told() -> str:

@@ -20,7 +20,7 @@ class Network:
         self.answers = list(answers)  # to each dial in turn: an error, seconds of silence, or a connection at once
 
     async def dial(self, address: str, port: int) -> trio.abc.Stream:
-        """As `Outside.dial`."""
+        """As `Environment.dial`."""
         assert port == 443
         self.dialled.append((address, trio.current_time()))
         answer = self.answers.pop(0)

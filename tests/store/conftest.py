@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.model.mail import Account
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.postgresql.engine import prepare
 from tests.postgresql_server import empty, postgresql
@@ -35,11 +35,11 @@ def shared_database() -> Iterator[str]:
 def database(tmp_path: Path, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Database]:
     """A new database of either engine, not yet open."""
     if request.param == "sqlite":
-        yield Database(tmp_path / "data", Outside(now=clock))
+        yield Database(tmp_path / "data", Environment(now=clock))
         return
     url = request.getfixturevalue("shared_database")
     empty(url)
-    yield Database(tmp_path / "data", Outside(now=clock), url)
+    yield Database(tmp_path / "data", Environment(now=clock), url)
 
 
 @pytest.fixture
@@ -58,4 +58,4 @@ async def account(store: Store) -> Account:
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
     """Messages of that account."""
-    return Messages(Outside(now=clock), account.id)
+    return Messages(Environment(now=clock), account.id)

@@ -22,7 +22,7 @@ SECRET = SealedSecret(b"sealed", "abcd")
 async def save(store: Store, account_id: str, *events: EventType, enabled: bool = True, url: str = URL) -> Webhook:
     """Save an account's webhook, which wants all events unless some are named."""
     settings = WebhookOptions(url, events or tuple(EventType), enabled)
-    webhook, _ = await store.webhooks.save(account_id, settings, store.webhooks.outside.identifier("whk"), SECRET)
+    webhook, _ = await store.webhooks.save(account_id, settings, store.webhooks.env.identifier("whk"), SECRET)
     return webhook
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import psycopg
 
+from appliance.environment import Environment
 from appliance.model.mail import (
     Attempt,
     DueRecipient,
@@ -19,7 +20,6 @@ from appliance.model.mail import (
     RecipientStatus,
     Source,
 )
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.store.faults import OnFault
 
@@ -53,12 +53,12 @@ class Database:
     """The database of one test, which may open it several times: the one place that says which engine has it."""
 
     data_dir: Path
-    outside: Outside
+    env: Environment
     url: str = ""  # of a PostgreSQL
 
     def open(self, *, inline: bool = False, on_failure: OnFault | None = None) -> AbstractAsyncContextManager[Store]:
         """Open it as the real server does; `inline` commits each write at once, on this thread."""
-        return open_store(self.data_dir, self.outside, url=self.url, inline=inline, on_failure=on_failure)
+        return open_store(self.data_dir, self.env, url=self.url, inline=inline, on_failure=on_failure)
 
     @property
     def broken_rule(self) -> type[Exception]:
@@ -70,23 +70,23 @@ class Database:
 class Messages:
     """Makes messages of one account, ready to be accepted."""
 
-    outside: Outside
+    env: Environment
     account_id: str
 
     def new(
         self, *addresses: str, key: str | None = None, test: bool = False, simulated: bool = True, size: int = 100
     ) -> NewMessage:
         """A message to these addresses."""
-        now = self.outside.now()
+        now = self.env.now()
         recipients = tuple(
-            NewRecipient(self.outside.identifier("rcp"), address, address.lower(), address.partition("@")[2])
+            NewRecipient(self.env.identifier("rcp"), address, address.lower(), address.partition("@")[2])
             for address in addresses or ("b@example.net",)
         )
         claim = None if key is None else IdempotencyClaim("key:1", key, b"print of " + key.encode(), now + DAY)
         return NewMessage(
-            id=self.outside.identifier("msg"),
+            id=self.env.identifier("msg"),
             account_id=self.account_id,
-            request_id=self.outside.identifier("req"),
+            request_id=self.env.identifier("req"),
             source=Source.TEST if test else Source.API,
             simulated=simulated,
             sender="A <a@example.com>",

@@ -94,8 +94,8 @@ async def test_a_credential_makes_a_caller(store: Store, account: Account) -> No
 async def test_no_password_looks_like_an_option(store: Store, account: Account) -> None:
     """One that begins with a hyphen could not be given to swaks or curl; another is made."""
     drawn = iter([b"\xf8" * 32, b"\x01" * 32])
-    outside = replace(store.access.outside, token_bytes=lambda size: next(drawn) if size == 32 else b"\x02" * size)
-    access = replace(store.access, outside=outside)
+    env = replace(store.access.env, token_bytes=lambda size: next(drawn) if size == 32 else b"\x02" * size)
+    access = replace(store.access, env=env)
     _, password = await access.create_credential(account.id)
     assert password.startswith("AQEB")
 
@@ -164,7 +164,7 @@ async def test_keys_are_listed_by_account_or_all(store: Store, account: Account,
 
 async def test_a_key_has_its_limits(store: Store, account: Account) -> None:
     """A sender domain and an expiry are stored with it, and shown to who looks it up, also after it has ended."""
-    past = store.access.outside.now() - 1
+    past = store.access.env.now() - 1
     key_id, key = await store.access.create_key(
         account.id, scope=Scope.MANAGE, test=False, name="deploy", domain="a.example", expires_at=past
     )
@@ -196,8 +196,8 @@ def test_a_limited_key_covers_only_narrower_ones(domain: str | None, expires_at:
 
 async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: Account, other: Account) -> None:
     """The former one is told when it ends; the one before that has ended at once. Another account cannot roll it."""
-    now = [store.access.outside.now()]
-    store.access = replace(store.access, outside=replace(store.access.outside, now=lambda: now[0]))
+    now = [store.access.env.now()]
+    store.access = replace(store.access, env=replace(store.access.env, now=lambda: now[0]))
     key_id, first = await store.access.create_key(account.id, scope=Scope.SEND, test=True, expires_at=now[0] + 100)
     found = await store.access.key(key_id, account.id)
     with pytest.raises(Refused):
@@ -227,7 +227,7 @@ async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: A
 async def test_expired_keys_make_room(store: Store, account: Account) -> None:
     """They do not count among those that work, and the longest ended are forgotten like revoked ones."""
     store.access = replace(store.access, limits=CredentialLimits(working=2, revoked=1))
-    now = store.access.outside.now()
+    now = store.access.env.now()
     for ago in (3, 2, 1):
         await store.access.create_key(account.id, scope=Scope.SEND, test=False, expires_at=now - ago, by_owner=True)
     await new_secret(store, account, "keys", by_owner=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Account, Scope
 from appliance.store import Store
@@ -52,10 +52,10 @@ async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account
     """The next write that changes something does; one that is no part of the change leaves it alone."""
 
     def fail(_: object) -> None:
-        raise Refused(Code.TEMPORARY_FAILURE, "busy")
+        raise StorageUnavailable("busy")
 
     async with store.audit.noting(BOSS, "account.suspended", "192.0.2.1", (account.id,), always=False):
-        with suppress(Refused):
+        with suppress(StorageUnavailable):
             await store.engine.write(fail)
         await store.accounts.set_suspended(account.id, True)
     assert await actions(store, account.id) == ["account.suspended"]

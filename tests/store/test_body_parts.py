@@ -8,9 +8,9 @@ import trio
 import trio.lowlevel
 from msgspec.structs import replace
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
-from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row, Tx
@@ -55,7 +55,7 @@ def large(messages: Messages, size: int = WRITTEN_ON_LOOP, **fields: object) -> 
 
 async def cleared(store: Store, budget: int = 1) -> int:
     """Delete all loose parts, when no node can be writing them any more; in how many steps."""
-    clock = store.body_parts.outside.now
+    clock = store.body_parts.env.now
     assert isinstance(clock, Clock)
     clock.now += IN_HAND
     steps = 0
@@ -126,7 +126,7 @@ async def test_a_refusal_after_the_parts_deletes_them(database: Database) -> Non
     """Of five at once on the credits of two, in the engine of the real server, three leave nothing behind."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=2)
-        messages, results = Messages(database.outside, account.id), []
+        messages, results = Messages(database.env, account.id), []
 
         async def send(new: NewMessage) -> None:
             try:
@@ -159,7 +159,7 @@ async def test_others_commit_between_parts(database: Database, monkeypatch: pyte
     """While a large message is being stored, small ones are accepted, and it is to be seen only when all is there."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        messages, seen = Messages(database.outside, account.id), list[int]()
+        messages, seen = Messages(database.env, account.id), list[int]()
         new = large(messages)
 
         async def others() -> None:
@@ -186,7 +186,7 @@ async def test_only_beside_other_writes_is_there_a_rest_between_parts(
     monkeypatch.setattr("appliance.store.body_parts.trio.sleep", rest)
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        messages = Messages(database.outside, account.id)
+        messages = Messages(database.env, account.id)
         await store.messages.accept(large(messages))
         assert rests == []
 
@@ -203,7 +203,7 @@ async def test_who_goes_away_leaves_nothing(database: Database) -> None:
     """A cancellation between two parts deletes those that are there."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        new = large(Messages(database.outside, account.id), 8 * 1024 * 1024)
+        new = large(Messages(database.env, account.id), 8 * 1024 * 1024)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.messages.accept, new)
             while not (await parts(store))[0]:
@@ -219,7 +219,7 @@ async def test_nothing_refers_to_parts_that_are_missing(store: Store, messages: 
     new = large(messages)
     async with store.body_parts.written(new):
         await store.engine.change("DELETE FROM message_body_parts WHERE number = 7", {})
-        (result,) = await store.engine.write(lambda tx: accept(tx, Outside(), [new]))
+        (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))
     assert isinstance(result, Refused)
     assert result.code is Code.TEMPORARY_FAILURE
     assert (
@@ -247,7 +247,7 @@ async def test_what_is_being_accepted_is_not_cleared(store: Store, messages: Mes
         async with store.body_parts.written(each):
             if each is new:
                 assert await cleared(store) > 0
-                (result,) = await store.engine.write(lambda tx: accept(tx, Outside(), [new]))
+                (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))
                 assert result == 1
     assert await store.messages.mime(new.id) == new.mime
     assert await parts(store) == (-(-(WRITTEN_ON_LOOP - HEAD) // PART), 0)

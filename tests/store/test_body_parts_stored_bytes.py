@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, NewMessage
-from appliance.outside import Outside
 from appliance.store import Store, body_parts
 from appliance.store.body_parts import (
     MESSAGE,
@@ -95,7 +95,7 @@ async def test_the_count_is_exact_whatever_happens(
     """After each of many random acceptances, results, deletions and saves it is what counting anew says."""
     choose = random.Random(seed)
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
-    makers = [messages, Messages(Outside(now=clock), other.id)]
+    makers = [messages, Messages(Environment(now=clock), other.id)]
     for _ in range(50):
         maker = choose.choice(makers)
         addresses = [f"{number}@example.net" for number in range(choose.randint(1, 4))]
@@ -167,7 +167,7 @@ async def test_a_full_account_is_refused_and_others_are_not(
     assert await counted(store) == {account.id: size}
     assert (await store.accounts.named("demo")).credits == 99
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
-    await store.messages.accept(limited(Messages(Outside(now=clock), other.id).new(size=5_000), size))
+    await store.messages.accept(limited(Messages(Environment(now=clock), other.id).new(size=5_000), size))
 
 
 async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, account: Account) -> None:
@@ -201,7 +201,7 @@ async def test_messages_of_one_transaction_see_what_those_before_them_took(
     room = 3 * of_message(news[0])
 
     def work(tx: Tx) -> list[int | Exception | None]:
-        return accept(tx, Outside(now=clock), [limited(new, room) for new in news])
+        return accept(tx, Environment(now=clock), [limited(new, room) for new in news])
 
     results = await store.engine.write(work)
     assert [isinstance(result, Refused) for result in results] == [False] * 3 + [True] * 7

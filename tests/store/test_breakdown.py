@@ -220,7 +220,7 @@ async def test_of_what_is_not_counted_a_bounded_part_is_read(
     monkeypatch.setattr(module, "TAIL_SLICES", 2)
     read = replace(store.breakdown, rows_summed=2)
     other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
-    await store.messages.accept(Messages(messages.outside, other.id).new("a@example.net"))
+    await store.messages.accept(Messages(messages.env, other.id).new("a@example.net"))
     for number in range(9):
         await accept(store, messages.new("a@example.net"), tags=(f"tag {number}",))
     newest = clock.now

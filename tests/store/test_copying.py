@@ -17,16 +17,16 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, UnfinishedCopy, open_store
-from appliance.store.copying import BATCH_BYTES, Copied, CopyProgress, NotCopied, Side, copy
+from appliance.store.copying import BATCH_BYTES, Copied, CopyEndpoint, CopyProgress, NotCopied, copy
 from appliance.store.faults import UNFINISHED_COPY
-from appliance.store.postgresql import side as server_side
+from appliance.store.postgresql import copy_endpoint as server_endpoint
 from appliance.store.postgresql.connection import DATABASE_CLIENT
-from appliance.store.sqlite import side as file_side
+from appliance.store.sqlite import copy_endpoint as file_endpoint
 from appliance.store.sqlite.connection import open_writer
+from appliance.store.sqlite.copy_endpoint import NOT_COPIED, tables
 from appliance.store.sqlite.migrate import migrate
-from appliance.store.sqlite.side import NOT_COPIED, tables
 from tests.postgresql_server import PostgresServer, postgresql
 from tests.programs import needs
 from tests.store.samples import HASH, Messages
@@ -151,14 +151,14 @@ def execute(where: str | Path, sql: str) -> None:
 # ---- copying
 
 
-def source(where: str | Path) -> AbstractContextManager[Side]:
+def source(where: str | Path) -> AbstractContextManager[CopyEndpoint]:
     """Of either engine."""
-    return server_side.source(where, tables()) if isinstance(where, str) else file_side.source(where)
+    return server_endpoint.source(where, tables()) if isinstance(where, str) else file_endpoint.source(where)
 
 
-def target(where: str | Path) -> AbstractContextManager[Side]:
+def target(where: str | Path) -> AbstractContextManager[CopyEndpoint]:
     """Of either engine."""
-    return server_side.target(where) if isinstance(where, str) else file_side.target(where)
+    return server_endpoint.target(where) if isinstance(where, str) else file_endpoint.target(where)
 
 
 def copied(old: str | Path, new: str | Path, said: list[CopyProgress] | None = None) -> Copied:
@@ -242,17 +242,17 @@ def test_the_size_of_a_batch_changes_nothing(file: Path, url: str, batch: int, m
 
 async def test_a_large_message_is_the_same(tmp_path: Path, url: str) -> None:
     """Ten megabytes in parts, of an account without a limit; the copy reads it by the verbs of a store."""
-    outside, mime = Outside(), os.urandom(10 * 2**20)
-    async with open_store(tmp_path / "old", outside, inline=True) as store:
+    env, mime = Environment(), os.urandom(10 * 2**20)
+    async with open_store(tmp_path / "old", env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        new = replace(Messages(outside, account.id).new("a@example.net", "b@example.net", key="one"), mime=mime)
+        new = replace(Messages(env, account.id).new("a@example.net", "b@example.net", key="one"), mime=mime)
         await store.messages.accept(new)
         due = sorted(await store.queue.due(simulated=True, most=10), key=lambda each: each.id)
         figures = await store.statistics.of(account.id, 0)
     await trio.to_thread.run_sync(copied, tmp_path / "old" / FILE_NAME, url)
     await trio.to_thread.run_sync(copied, url, tmp_path / "new" / FILE_NAME)
     for where in ({"data_dir": tmp_path / "none", "url": url}, {"data_dir": tmp_path / "new"}):
-        async with open_store(**where, outside=outside, inline=True) as store:
+        async with open_store(**where, env=env, inline=True) as store:
             assert await store.messages.content(new.id) == mime
             assert (await store.accounts.named("demo")).credits is None
             assert sorted(await store.queue.due(simulated=True, most=10), key=lambda each: each.id) == due
@@ -317,7 +317,7 @@ def check_is_unfinished(where: str | Path) -> None:
     async def opened() -> None:
         is_url = isinstance(where, str)
         data_dir, url = (Path("/nowhere"), where) if is_url else (Path(where).parent, "")
-        async with open_store(data_dir, Outside(), url=str(url), inline=True):
+        async with open_store(data_dir, Environment(), url=str(url), inline=True):
             pass
 
     with pytest.raises(UnfinishedCopy, match="run that again"):
@@ -525,10 +525,10 @@ def test_an_older_schema_is_refused(file: Path, url: str, tmp_path: Path, monkey
     new = filled(tmp_path / "new" / FILE_NAME, 0)
     copied(filled(tmp_path / "empty" / FILE_NAME, 0), url)
     with monkeypatch.context() as patched:
-        patched.setattr(server_side, "newest_known", lambda: 9999)
+        patched.setattr(server_endpoint, "newest_known", lambda: 9999)
         unchanged(url, file, ("and this version writes schema 9999: name an empty database",))
         assert "this version copies schema 9999: start this version on it once" in refused(url, new)
-    monkeypatch.setattr(file_side, "newest_known", lambda: 9999)
+    monkeypatch.setattr(file_endpoint, "newest_known", lambda: 9999)
     assert "this version copies schema 9999: start this version on it once" in refused(file, url)
     unchanged(new, url, ("and this version writes schema 9999: name an empty database",))
 
@@ -552,13 +552,13 @@ def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> 
 
 def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Path) -> None:
     """Neither to a file nor to a PostgreSQL, which is not read either: a node that begins there would send."""
-    with file_side.source(file), closing(apsw.Connection(str(file))) as other:
+    with file_endpoint.source(file), closing(apsw.Connection(str(file))) as other:
         with pytest.raises(apsw.BusyError):
             other.execute("DELETE FROM loose_parts")
         assert other.execute("SELECT count(*) FROM loose_parts").fetchall() == [(ROWS,)]
         assert "another program is using it" in refused(file, tmp_path / "new" / FILE_NAME)
     copied(file, url)
-    with server_side.source(url, tables()), psycopg.connect(url, autocommit=True) as connection:
+    with server_endpoint.source(url, tables()), psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET lock_timeout = 100")
         for table in tables():
             with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -570,7 +570,7 @@ def test_a_database_with_a_server_is_refused(
     file: Path, url: str, tmp_path: Path, back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As source or target: an appliance is connected to it."""
-    monkeypatch.setattr(server_side, "PATIENCE", 0.2)
+    monkeypatch.setattr(server_endpoint, "PATIENCE", 0.2)
     old, new = (url, tmp_path / "new" / FILE_NAME) if back else (file, url)
     with psycopg.connect(url, application_name=DATABASE_CLIENT):
         assert "a server, or another copy, is connected to it: stop that first" in refused(old, new)

@@ -3,10 +3,10 @@
 import pytest
 
 from appliance.store import Store
-from appliance.store.engine import Many, Row, Tx, changed, gathered
+from appliance.store.engine import Bulk, Row, Tx, changed, gathered
 
-INSERT = Many("INSERT INTO pool_holds (pool, reason, held_at) VALUES {(?, 'the ' || ?, ?i)} RETURNING held_at")
-DELETE = Many("DELETE FROM pool_holds WHERE held_at IN ({?i})")
+INSERT = Bulk("INSERT INTO pool_holds (pool, reason, held_at) VALUES {(?, 'the ' || ?, ?i)} RETURNING held_at")
+DELETE = Bulk("DELETE FROM pool_holds WHERE held_at IN ({?i})")
 DELETE_FIRST = "DELETE FROM pool_holds WHERE held_at < :most"
 
 

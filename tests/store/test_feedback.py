@@ -70,8 +70,8 @@ async def done(store: Store, *steps: FeedbackStep) -> str:
 
 async def hook(store: Store, account: Account, *events: EventType) -> None:
     """A webhook that asks for these events."""
-    new_id = store.feedback.outside.identifier("whk")
-    _, sealed = WebhookSecrets(bytes(32), store.feedback.outside).fresh(new_id)
+    new_id = store.feedback.env.identifier("whk")
+    _, sealed = WebhookSecrets(bytes(32), store.feedback.env).fresh(new_id)
     await store.webhooks.save(account.id, WebhookOptions("https://hooks.example.net/", events, True), new_id, sealed)
 
 
@@ -143,7 +143,7 @@ async def test_a_recipient_is_found_by_its_ids_and_name(
     await store.access.add_domain(other.id, "example.org", usable=True)
     assert await store.feedback.recipient(first.id, first.id, "bounces.example.org") is None
     assert await store.feedback.recipient(first.id, second.id, NAME) is None
-    unknown = store.feedback.outside.identifier("rcp")
+    unknown = store.feedback.env.identifier("rcp")
     assert await store.feedback.recipient(unknown, unknown, NAME) is None
     assert await store.feedback.recipients_of(first.message_id, NAME) == [first, second]
     assert await store.feedback.recipients_of(first.message_id, "bounces.example.org") == []

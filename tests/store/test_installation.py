@@ -2,8 +2,8 @@
 
 import trio
 
+from appliance.environment import Environment
 from appliance.model.mail import Account
-from appliance.outside import Outside
 from appliance.store import Store
 from tests import stored_mail
 from tests.store.samples import Database
@@ -38,5 +38,5 @@ async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> N
 async def test_what_is_sealed_is_a_secret(store: Store, account: Account) -> None:
     """A webhook's secret, here; accounts alone have none."""
     assert not await store.installation.has_secrets()
-    await stored_mail.webhook(store, Outside(), account.id, bytes(32))
+    await stored_mail.webhook(store, Environment(), account.id, bytes(32))
     assert await store.installation.has_secrets()

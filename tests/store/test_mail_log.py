@@ -7,9 +7,9 @@ from itertools import count
 import pytest
 from msgspec import structs
 
+from appliance.environment import identifier_time
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, RecipientStatus
-from appliance.outside import identifier_time
 from appliance.store import Store
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
 

@@ -89,7 +89,7 @@ async def test_parallel_sends_share_the_last_credits(database: Database) -> None
     """Of fifty at once on ten credits exactly ten go through, in the engine of the real server."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=10)
-        messages, results = Messages(database.outside, account.id), []
+        messages, results = Messages(database.env, account.id), []
 
         async def send(size: int) -> None:
             try:
@@ -184,7 +184,7 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
     """In the engine of the real server, one wins and the others find the key taken."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-        messages, results = Messages(database.outside, account.id), []
+        messages, results = Messages(database.env, account.id), []
 
         async def send() -> None:
             try:
@@ -289,7 +289,7 @@ async def test_a_message_is_handed_to_delivery_after_its_commit(database: Databa
     """From before it is on disk until it is taken a poll of the store leaves it alone; what is taken is on disk."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        new = Messages(database.outside, account.id).new(simulated=False)
+        new = Messages(database.env, account.id).new(simulated=False)
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.messages.accept, new)
@@ -338,13 +338,13 @@ async def test_simulated_mail_wakes_the_simulation_only(
 
 async def test_a_record_holds_recipients_and_attempts(store: Store, database: Database) -> None:
     """Each recipient has its domain, its next time and every attempt with what was said."""
-    outside = database.outside
+    env = database.env
     account = await stored_mail.account(store)
-    message = await stored_mail.accept(store, outside, account, "a@one.example", "b@two.example")
-    await stored_mail.defer(store, outside, message)
+    message = await stored_mail.accept(store, env, account, "a@one.example", "b@two.example")
+    await stored_mail.defer(store, env, message)
     await store.queue_control.retry_message(message.id)
     for recipient in (await stored_mail.due(store, message))[:1]:
-        await stored_mail.finish(store, outside, recipient, RecipientStatus.DELIVERED, 250)
+        await stored_mail.finish(store, env, recipient, RecipientStatus.DELIVERED, 250)
     record = await store.records.of(message.id)
     assert record is not None
     assert (record.account_name, record.message.id) == ("acme", message.id)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientStatus, Source
-from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
@@ -25,7 +25,7 @@ async def test_credits_are_counted_through_the_batch(database: Database) -> None
     """The ledger of messages accepted together names every balance from the first to the last credit, in order."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        messages, refused = Messages(database.outside, account.id), []
+        messages, refused = Messages(database.env, account.id), []
 
         async def send(recipients: int) -> None:
             try:
@@ -49,7 +49,7 @@ async def test_a_message_to_an_unknown_account_fails_alone(database: Database) -
     """Its neighbours in the batch are accepted."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        messages = Messages(database.outside, account.id)
+        messages = Messages(database.env, account.id)
 
         async def send(new: NewMessage) -> None:
             await store.messages.accept(new)
@@ -71,7 +71,7 @@ async def test_unusual_text_is_stored_as_it_is(
     """Quotes, a NUL, braces and characters of any plane come back as they went in; but PostgreSQL has no NUL."""
     subject = "it's {rows} ?1 \0 \u2028 \U0001f4e8 'x'; --"
     news = [replace(messages.new(), subject=subject), replace(messages.new(), subject="{}")]
-    assert await store.engine.write(lambda tx: accept(tx, messages.outside, news)) == [1, 1]
+    assert await store.engine.write(lambda tx: accept(tx, messages.env, news)) == [1, 1]
     found = [await store.messages.read(account.id, new.id) for new in news]
     kept = subject.replace("\0", "\ufffd") if database.url else subject
     assert [message.subject for message in found if message] == [kept, "{}"]
@@ -81,7 +81,7 @@ async def test_text_that_cannot_be_stored_fails_alone(database: Database) -> Non
     """A lone surrogate fails its own message only."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        messages, results = Messages(database.outside, account.id), []
+        messages, results = Messages(database.env, account.id), []
 
         async def send(subject: str) -> None:
             try:
@@ -199,7 +199,7 @@ def news_of(sends: list[Send], clock: Clock) -> list[NewMessage]:
     """The messages themselves, some of them large."""
     news = []
     for account, addresses, key, test in sends:
-        messages = Messages(Outside(now=clock), f"acc_{account}")
+        messages = Messages(Environment(now=clock), f"acc_{account}")
         size = 2 * WRITTEN_ON_LOOP if key == "two" else 10
         news.append(messages.new(*sorted(addresses), key=key, test=test, size=size))
     return news
@@ -218,7 +218,7 @@ async def test_messages_together_break_no_rule(database: Database, sends: list[S
     news = news_of(sends, Clock())
 
     def work(tx: Tx) -> tuple[list[int | Exception | None], list[set[str]], bool, int]:
-        results = accept(tx, Outside(now=Clock()), news)
+        results = accept(tx, Environment(now=Clock()), news)
         written = [{row[0] for row in rows(tx, query, {})} for query in WRITTEN]
         ((least,),) = rows(tx, "SELECT min(credits) FROM accounts", {})
         return results, written, ledger_adds_up(tx), least
@@ -253,8 +253,8 @@ async def test_simple_messages_end_as_one_by_one(database: Database, sends: list
     ledger = {"credit_ledger": "account_id, kind, amount, balance, message_id"}
 
     def work(tx: Tx, together: bool) -> tuple[object, ...]:
-        outside = Outside(now=Clock())
-        refusals = accept(tx, outside, news) if together else [accept(tx, outside, [new])[0] for new in news]
+        env = Environment(now=Clock())
+        refusals = accept(tx, env, news) if together else [accept(tx, env, [new])[0] for new in news]
         assert ledger_adds_up(tx)
         return told(refusals), [str(refusal) for refusal in refusals], rows_of(tx, TABLES | ledger)
 
@@ -273,9 +273,9 @@ async def test_results_together_end_as_one_by_one(
 
     def work(tx: Tx, together: bool) -> dict[str, list[Row]]:
         clock = Clock()
-        outside = Outside(now=clock)
+        env = Environment(now=clock)
         for new in news:
-            accept(tx, outside, [new])
+            accept(tx, env, [new])
         due = [DueRecipient(*row) for row in rows(tx, SELECT_DUE + " ORDER BY r.id", {})]
         outcomes = [
             outcome(due[which % len(due)], status, clock(), tries=tries, signature=signature)
@@ -283,7 +283,7 @@ async def test_results_together_end_as_one_by_one(
             if due
         ]
         for batch in [outcomes] if together else [[each] for each in outcomes]:
-            record(tx, outside, batch)
+            record(tx, env, batch)
         assert ledger_adds_up(tx)
         return rows_of(tx, TABLES)
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from appliance.environment import identifier_time
 from appliance.model.mail import (
     Account,
     Billing,
@@ -23,7 +24,6 @@ from appliance.model.mail import (
     SuppressionOrigin,
 )
 from appliance.model.webhooks import RESULT_EVENTS, EventType
-from appliance.outside import identifier_time
 from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.queue import message_result

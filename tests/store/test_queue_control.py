@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
-from appliance.outside import Outside
 from appliance.store import Store, queue_control
 from appliance.store.queue import UnderDelivery
 from appliance.store.queue_control import Depth
@@ -22,20 +22,18 @@ class Backend:
     """A store with one account of 100 credits."""
 
     store: Store
-    outside: Outside
+    env: Environment
     account: str
     messages: list[NewMessage] = field(default_factory=list)
 
     async def accept(self, *addresses: str, account: str | None = None, simulated: bool = False) -> NewMessage:
         """A waiting message."""
-        return await stored_mail.accept(
-            self.store, self.outside, account or self.account, *addresses, simulated=simulated
-        )
+        return await stored_mail.accept(self.store, self.env, account or self.account, *addresses, simulated=simulated)
 
     async def deferred(self, *addresses: str, account: str | None = None) -> NewMessage:
         """A message that has been tried once."""
         message = await self.accept(*addresses, account=account)
-        await stored_mail.defer(self.store, self.outside, message)
+        await stored_mail.defer(self.store, self.env, message)
         return message
 
     async def read(self, message: NewMessage) -> Message:
@@ -52,7 +50,7 @@ class Backend:
 @pytest.fixture
 async def backend(store: Store, database: Database) -> Backend:
     """The store with its account."""
-    return Backend(store, database.outside, await stored_mail.account(store))
+    return Backend(store, database.env, await stored_mail.account(store))
 
 
 # ---- how much waits
@@ -207,7 +205,7 @@ async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) 
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
         backend.store,
-        backend.outside,
+        backend.env,
         (await stored_mail.due(backend.store, message))[0],
         RecipientStatus.DELIVERED,
         250,
@@ -222,7 +220,7 @@ async def test_bounced_and_cancelled_together_are_released(backend: Backend) -> 
     """A message whose recipients all gave their credit back is released, for whatever reason each did."""
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        backend.store, backend.outside, (await stored_mail.due(backend.store, message))[0], RecipientStatus.BOUNCED, 550
+        backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.BOUNCED, 550
     )
     await backend.store.queue_control.cancel(message.id, "enough")
     found = await backend.read(message)
@@ -233,7 +231,7 @@ async def test_a_failed_recipient_is_settled_unless_cancelled(backend: Backend) 
     """Attempts used up cost their credit, as ever."""
     message = await backend.accept("a@one.example")
     await stored_mail.finish(
-        backend.store, backend.outside, (await stored_mail.due(backend.store, message))[0], RecipientStatus.FAILED, 451
+        backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.FAILED, 451
     )
     assert (await backend.read(message)).billing_status is Billing.SETTLED
     with pytest.raises(Refused) as refused:
@@ -264,8 +262,8 @@ def test_no_attempt_begins_while_its_cancel_is_being_written() -> None:
     under_delivery = UnderDelivery()
     assert not under_delivery.was_cancelled("one")
     with under_delivery.cancelling("one"):
-        with pytest.raises(Refused), under_delivery.cancelling("one"):
-            raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
+        with pytest.raises(StorageUnavailable), under_delivery.cancelling("one"):
+            raise StorageUnavailable("the storage is busy")
         assert under_delivery.is_being_cancelled("one")
     assert not under_delivery.is_being_cancelled("one")
     assert under_delivery.was_cancelled("one")
@@ -295,7 +293,7 @@ async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> N
     message = await backend.accept("a@one.example")
     (recipient,) = await stored_mail.due(backend.store, message)
     await backend.store.queue_control.cancel(message.id, "enough")
-    await stored_mail.finish(backend.store, backend.outside, recipient, RecipientStatus.BOUNCED, 550)
+    await stored_mail.finish(backend.store, backend.env, recipient, RecipientStatus.BOUNCED, 550)
     assert (await backend.read(message)).recipients[0].status is RecipientStatus.FAILED
     assert (await backend.store.accounts.named("acme")).credits == 100
 
@@ -337,10 +335,10 @@ async def test_an_empty_queue_has_no_depth(backend: Backend) -> None:
 
 async def test_what_waits_is_counted_simulated_or_not(backend: Backend, clock: Clock) -> None:
     """Due and deferred apart, and the wait of the first that is due."""
-    store, outside = backend.store, backend.outside
+    store, env = backend.store, backend.env
     await backend.deferred("a@example.net")
-    await stored_mail.accept(store, outside, backend.account, "b@example.net", "c@example.net")
-    await stored_mail.accept(store, outside, backend.account, "d@example.net", simulated=True)
+    await stored_mail.accept(store, env, backend.account, "b@example.net", "c@example.net")
+    await stored_mail.accept(store, env, backend.account, "d@example.net", simulated=True)
     await store.pools.hold("google", "refused")
     clock.now += 60_000_000
     found = await store.queue_control.depth()

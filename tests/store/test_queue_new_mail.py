@@ -6,15 +6,15 @@ from functools import partial
 import trio
 from trio.testing import MockClock
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store.queue import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
 def test_what_is_offered_is_taken_once() -> None:
     """Messages come out in the order in which they went in, once, and no look at the store is asked for."""
-    new_mail, outside = NewMail(), Outside()
-    sent = [message(outside, "acc", f"user{number}@a.test") for number in range(3)]
+    new_mail, env = NewMail(), Environment()
+    sent = [message(env, "acc", f"user{number}@a.test") for number in range(3)]
     for each in sent:
         new_mail.offer(each, 1)
     assert new_mail.take() == [Fresh(each, 1) for each in sent]
@@ -25,7 +25,7 @@ def test_what_is_offered_is_taken_once() -> None:
 def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
     """Those that bounced at once must not be tried, so the store is asked who is left."""
     new_mail = NewMail()
-    new_mail.offer(message(Outside(), "acc", "ada@a.test", "bob@a.test"), None)
+    new_mail.offer(message(Environment(), "acc", "ada@a.test", "bob@a.test"), None)
     assert new_mail.take() == []
     assert new_mail.poll_requested()
     assert not new_mail.poll_requested()
@@ -33,7 +33,7 @@ def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
 
 def test_there_is_room_for_so_many() -> None:
     """One more than fits asks for a poll instead; once they are taken there is room again."""
-    new_mail, new = NewMail(), message(Outside(), "acc", "ada@a.test")
+    new_mail, new = NewMail(), message(Environment(), "acc", "ada@a.test")
     for _ in range(NEW_MAIL_MESSAGES + 1):
         new_mail.offer(new, 1)
     assert len(new_mail.take()) == NEW_MAIL_MESSAGES
@@ -44,8 +44,8 @@ def test_there_is_room_for_so_many() -> None:
 
 def test_there_is_room_for_so_many_bytes() -> None:
     """Large messages stay in the store, where they are on disk, and do not keep small ones out."""
-    new_mail, outside = NewMail(), Outside()
-    large = message(outside, "acc", "ada@a.test", mime=b"x" * (NEW_MAIL_BYTES // 2))
+    new_mail, env = NewMail(), Environment()
+    large = message(env, "acc", "ada@a.test", mime=b"x" * (NEW_MAIL_BYTES // 2))
     for _ in range(3):
         new_mail.offer(large, 1)
     assert len(new_mail.take()) == 2
@@ -54,8 +54,8 @@ def test_there_is_room_for_so_many_bytes() -> None:
 
 def test_what_is_coming_is_known() -> None:
     """From before it is on disk until it is taken, given up, or left to the store."""
-    new_mail, outside = NewMail(), Outside()
-    taken, left, refused = (message(outside, "acc", "ada@a.test") for _ in range(3))
+    new_mail, env = NewMail(), Environment()
+    taken, left, refused = (message(env, "acc", "ada@a.test") for _ in range(3))
     for each in (taken, left, refused):
         assert each.id not in new_mail
         new_mail.expect(each.id)
@@ -71,7 +71,7 @@ def test_what_is_coming_is_known() -> None:
 async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
     """By mail, by a request to poll and by `wake`; the time is up only if none of them came."""
     new_mail = NewMail()
-    new = message(Outside(), "acc", "ada@a.test")
+    new = message(Environment(), "acc", "ada@a.test")
     wakes: list[Callable[[], None]] = [partial(new_mail.offer, new, 1), new_mail.request_poll, new_mail.wake]
     for wake in wakes:
         async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
 
 def test_recipients_are_as_the_store_would_give_them() -> None:
     """Untried, with what their message says of each, and what each was charged."""
-    new = message(Outside(), "acc", "ada@a.test", "bob@b.test")
+    new = message(Environment(), "acc", "ada@a.test", "bob@b.test")
     found = due_recipients(Fresh(new, 1))
     assert [(each.id, each.address, each.domain) for each in found] == [
         (recipient.id, recipient.address, recipient.domain) for recipient in new.recipients

@@ -60,7 +60,7 @@ def tls(report_id: str = "1", *domains: TlsDomainCounts, day: int = TODAY) -> Tl
 
 async def take(store: Store, report: DmarcCounts | TlsCounts, name: str = NAME) -> ReportResult:
     """Record a report that was sent to an address of this name."""
-    now = store.reports.outside.now()
+    now = store.reports.env.now()
     if isinstance(report, DmarcCounts):
         return await store.engine.write(lambda tx: record_dmarc_report(tx, now, name, report))
     return await store.engine.write(lambda tx: record_tls_report(tx, now, name, report))

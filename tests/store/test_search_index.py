@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
 from appliance.message.search_words import QUERY_LENGTH, folded, holds, query_words, terms
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import Account, MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
-from appliance.outside import Outside, identifier_time
 from appliance.store import Store
 from appliance.store.engine import NEWEST, START, Tx
 from appliance.store.search_index import (
@@ -316,7 +316,7 @@ async def test_a_crash_leaves_nothing_half_indexed(database: Database, clock: Cl
 
     async with database.open(inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-        messages = Messages(Outside(now=clock), account.id)
+        messages = Messages(Environment(now=clock), account.id)
         for number in range(4):
             await small(store).messages.accept(made(messages, number))
         clock.now += INDEXED_AFTER

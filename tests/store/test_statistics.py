@@ -221,7 +221,7 @@ async def test_a_delivery_is_timed_to_a_tenth(store: Store, messages: Messages, 
 async def test_accounts_are_counted_apart(store: Store, messages: Messages, clock: Clock, account: Account) -> None:
     """Another account's mail changes no number of this one."""
     other = await store.accounts.create("other", "other@example.org", "hash", credit=None)
-    await send(store, Messages(messages.outside, other.id), clock, DELIVERED)
+    await send(store, Messages(messages.env, other.id), clock, DELIVERED)
     for _ in range(2):
         assert totals(await store.statistics.of(account.id, 0)) == {}
         assert totals(await store.statistics.of(other.id, 0)) == {"sent": 1, "delivered": 1}
@@ -268,7 +268,7 @@ async def later(store: Store, clock: Clock, recipient: DueRecipient, kind: str, 
     """Something came back of a recipient that was delivered to."""
     now = clock()
     row = {
-        "id": store.statistics.outside.identifier("evt"),
+        "id": store.statistics.env.identifier("evt"),
         "account_id": recipient.account_id,
         "message_id": recipient.message_id,
         "recipient_id": recipient.id,

@@ -61,7 +61,7 @@ async def test_retention_deletes_the_log_of_a_deleted_one(
     await save(store, account.id)
     kept = await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
-    await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.DELIVERED)
+    await results(store, Messages(messages.env, other.id), clock, RecipientStatus.DELIVERED)
     await store.webhooks.delete(account.id)
     assert await expire(store) == 4  # three posts and the webhook
     assert await expire(store) == 0

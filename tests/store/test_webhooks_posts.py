@@ -75,7 +75,7 @@ async def test_lanes_are_found_by_what_waits_in_them(
     other = await store.accounts.create("other", "other@example.org", HASH)
     mine, theirs = await save(store, account.id), await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
-    await results(store, Messages(messages.outside, other.id), clock, RecipientStatus.FAILED)
+    await results(store, Messages(messages.env, other.id), clock, RecipientStatus.FAILED)
     ping = await store.webhook_history.ping(other.id)
     found = {each.lane: (each.first_due, each.last_due) for each in (await store.webhook_posts.lanes())[0]}
     assert set(found) == {events(mine), events(theirs), Lane(theirs.id, Trigger.PING)}

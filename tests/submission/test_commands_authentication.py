@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.mail import Caller
 from appliance.submission.actions import FindCaller, Phase, PlainAction
 from tests.submission.offline_client import CALLER, PASSWORD, USERNAME, Talk, credential, logged_in, talk
@@ -155,7 +155,7 @@ def test_a_caller_who_was_found_a_moment_ago_is_not_looked_up() -> None:
 def test_without_the_store_a_client_may_try_again(line: bytes) -> None:
     """A storage that is away is a 451, and neither a wrong password nor the end of the session or its login."""
     made, action = asking(line)
-    assert made.protocol.caller_found(action, Refused(Code.TEMPORARY_FAILURE, "Not now.")) is None
+    assert made.protocol.caller_found(action, StorageUnavailable("Not now.")) is None
     assert made.replies() == [b"451 4.3.0 Not now.\r\n"]
     made.finds = True
     assert made.say(line.strip())[:4] in (b"235 ", b"250 ")
@@ -183,7 +183,7 @@ def test_a_sender_is_refused_after_the_store_was_asked_as_before(
     assert made.say(MAIL.strip()).startswith(b"250 ")
 
 
-@pytest.mark.parametrize("result", [CALLER, Refused(Code.TEMPORARY_FAILURE, "Not now."), None])
+@pytest.mark.parametrize("result", [CALLER, StorageUnavailable("Not now."), None])
 @pytest.mark.parametrize("line", [AUTH, MAIL])
 def test_a_client_that_is_gone_begins_nothing(line: bytes, result: Caller | Refused | None) -> None:
     """A connection lost meanwhile counts for no credential and begins no message; a wrong guess still counts."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.errors import Code, Refused
+from appliance.errors import Refused, StorageUnavailable
 from appliance.submission import limits, replies
 from appliance.submission.actions import FindCaller, FindRecipient, Phase, PlainAction, Submit
 from appliance.submission.commands import parse_address
@@ -176,7 +176,7 @@ def test_a_costly_recipient_is_read_elsewhere() -> None:
     ("outcome", "reply"),
     [
         (Rejected(replies.reply("553 5.1.3", "RCPT TO: no")), b"553 5.1.3 RCPT TO: no\r\n"),
-        (Refused(Code.TEMPORARY_FAILURE, "Busy.", retry_after=2), b"451 4.3.0 Busy.\r\n"),
+        (StorageUnavailable("Busy."), b"451 4.3.0 Busy.\r\n"),
     ],
 )
 def test_a_recipient_that_could_not_be_read(outcome: Rejected | Refused, reply: bytes) -> None:

@@ -17,13 +17,13 @@ import trio
 from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.config.values import Endpoint
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.accept import IntakeServices
 from appliance.intake.credentials import Credentials
 from appliance.intake.limits import RequestRate
 from appliance.intake.login_throttle import LoginThrottle
 from appliance.model.mail import Caller, DsnRequest
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.submission import protocol, server
 from appliance.submission.server import ACCEPTS_PER_TURN, SocketListener, listen
@@ -135,19 +135,19 @@ class Client:
 @asynccontextmanager
 async def served(tmp_path: Path, smtp: str = "") -> AsyncIterator[Served]:
     """A server with an intake of ours."""
-    outside, intake, stopping = Outside(), FailingIntake(), trio.Event()
+    env, intake, stopping = Environment(), FailingIntake(), trio.Event()
     settings = load.parse(SETTINGS.format(data_dir=tmp_path, smtp=smtp), tmp_path / "config.toml")
-    async with open_store(tmp_path, outside, inline=True) as store, trio.open_nursery() as nursery:
+    async with open_store(tmp_path, env, inline=True) as store, trio.open_nursery() as nursery:
         account = await provision(store, "demo")
-        guesses = LoginThrottle(outside)
+        guesses = LoginThrottle(env)
         services = IntakeServices(
             intake,  # type: ignore[arg-type]  # as much of it as is used
-            Credentials(store, outside, guesses),
+            Credentials(store, env, guesses),
             guesses,
-            RequestRate(0, outside),
-            RequestRate(0, outside),
+            RequestRate(0, env),
+            RequestRate(0, env),
         )
-        (url,) = await nursery.start(server.serve, settings, outside, services, stopping)
+        (url,) = await nursery.start(server.serve, settings, env, services, stopping)
         yield Served(int(url.rpartition(":")[2]), account, intake, stopping)
         stopping.set()
 

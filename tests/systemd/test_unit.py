@@ -13,7 +13,7 @@ import httpx
 import pytest
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import open_store
 from appliance.systemd import plan
 from appliance.systemd.plan import Installation, Program
@@ -179,7 +179,7 @@ def test_a_postgresql_is_reached_under_the_filter(tmp_path: Path, way: str) -> N
         url = f"{cluster.url()}&port={port}" if way == "socket" else f"postgresql://{USER}@127.0.0.1:{port}/{USER}"
 
         async def add() -> Provisioned:
-            async with open_store(tmp_path / "data", Outside(), url=url, inline=True) as store:
+            async with open_store(tmp_path / "data", Environment(), url=url, inline=True) as store:
                 return await provision(store, "demo")
 
         store = f'[store]\nurl = "{url}"'

@@ -17,8 +17,8 @@ from typing import Any
 import apsw
 import trio
 
+from appliance.environment import Environment
 from appliance.model.mail import RecipientStatus
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, Store, open_store
 from tests.store.postgresql.stepping import check_books
 from tests.store.samples import Messages, outcome
@@ -145,9 +145,9 @@ class _CutFile(apsw.VFSFile):
                 content.settle()
 
 
-async def _use(store: Store, account_id: str, told: Acknowledged, outside: Outside) -> None:
+async def _use(store: Store, account_id: str, told: Acknowledged, env: Environment) -> None:
     """Accept and record messages as a server does, each with a key, and note what was acknowledged."""
-    messages = Messages(outside, account_id)
+    messages = Messages(env, account_id)
 
     async def send(sender: int) -> None:
         for number in range(MESSAGES):
@@ -158,7 +158,7 @@ async def _use(store: Store, account_id: str, told: Acknowledged, outside: Outsi
             if sender == 0 and number % 4 == 3:
                 due = await store.queue.due(simulated=True, most=3)
                 statuses = (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.DEFERRED)
-                results = [outcome(each, status, outside.now()) for each, status in zip(due, statuses, strict=False)]
+                results = [outcome(each, status, env.now()) for each, status in zip(due, statuses, strict=False)]
                 await store.queue.record(results)
                 told.recorded.update(each.recipient.id for each in results)
 
@@ -169,13 +169,13 @@ async def _use(store: Store, account_id: str, told: Acknowledged, outside: Outsi
 
 def run(seed: int) -> list[Cut]:
     """One life of a database under load, with the cuts that were made meanwhile."""
-    told, outside = Acknowledged(), Outside()
+    told, env = Acknowledged(), Environment()
     disk = CutDisk(random.Random(seed), told)
 
     async def live(data_dir: Path) -> None:
-        async with open_store(data_dir, outside) as store:
+        async with open_store(data_dir, env) as store:
             account = await store.accounts.create("demo", "demo@example.org", "hash", credit=CREDITS)
-            await _use(store, account.id, told, outside)
+            await _use(store, account.id, told, env)
 
     try:
         with tempfile.TemporaryDirectory() as directory:
@@ -197,7 +197,7 @@ def check(cut: Cut) -> str:
 
 
 async def _check(data_dir: Path, cut: Cut) -> str:
-    async with open_store(data_dir, Outside(), inline=True) as store:
+    async with open_store(data_dir, Environment(), inline=True) as store:
         await check_books(store)
     with apsw.Connection(str(data_dir / FILE_NAME)) as connection:
         if (found := connection.execute("PRAGMA integrity_check").fetchall()) != [("ok",)]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store, open_store
 from appliance.web.api.emails import EmailRoutes
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
@@ -40,10 +40,10 @@ async def reading_thread_taken(store: Store) -> AsyncIterator[None]:
 @pytest.mark.parametrize("path", PATHS)
 async def test_only_large_pages_are_read_on_a_thread(tmp_path: Path, path: str) -> None:
     """While the thread is taken a page of ten is answered, and one of a hundred waits for it."""
-    outside = Outside()
-    async with open_store(tmp_path, outside) as store:
+    env = Environment()
+    async with open_store(tmp_path, env) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
-        services = services_for(tmp_path, store, outside, account.id)
+        services = services_for(tmp_path, store, env, account.id)
         client = create_app(services.auth, [EmailRoutes(services), WebhookDeliveryRoutes(services)]).test_client()
         async with reading_thread_taken(store):
             assert (await client.get(f"{path}?limit=10", scope_base=EDGE)).status_code == 200

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.web import pages, unsubscribe
 from appliance.web.app import create_app
@@ -40,10 +40,10 @@ class Strangers:
 async def strangers(tmp_path: Path) -> AsyncIterator[Strangers]:
     """They have a link of an account."""
     clock = Clock()
-    async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
+    async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
         intake = SimpleNamespace(links=LINKS, check_disk=lambda: None)
-        services: Any = SimpleNamespace(store=store, outside=Outside(now=clock), intake=intake)
+        services: Any = SimpleNamespace(store=store, env=Environment(now=clock), intake=intake)
         auth: Any = None
         app = create_app(auth, [], [unsubscribe.blueprint(pages.read_site(), services)])
         token = LINKS.token(Unsubscription(account.id, "tag:news", "ada@example.net"))

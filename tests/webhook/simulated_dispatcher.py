@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
 from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.webhook.dispatcher import Dispatcher
 from appliance.webhook.http import Posted
@@ -73,7 +73,7 @@ class Simulation:
     """The store, the receivers and the accounts of one test."""
 
     store: Store
-    outside: Outside
+    env: Environment
     receivers: Receivers
     secrets: WebhookSecrets
     delays: Sequence[float]
@@ -83,8 +83,8 @@ class Simulation:
     def dispatcher(self, **options: Any) -> Dispatcher:
         """One that is ready to run; it seldom polls by itself, or a virtual day would take a while."""
         options.setdefault("poll_every", 60.0)
-        attempts = Attempts(self.receivers.post, self.secrets, self.outside, self.delays)
-        return Dispatcher(self.store, self.outside, attempts, **options)
+        attempts = Attempts(self.receivers.post, self.secrets, self.env, self.delays)
+        return Dispatcher(self.store, self.env, attempts, **options)
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncIterator[None]:
@@ -114,7 +114,7 @@ class Simulation:
         self, name: str, events: Sequence[EventType] = tuple(EventType), *, enabled: bool = True, url: str = ""
     ) -> None:
         """Save the webhook of an account."""
-        new_id = self.outside.identifier("whk")
+        new_id = self.env.identifier("whk")
         secret, sealed = self.secrets.fresh(new_id)
         settings = WebhookOptions(url or url_of(name), tuple(events), enabled)
         _, made = await self.store.webhooks.save(self.accounts[name], settings, new_id, sealed)
@@ -125,9 +125,9 @@ class Simulation:
         self, name: str, *addresses: str, status: RecipientStatus = RecipientStatus.DELIVERED, subject: str = "Hello"
     ) -> str:
         """Accept a message for these recipients, and let each have this result; the message's id."""
-        new = message(self.outside, self.accounts[name], subject, addresses or ("ada@example.net",))
+        new = message(self.env, self.accounts[name], subject, addresses or ("ada@example.net",))
         await self.store.messages.accept(new)
-        await self.store.queue.record([outcome(new, each, status, self.outside.now()) for each in new.recipients])
+        await self.store.queue.record([outcome(new, each, status, self.env.now()) for each in new.recipients])
         return new.id
 
     async def deliveries(self, name: str) -> list[WebhookDelivery]:
@@ -151,16 +151,16 @@ def url_of(name: str) -> str:
     return f"https://{name}.example.net/"
 
 
-def message(outside: Outside, account_id: str, subject: str, addresses: Sequence[str]) -> NewMessage:
+def message(env: Environment, account_id: str, subject: str, addresses: Sequence[str]) -> NewMessage:
     """A message to be accepted."""
     recipients = tuple(
-        NewRecipient(outside.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
+        NewRecipient(env.identifier("rcp"), address, address.lower(), address.rpartition("@")[2])
         for address in addresses
     )
     return NewMessage(
-        id=outside.identifier("msg"),
+        id=env.identifier("msg"),
         account_id=account_id,
-        request_id=outside.identifier("req"),
+        request_id=env.identifier("req"),
         source=Source.API,
         simulated=False,
         sender="Shop <shop@example.com>",
@@ -173,7 +173,7 @@ def message(outside: Outside, account_id: str, subject: str, addresses: Sequence
         receipt=b"{}",
         recipients=recipients,
         credits=len(recipients),
-        created_at=outside.now(),
+        created_at=env.now(),
         idempotency=None,
     )
 
@@ -201,6 +201,6 @@ def outcome(new: NewMessage, recipient: NewRecipient, status: RecipientStatus, n
 @asynccontextmanager
 async def simulation(directory: Path, *, delays: Sequence[float] = DELAYS) -> AsyncIterator[Simulation]:
     """A store on a virtual clock; nothing runs yet."""
-    outside = Outside(now=lambda: START + round(trio.current_time() * 1_000_000))
-    async with open_store(directory, outside, inline=True) as store:
-        yield Simulation(store, outside, Receivers(), WebhookSecrets(KEY, outside), delays)
+    env = Environment(now=lambda: START + round(trio.current_time() * 1_000_000))
+    async with open_store(directory, env, inline=True) as store:
+        yield Simulation(store, env, Receivers(), WebhookSecrets(KEY, env), delays)

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.config.load import embedded, parse
 from appliance.config.settings import Config, ConfigError
+from appliance.environment import Environment
 from appliance.net.address_policy import Address
-from appliance.outside import Outside
 from appliance.webhook.build import build_poster, own_names
 from tests.fakes.dns import ZoneResolver
 from tests.fakes.receiver import AUTHORITY, HERE, HOST, Receiver, posting
@@ -40,7 +40,7 @@ async def test_settings_reach_the_url_policy() -> None:
     """Ports, networks and names are refused or allowed as the file says."""
     text = f'{SERVER}{URL}[webhooks]\nports = [443, 9443]\nallow_networks = ["10.0.0.0/8"]\n'
     zone = {"in.example": {"A": ["10.0.0.7"]}, "other.example": {"A": ["192.168.0.7"]}}
-    made = build_poster(config(text), ZoneResolver(zone), Outside())
+    made = build_poster(config(text), ZoneResolver(zone), Environment())
     assert await made.check("https://in.example:9443/") is None
     assert await made.check("https://10.0.0.7/") is None
     assert await made.check("https://in.example:8443/") == "port 8443 is not allowed for webhooks here"
@@ -51,14 +51,14 @@ async def test_settings_reach_the_url_policy() -> None:
 
 async def test_public_addresses_of_the_machine_are_its_own() -> None:
     """What the operator names as the machine's address behind a NAT is refused, too."""
-    made = build_poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Outside())
+    made = build_poster(config('[delivery]\nown_addresses = ["9.9.9.9"]\n'), ZoneResolver({}), Environment())
     assert "an address of this machine" in str(await made.check("https://9.9.9.9/"))
 
 
 async def test_addresses_of_other_nodes_are_this_machines() -> None:
     """They are refused in the same words, from when they are told."""
     told: set[Address] = set()
-    made = build_poster(config(""), ZoneResolver({"b.example": {"A": ["9.9.9.8"]}}), Outside(), lambda: told)
+    made = build_poster(config(""), ZoneResolver({"b.example": {"A": ["9.9.9.8"]}}), Environment(), lambda: told)
     told.add(ip_address("9.9.9.8"))
     assert "one is an address of this machine" in str(await made.check("https://b.example/"))
 
@@ -66,9 +66,9 @@ async def test_addresses_of_other_nodes_are_this_machines() -> None:
 async def test_plain_http_to_this_machine_is_refused_without_any_file(tmp_path: Path) -> None:
     """The built-in settings alone allow no more than any others; `serve --sandbox` asks for it."""
     settings, url = embedded(tmp_path), "http://localhost:3000/hooks"
-    made = build_poster(settings, ZoneResolver({}), Outside())
+    made = build_poster(settings, ZoneResolver({}), Environment())
     assert await made.check(url) == "the URL must begin with https://"
-    made = build_poster(replace(settings, local_webhooks=True), ZoneResolver({}), Outside())
+    made = build_poster(replace(settings, local_webhooks=True), ZoneResolver({}), Environment())
     assert await made.check(url) is None
 
 
@@ -80,7 +80,7 @@ async def test_extra_trust_comes_from_the_file(tmp_path: Path) -> None:
         text = f'[webhooks]\nports = [{there.port}]\nallow_networks = ["127.0.0.0/8"]\n'
         for extra, accepted in (('ca_file = "ca.pem"\n', True), ("", False)):
             settings = config(text + extra, tmp_path / "config.toml")
-            made = build_poster(settings, ZoneResolver(HERE), Outside())
+            made = build_poster(settings, ZoneResolver(HERE), Environment())
             posted = await made.post(f"https://{HOST}:{there.port}/", [], b"{}")
             assert posted.accepted is accepted, posted
             await made.idle.aclose()
@@ -92,4 +92,4 @@ def test_a_file_without_certificates_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing of the kind")
     settings = config('[webhooks]\nca_file = "ca.pem"\n', tmp_path / "config.toml")
     with pytest.raises(ConfigError, match=r"config\.toml: webhooks\.ca_file: holds no usable certificates"):
-        build_poster(settings, ZoneResolver({}), Outside())
+        build_poster(settings, ZoneResolver({}), Environment())

@@ -11,7 +11,7 @@ import trio
 from stripe import WebhookSignature
 from trio.testing import MockClock
 
-from appliance.errors import Code, Refused
+from appliance.errors import StorageUnavailable
 from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, Lane, PostResult, PostStatus, SealedSecret, Trigger
 from appliance.net.dial import Shortage
@@ -591,7 +591,7 @@ async def test_a_storage_that_refuses_for_a_while_repeats_nothing(
 
         async def refusing(self: object, results: Sequence[PostResult]) -> None:
             if next(refusals, None) is not None:
-                raise Refused(Code.TEMPORARY_FAILURE, "the storage is busy")
+                raise StorageUnavailable("the storage is busy")
             await really(sim.store.webhook_posts, results)
 
         monkeypatch.setattr(posts, "record", refusing)
@@ -805,7 +805,7 @@ async def test_what_is_new_while_the_storage_is_away_is_posted(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose events they were is forgotten with the reading that failed; a scan finds them."""
-    read, failures = WebhookPosts.lanes_of, [Refused(Code.TEMPORARY_FAILURE, "The storage is away.")]
+    read, failures = WebhookPosts.lanes_of, [StorageUnavailable("The storage is away.")]
 
     async def reading(*given: Any) -> Any:
         if failures:

@@ -15,9 +15,9 @@ import pytest
 import trio
 import trio.testing
 
+from appliance.environment import Environment
 from appliance.net.address_policy import Network
 from appliance.net.local_addresses import LocalAddresses
-from appliance.outside import Outside
 from appliance.webhook.post import Poster
 from tests.fakes.dns import DnsServer, Zone, serving
 from tests.fakes.receiver import LOOPBACK, Receiver, answering, client_context, posting
@@ -50,7 +50,7 @@ async def canary(server: DnsServer, allowed: tuple[Network, ...] = ()) -> AsyncI
             here.dialled.append(address)
             if not ip_address(address).is_loopback:
                 raise OSError(101, "Network is unreachable")
-            return await Outside().dial(address, to_port)
+            return await Environment().dial(address, to_port)
 
         async def count(stream: trio.SocketStream) -> None:
             here.connections += 1

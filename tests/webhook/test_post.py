@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.environment import Environment
 from appliance.net.dial import Shortage
-from appliance.outside import Outside
 from appliance.webhook.http import Posted
 from appliance.webhook.post import Poster
 from tests.fakes.dns import Trouble, ZoneResolver
@@ -243,7 +243,7 @@ async def test_the_second_address_is_tried() -> None:
 
     async def dial(address: str, port: int) -> trio.abc.Stream:
         dialled.append(address)
-        return await Outside().dial(address, port)
+        return await Environment().dial(address, port)
 
     resolver = ZoneResolver({HOST: {"A": ["127.0.0.2", "127.0.0.1"]}})
     async with posting(receiver, resolver, dial=dial) as there:
@@ -263,7 +263,7 @@ async def test_a_silent_first_address_leaves_time_for_the_second() -> None:
     async def dial(address: str, port: int) -> trio.abc.Stream:
         if address != "127.0.0.1":
             await trio.sleep_forever()
-        return await Outside().dial(address, port)
+        return await Environment().dial(address, port)
 
     resolver = ZoneResolver({HOST: {"A": ["127.0.0.1"], "AAAA": ["2620:fe::fe"]}})
     async with posting(Receiver(), resolver, dial=dial, first_address=0.05) as there:
@@ -312,7 +312,7 @@ async def test_what_cannot_be_checked_is_not_dialled() -> None:
 
 async def test_a_lack_of_descriptors_gives_up_the_kept_connections() -> None:
     """It is raised instead of being the receiver's fault, and what is only kept for later makes room."""
-    short, dial = False, Outside().dial
+    short, dial = False, Environment().dial
 
     async def short_dial(address: str, port: int) -> trio.abc.Stream:
         if short:

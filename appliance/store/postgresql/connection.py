@@ -20,7 +20,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
-from appliance.store.engine import Bindings, Many, Row
+from appliance.store.engine import Bindings, Bulk, Row
 from appliance.store.postgresql.statements import statement, statement_over_many
 
 DATABASE_CLIENT = "mail-appliance"  # as the database lists our connections
@@ -317,8 +317,8 @@ class PostgresRows:
 
 
 @cache
-def _locking(statement: Many) -> Many:
-    return Many(f"{statement.before}{{{statement.row}}}{statement.after} FOR UPDATE")
+def _locking(statement: Bulk) -> Bulk:
+    return Bulk(f"{statement.before}{{{statement.row}}}{statement.after} FOR UPDATE")
 
 
 class PostgresTx:
@@ -336,7 +336,7 @@ class PostgresTx:
     def changes(self) -> int:
         return max(0, self._cursor.rowcount)
 
-    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]:
+    def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         if not values:
             return []
         columns = zip(*values, strict=True)
@@ -346,14 +346,14 @@ class PostgresTx:
         )
         return self._found.fetchall()
 
-    def count_many(self, statement: Many, values: Sequence[Row], /) -> int:
+    def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int:
         self.many(statement, values)
         return self.changes() if values else 0
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
         return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()  # noqa: S608 - our own words
 
-    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+    def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Lock the rows that a query finds, in its order."""
         self.many(_locking(statement), values)
 

@@ -16,7 +16,7 @@ import trio.lowlevel
 from psycopg import errors
 
 from appliance.concurrency.workers import SERVER_WORK, FairQueue
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused, StorageUnavailable
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
@@ -60,7 +60,7 @@ log = get_logger("store")
 
 
 async def _try_to_open(link: Link) -> None:
-    with suppress(Refused):
+    with suppress(StorageUnavailable):
         await trio.to_thread.run_sync(link.open, limiter=DATABASE_THREADS)
 
 
@@ -214,7 +214,7 @@ class PostgresEngine(Engine):
         warned = False
         while True:
             began = trio.current_time()
-            with suppress(Refused):  # the database is away, and without it nothing is delivered
+            with suppress(StorageUnavailable):  # the database is away, and without it nothing is delivered
                 await self._beats.run(partial(member.beat, in_flight=in_flight(), addresses=addresses()))
                 while taken := await self._beats.run(member.adopt):
                     log.info("took over what another run has left", rows=taken)
@@ -237,7 +237,7 @@ class PostgresEngine(Engine):
         try:
             while True:
                 went_well = True
-                with suppress(Refused):
+                with suppress(StorageUnavailable):
                     planned = await self._beats.run(plan)
                     if not planned.due and not planned.waiting:
                         return
@@ -281,7 +281,7 @@ class PostgresEngine(Engine):
                 while await self._asking.run(answered) < len(ids):  # noqa: ASYNC110 - by another process
                     await trio.sleep(ANSWER_POLL)
         finally:
-            with trio.CancelScope(shield=True), suppress(Refused):
+            with trio.CancelScope(shield=True), suppress(StorageUnavailable):
                 given = await self._asking.run(lambda connection: cancellations.withdraw(connection, ids))
         if len(given) == len(ids):
             return given
@@ -293,17 +293,17 @@ class PostgresEngine(Engine):
             return
         while True:
             requests: list[CancelRequest] = []
-            with suppress(Refused):
+            with suppress(StorageUnavailable):
                 requests = await self._asking.run(cancellations.asked)
             for request in requests:
-                with suppress(Refused):  # withdrawn; or the database is away, and it is asked for again
+                with suppress(PublicError):  # withdrawn; or the database is away, and it is asked for again
                     await cancel(request, partial(cancellations.answer, request.id))
             await trio.sleep(REQUEST_POLL)
 
     async def leave(self) -> None:
         """Let the other nodes have at once what is left of this one's."""
         if (member := self._membership) is not None:
-            with suppress(Refused):
+            with suppress(StorageUnavailable):
                 await self._beats.run(member.leave)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ from typing import Protocol, TypeVar
 import psycopg
 from psycopg import errors
 
-from appliance.outside import identifier_from, identifier_time
+from appliance.environment import identifier_from, identifier_time
 from appliance.store.body_parts import MESSAGE, RECIPIENT, bodies, give_back, loosen
 from appliance.store.engine import Row, Slice
 from appliance.store.postgresql.connection import PostgresTx, TextArray, command, run

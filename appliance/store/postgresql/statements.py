@@ -9,9 +9,9 @@ with the owner. The embedded engine has no other node's.
 import re
 from functools import cache
 
-from appliance.store.engine import VALUE, Many
+from appliance.store.engine import VALUE, Bulk
 
-ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Many`
+ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Bulk`
 
 # Every owner of a recipient that waits, from one to the next by the index that begins with them. As an array it is a
 # condition of that index, like one owner; as a join it could be hashed, and everything that waits be read.
@@ -48,7 +48,7 @@ def statement(text: str) -> str:
 
 
 @cache
-def statement_over_many(many: Many) -> str:
+def statement_over_many(many: Bulk) -> str:
     """A statement over rows, which takes one array for each of their columns."""
     names = [f"v{number}" for number in range(len(many.kinds))]
     unused = iter(names)

@@ -24,7 +24,7 @@ import trio
 import trio.lowlevel
 from psycopg import errors
 
-from appliance.errors import Code, Refused
+from appliance.errors import StorageUnavailable
 from appliance.store.engine import JOBS_PER_COMMIT, Job, Row, T, Work, run_jobs, together
 from appliance.store.faults import busy
 from appliance.store.postgresql.connection import STATEMENT_TIMEOUT, PostgresConnection, PostgresTx, command, connect
@@ -58,18 +58,18 @@ DATABASE_THREADS = trio.CapacityLimiter(1_000)  # writers and readers have limit
 log = get_logger("store")
 
 
-def away(error: Exception | None = None) -> Refused:
+def away(error: Exception | None = None) -> StorageUnavailable:
     """Why nothing can be read or written: the database does not answer."""
     text = "The database cannot be reached right now. Retry with the same key."
-    refusal = Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+    refusal = StorageUnavailable(text)
     refusal.__cause__ = error
     return refusal
 
 
-def unknown(error: Exception) -> Refused:
+def unknown(error: Exception) -> StorageUnavailable:
     """The connection was lost during a commit."""
     text = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
-    refusal = Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
+    refusal = StorageUnavailable(text)
     refusal.__cause__ = error
     return refusal
 
@@ -136,7 +136,7 @@ def write_batch(link: Link, jobs: list[Job], begin: str) -> None:
     for number in range(RERUNS):
         try:
             connection = link.open()
-        except Refused as refused:
+        except StorageUnavailable as refused:
             _fail(jobs, refused)
             return
         try:
@@ -181,7 +181,7 @@ def _ends_batch(connection: PostgresConnection, error: Exception) -> bool:
 
 def _was_overtaken(error: BaseException) -> bool:
     """Whether a function found that another has changed what it had read: it is run once more."""
-    return isinstance(error, Refused) and error.code is Code.TEMPORARY_FAILURE
+    return isinstance(error, StorageUnavailable)
 
 
 def _begin(connection: PostgresConnection, begin: str, *, locked: bool) -> None:
@@ -243,7 +243,7 @@ def _roll_back(link: Link) -> None:
         connection = link.open()
         if connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
             command(connection, "ROLLBACK")
-    except (psycopg.Error, Refused):
+    except (psycopg.Error, StorageUnavailable):
         link.close()
 
 

@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 import appliance.store.sqlite.faults  # noqa: F401 - it has to listen before anything is opened
-from appliance.store.engine import VALUE, Bindings, Many, Row
+from appliance.store.engine import VALUE, Bindings, Bulk, Row
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
@@ -62,13 +62,13 @@ _LENGTHS = (*range(1, 9), MOST_ROWS)
 _LONGEST = [max((length for length in _LENGTHS if length <= left), default=0) for left in range(MOST_ROWS + 1)]
 
 _gathered = msgspec.json.Decoder(list[Row])
-_texts: dict[Many, dict[int, str]] = {}  # by the number of rows
+_texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 
 class Connection(apsw.Connection):
     """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
 
-    def many(self, statement: Many, values: Sequence[Row], /) -> list[Row]:
+    def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         found: list[Row] = []
         texts, done = _texts.get(statement) or _texts_of(statement), 0
         while left := len(values) - done:
@@ -78,7 +78,7 @@ class Connection(apsw.Connection):
             done += length
         return found
 
-    def count_many(self, statement: Many, values: Sequence[Row], /) -> int:
+    def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int:
         before = self.total_changes()
         self.many(statement, values)
         return self.total_changes() - before
@@ -89,11 +89,11 @@ class Connection(apsw.Connection):
         ((found,),) = self.execute(query, bindings).fetchall()
         return _gathered.decode(str(found))
 
-    def lock(self, statement: Many, values: Sequence[Row], /) -> None:
+    def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Nothing to do: a transaction that writes is alone."""
 
 
-def _texts_of(statement: Many) -> dict[int, str]:
+def _texts_of(statement: Bulk) -> dict[int, str]:
     row = VALUE.sub("?", statement.row)
     texts = {length: statement.before + ", ".join([row] * length) + statement.after for length in _LENGTHS}
     return _texts.setdefault(statement, texts)

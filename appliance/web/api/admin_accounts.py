@@ -224,7 +224,7 @@ class AdminAccountRoutes(Routes):
     async def get_account_usage(self, _admin: User, account_id: str) -> AccountUsageAnswer:
         """Read how much an account sends, its rates of bounces and complaints, and its domains."""
         found = await self.store.accounts.find(account_id)
-        today = self.services.outside.now() // DAY
+        today = self.services.env.now() // DAY
         since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
         numbers = await self.store.statistics.of(found.id, since)
         sums, sent_today = dict.fromkeys(KINDS, 0), 0

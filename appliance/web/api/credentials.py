@@ -245,7 +245,7 @@ class ApiKeyRoutes(Routes):
         return object_from(NewApiKeyAnswer, created, key=key, request_id=request_id())
 
     def _expiry(self, body: ApiKeyRequest) -> int | None:
-        now = self.services.outside.now()
+        now = self.services.env.now()
         if body.expires_at is None:
             return None if body.expires_in is None else now + int(body.expires_in * SECOND)
         if body.expires_in is not None:

@@ -21,7 +21,7 @@ from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, check, summary
 from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.mail import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
@@ -115,15 +115,15 @@ class DomainLookups:
         """The records to publish; DKIM keys are made if the domain has none."""
         async with self._making:  # two requests at once must not make keys twice
             keys = await self.services.signing_keys.known(account_id, domain.name)
-        config, now = self.services.config, self.services.outside.now()
+        config, now = self.services.config, self.services.env.now()
         return dns_records.records_for(config, domain, keys, now, self.services.store.engine.others().names)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
         """What DNS shows now, which is kept; no change that the audit log would tell of."""
         with unnoted():
             checked = await self.check(account_id, await self.records(account_id, domain))
-            found = summary(checked, self.services.outside.now())
-            with suppress(Refused):  # the answer does not depend on it
+            found = summary(checked, self.services.env.now())
+            with suppress(PublicError):  # the answer does not depend on it
                 await self.services.store.domains.record_dns(account_id, domain, found)
         return checked
 

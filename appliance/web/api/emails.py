@@ -196,7 +196,7 @@ class EmailRoutes(Routes):
         record = await (read.of if cost <= ON_LOOP else read.off_loop)(message_id, account_id)
         if record is None:
             raise _unknown()
-        config, now = self.services.config, self.services.outside.now()
+        config, now = self.services.config, self.services.env.now()
         pools = await store.pools.views({tried.domain for tried in record.recipients}, config.warmup, account_id)
         most = len(config.delivery.retry_delays) + 1  # attempts
         shown = record, facts, pools, now, most, request_id()

@@ -170,7 +170,7 @@ class FeedbackRoutes(Routes):
     )
     async def get_feedback(self, user: User) -> bytes:
         """Read what came back: bounces by class and provider, late bounces, complaints, DMARC and TLS reports."""
-        days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.outside.now() // DAY
+        days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.env.now() // DAY
         account_id, first = user.account_id, today - days + 1
         counts = await self.store.statistics.feedback(account_id, first * DAY)
         reports = await self.store.reports.of(account_id, first * DAY)

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, PublicError, Refused
 from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
@@ -59,7 +59,7 @@ class SendTestRoutes(Routes):
         self._last: dict[str, int] = {}  # by account: when its last test was sent
 
     def _check_interval(self, account_id: str) -> None:
-        now = self.services.outside.now()
+        now = self.services.env.now()
         wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
         if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
             seconds = math.ceil(wait / SECOND)
@@ -90,7 +90,7 @@ class SendTestRoutes(Routes):
         self._check_interval(user.account_id)
         try:
             receipt = await self.services.intake.send_test(caller, wanted, request_id())
-        except Refused:
+        except PublicError:
             self._last.pop(user.account_id, None)  # nothing was sent
             raise
         sent = receipt.id, MessageStatus.QUEUED, Source.TEST, receipt.sender, receipt.to[0]

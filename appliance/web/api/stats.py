@@ -152,7 +152,7 @@ class StatsRoutes(Routes):
 
         With `by` also by sending domain, tag, template or provider, in `breakdown`.
         """
-        days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.outside.now() // HOUR
+        days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // HOUR
         first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
         times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
         numbers = await self.store.statistics.of(user.account_id, *times)

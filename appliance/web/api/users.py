@@ -185,9 +185,7 @@ class _People(Routes):
 class UserRoutes(_People):
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
-        self.invitations = RequestRate(
-            INVITATIONS_PER_SECOND, services.outside, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS
-        )
+        self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
 
     @for_customers("GET /v1/users", (200, UsersAnswer, "The users and the open invitations."))
     async def list_users(self, user: User) -> UsersAnswer:

@@ -79,7 +79,7 @@ class WebhookRoutes(Routes):
         options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)
-        new_id = self.services.outside.identifier("whk")
+        new_id = self.services.env.identifier("whk")
         secret, sealed = self.services.webhook_secrets.fresh(new_id)
         webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed)
         return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)

@@ -76,7 +76,7 @@ _HISTORY = (
 class WebhookDeliveryRoutes(Routes):
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
-        self.replays = RequestRate(REPLAYS_PER_SECOND, services.outside, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
+        self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
     @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.times import HOUR
@@ -151,9 +151,9 @@ def waiting(caller: Caller, *addresses: str, pools: dict[str, str] | None = None
 
     `pools` are those that domains are known to belong to.
     """
-    outside = Outside()
-    new = Messages(outside, caller.account.account_id).new(*addresses, simulated=False)
-    later = msgspec.structs.replace(new, created_at=outside.now() + HOUR)
+    env = Environment()
+    new = Messages(env, caller.account.account_id).new(*addresses, simulated=False)
+    later = msgspec.structs.replace(new, created_at=env.now() + HOUR)
 
     async def store_it(store: Store) -> None:
         await store.messages.accept(later)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from appliance.environment import Environment
 from appliance.model.reports import DmarcCounts, DmarcSource, ReportResult, TlsCounts, TlsDomainCounts
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import Tx
 from appliance.store.reports import record_dmarc_report, record_tls_report
@@ -47,7 +47,7 @@ def take(caller: Caller, *reports: DmarcCounts | TlsCounts) -> None:
 
     async def record(store: Store) -> None:
         for report in reports:
-            result = await store.engine.write(partial(recorded, now=store.reports.outside.now(), report=report))
+            result = await store.engine.write(partial(recorded, now=store.reports.env.now(), report=report))
             assert result is ReportResult.RECORDED
 
     change(caller.running.data_dir, record)
@@ -55,7 +55,7 @@ def take(caller: Caller, *reports: DmarcCounts | TlsCounts) -> None:
 
 def today() -> int:
     """Days since 1970."""
-    return Outside().now() // DAY
+    return Environment().now() // DAY
 
 
 def test_bounces_are_counted_by_class_and_provider(new_account: NewAccount) -> None:

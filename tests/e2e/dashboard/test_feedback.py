@@ -44,7 +44,7 @@ def today() -> int:
 
 async def reported(store: Store, domain: str) -> None:
     """Twenty days of reports about a domain, by strangers who may write what they like."""
-    name, now = f"bounces.{domain}", store.reports.outside.now()
+    name, now = f"bounces.{domain}", store.reports.env.now()
     for back in range(20):
         begins = (now // DAY - back) * DAY
         dmarc = DmarcCounts(
@@ -199,7 +199,7 @@ def test_the_inbox_shows_mail_as_text(stage: Stage, browser: Browser) -> None:
 
     async def receive() -> None:
         async with engines.beside(stage.world.running.data_dir) as store:
-            now = store.reports.outside.now()
+            now = store.reports.env.now()
             mail = KeptMail("fbm_1", "fbl", "fbl@bounces.example.com", "Loop <b>", "Verify <b>", now, HOSTILE)
             mail_id = await store.feedback.add(["fbl@bounces.example.com"], HOSTILE)
             await store.feedback.finish(mail_id, [store.feedback_inbox.keep(mail, FeedbackResult.NOT_UNDERSTOOD)])

@@ -109,10 +109,10 @@ def test_it_fits_a_phone(browser: Browser, account: Provisioned, theme: str) -> 
     browser.see("No messages yet")
     browser.click("Go")
     assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
-    outside = browser.script("""return [...document.querySelectorAll("[role=tab]")]
+    env = browser.script("""return [...document.querySelectorAll("[role=tab]")]
         .map((each) => each.getBoundingClientRect())
         .filter((box) => box.left < 0 || box.right > innerWidth || box.height < 24).length""")
-    assert outside == 0
+    assert env == 0
 
 
 # ---- the code sends, with the library of its language

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, open_store
 from tests.e2e.delivery.test_the_shell_steers_a_running_server import shell
 from tests.e2e.delivery.world import CREDITS, World, delays, world
@@ -25,7 +25,7 @@ LARGE = "x" * 700_000  # is stored in parts
 
 async def statistics(made: World, at: int, data_dir: Path, url: str = "") -> Any:
     """The account's figures at one moment: what is deferred now is due a little later."""
-    async with open_store(data_dir, Outside(now=lambda: at), url=url, inline=True) as store:
+    async with open_store(data_dir, Environment(now=lambda: at), url=url, inline=True) as store:
         return await store.statistics.of(made.running.account.account_id, 0)
 
 
@@ -57,7 +57,7 @@ async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> N
             assert len(made.unfinished()) == WAITING + 1
 
             old, settings = made.running.data_dir, made.running.config_file.read_text()
-            now = Outside().now()
+            now = Environment().now()
             before, figures = of_file(old / FILE_NAME), await statistics(made, now, old)
             copied = await shell(made, "store", "copy", "--to", url)
             assert copied["rows"] == sum(map(len, content(before).values()))
@@ -78,7 +78,7 @@ async def test_an_installation_moves_to_postgresql_and_back(tmp_path: Path) -> N
             assert of_file(old / FILE_NAME) == before
 
             back = tmp_path / "back"
-            now = Outside().now()
+            now = Environment().now()
             after, figures = content(of_server(url)), await statistics(made, now, old, url)
             await shell(made, "store", "copy", "--to-sqlite", str(back))
             assert content(of_file(back / FILE_NAME)) == after

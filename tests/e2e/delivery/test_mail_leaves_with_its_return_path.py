@@ -7,9 +7,9 @@ from typing import Any
 
 import trio
 
+from appliance.environment import Environment
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
 from appliance.keys.keyfile import load
-from appliance.outside import Outside
 from tests.e2e.delivery.verifier import signatures
 from tests.e2e.delivery.world import World, delays, lines, world
 from tests.fakes.dns import zone_text
@@ -51,7 +51,7 @@ def recipient_of(made: World, address: str) -> str:
     assert read is not None, address
     assert (read.domain, read.report) == (NAME, None)
     tokens = ReturnPaths(load(made.running.data_dir))
-    ids = tokens.check(read.token or "", read.domain, Outside().now())
+    ids = tokens.check(read.token or "", read.domain, Environment().now())
     assert isinstance(ids, RecipientIds), ids
     ((found,),) = made.rows("SELECT address FROM recipients WHERE id BETWEEN ? AND ?", ids.first, ids.last)
     return str(found)

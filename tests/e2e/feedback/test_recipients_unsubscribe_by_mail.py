@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.keys.keyfile import KEY_FILE
-from appliance.outside import Outside
 from tests.e2e.delivery.test_every_signature_verifies import published
 from tests.e2e.delivery.test_mail_leaves_with_its_return_path import records, verified
 from tests.e2e.delivery.verifier import signatures, verifies
@@ -79,7 +79,7 @@ async def test_recipients_unsubscribe_by_mail(tmp_path: Path) -> None:
         assert [verifies(changed, number, keys) for number in range(2)] == [False, False]
 
         paths = ReturnPaths((made.running.data_dir / KEY_FILE).read_bytes())
-        old = Outside(now=lambda: Outside().now() - LIFETIME - 60_000_000).identifier("rcp")
+        old = Environment(now=lambda: Environment().now() - LIFETIME - 60_000_000).identifier("rcp")
         forged = address[: -len(NAME) - 2] + ("a" if address[-len(NAME) - 2] != "a" else "b") + f"@{NAME}"
         refused = [
             forged,

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.times import DAY, SECOND, rfc3339
 from tests.e2e.delivery.world import World, world
 from tests.e2e.feedback.feedback import LISTENS, NAME, return_path
@@ -70,7 +70,7 @@ async def test_what_comes_back_is_counted(tmp_path: Path) -> None:
         paths = {address: return_path(made.running, each) for address, each in ids(made, message).items()}
         await back(made, bounce("ada@example.net"), paths["ada@example.net"])
         await back(made, complaint(f"Return-Path: <{paths['bob@example.net']}>"), f"fbl@{NAME}")
-        today = Outside().now() // DAY
+        today = Environment().now() // DAY
         for report in (dmarc(today), dmarc(today), dmarc(today - 1, report_id="2"), dmarc(today, "other.example")):
             await back(made, report, f"dmarc@{NAME}")
         await back(made, b"Subject: no report\r\n\r\nNothing here.\r\n", f"dmarc@{NAME}")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import trio
 
+from appliance.environment import Environment
 from appliance.feedback.return_path import LIFETIME
-from appliance.outside import Outside
 from appliance.submission import limits
 from tests.e2e.delivery.world import World, world
 from tests.e2e.feedback.feedback import LISTENS, NAME, return_path
@@ -85,7 +85,7 @@ async def test_swaks_sends_feedback(tmp_path: Path) -> None:
         await trio.to_thread.run_sync(partial(add_account, made.running.data_dir, "other", domain="example.org"))
         paths = await delivered(made, "ada@example.net", "bob@example.net", "cyd@example.net", "dan@example.net")
         ada = paths["ada@example.net"]
-        old = Outside(now=lambda: Outside().now() - LIFETIME - 60_000_000).identifier("rcp")
+        old = Environment(now=lambda: Environment().now() - LIFETIME - 60_000_000).identifier("rcp")
         for recipient, reply in (
             (guesses(ada, 1)[0], "550 5.1.1"),  # forged
             (return_path(made.running, old), "550 5.7.1"),  # signed with the key of this installation, and too old

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.submission import limits
 from tests import engines
 from tests.e2e.feedback.feedback import LISTENS, return_path
@@ -29,7 +29,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def path(running: Running) -> bytes:
     """A valid return path, of a recipient that there is not."""
-    return return_path(running, Outside().identifier("rcp")).encode()
+    return return_path(running, Environment().identifier("rcp")).encode()
 
 
 def transact(client: Raw, recipient: bytes, message: bytes = MESSAGE) -> bytes:

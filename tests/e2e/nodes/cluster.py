@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, load_or_create
 from appliance.model.mail import Role
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.postgresql.connection import connect, run
 from tests.e2e.delivery.world import ALLOWED, CONFIG, CREDITS, SENDER, World
@@ -84,7 +84,7 @@ def node_config(
 
 
 async def _account(data_dir: Path, url: str, role: Role) -> Provisioned:
-    async with open_store(data_dir, Outside(), url=url) as store:
+    async with open_store(data_dir, Environment(), url=url) as store:
         return await provision(store, "demo", credit=CREDITS, role=role)
 
 

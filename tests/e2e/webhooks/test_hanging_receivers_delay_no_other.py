@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import load_or_create
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.model.webhooks import EventType, WebhookOptions
-from appliance.outside import Outside
 from tests import engines
 from tests.e2e.contract.service import Caller, message, new_key
 from tests.e2e.webhooks.conftest import NewCustomer
@@ -38,12 +38,12 @@ def hanging_accounts(data_dir: Path, url: str, count: int, name: str) -> list[Pr
     """So many accounts with a webhook at this URL."""
 
     async def make() -> list[Provisioned]:
-        outside, made = Outside(), []
-        secrets = WebhookSecrets(load_or_create(data_dir), outside)
-        async with engines.beside(data_dir, outside) as store:
+        env, made = Environment(), []
+        secrets = WebhookSecrets(load_or_create(data_dir), env)
+        async with engines.beside(data_dir, env) as store:
             for number in range(count):
                 account = await provision(store, f"{name}-{number}")
-                webhook_id = outside.identifier("whk")
+                webhook_id = env.identifier("whk")
                 settings = WebhookOptions(url, tuple(EventType), enabled=True)
                 await store.webhooks.save(account.account_id, settings, webhook_id, secrets.fresh(webhook_id)[1])
                 made.append(account)

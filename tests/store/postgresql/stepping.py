@@ -11,7 +11,7 @@ import psycopg
 import pytest
 import trio
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.postgresql import engine, transactions
 from appliance.store.postgresql.connection import PostgresTx
@@ -72,7 +72,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, barrier: Barrier) -> Iterator[Barr
 @asynccontextmanager
 async def nodes(url: str, clock: Clock, *names: str) -> AsyncIterator[list[Store]]:
     """Stores on one database, each with connections of its own."""
-    stores = [Store(engine.PostgresEngine(f"{url}&application_name={name}"), Outside(now=clock)) for name in names]
+    stores = [Store(engine.PostgresEngine(f"{url}&application_name={name}"), Environment(now=clock)) for name in names]
     try:
         yield stores
     finally:

@@ -5,8 +5,8 @@ import threading
 import psycopg
 import pytest
 
+from appliance.environment import Environment
 from appliance.errors import Refused
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import Tx, first, run
 from appliance.store.postgresql.engine import PostgresEngine
@@ -38,7 +38,7 @@ async def test_a_transaction_that_met_another_is_run_again(shared_database: str)
     """Another node changes what it has read: it is run once more, and counted."""
     empty(shared_database)
     engine = PostgresEngine(shared_database)
-    store, reruns, runs = Store(engine, Outside()), Counted(STORE_RERUNS), []
+    store, reruns, runs = Store(engine, Environment()), Counted(STORE_RERUNS), []
     await store.installation.claim_key("old")
 
     def work(tx: Tx) -> None:

@@ -10,9 +10,9 @@ import trio
 import trio.testing
 from psycopg import errors
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
-from appliance.outside import Outside
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
 from appliance.store.postgresql import connection as connection_module
@@ -44,7 +44,7 @@ def far_url(url: str, between: Proxy) -> str:
 @pytest.fixture
 async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
     """A store on it."""
-    opened = Store(PostgresEngine(far_url, statement_timeout=TIMEOUT), Outside(now=clock))
+    opened = Store(PostgresEngine(far_url, statement_timeout=TIMEOUT), Environment(now=clock))
     yield opened
     with trio.CancelScope(shield=True):
         await opened.engine.close()
@@ -59,7 +59,7 @@ async def account(store: Store) -> Account:
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
     """Messages of that account."""
-    return Messages(Outside(now=clock), account.id)
+    return Messages(Environment(now=clock), account.id)
 
 
 async def refused(store: Store, work: object = None) -> Refused:
@@ -234,8 +234,8 @@ async def test_a_lock_that_does_not_come_in_time(
 ) -> None:
     """503, for all of the batch at once, and it goes on afterwards."""
     monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
-    outside = Outside(now=clock)
-    messages, store = Messages(outside, account.id), Store(PostgresEngine(url), outside)
+    env = Environment(now=clock)
+    messages, store = Messages(env, account.id), Store(PostgresEngine(url), env)
     results: list[Refused] = []
 
     async def send() -> None:
@@ -371,7 +371,7 @@ async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault
 
 async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Proxy, clock: Clock) -> None:
     """All that waits is refused, within seconds."""
-    store = Store(PostgresEngine(far_url), Outside(now=clock))  # with the time-outs of a server
+    store = Store(PostgresEngine(far_url), Environment(now=clock))  # with the time-outs of a server
     await store.check_writable()
     between.blackhole = True
     count = 0
@@ -397,7 +397,7 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
 
 async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url: str, clock: Clock) -> None:
     """503 at once while it is away, without waiting for each; then it goes on by itself."""
-    store = Store(PostgresEngine(url), Outside(now=clock))
+    store = Store(PostgresEngine(url), Environment(now=clock))
     await store.check_writable()
     await trio.to_thread.run_sync(server.stop)
     try:
@@ -417,10 +417,10 @@ async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url:
 @pytest.mark.slow
 async def test_ten_crashes_of_the_server_while_mail_is_accepted(server: PostgresServer, url: str, clock: Clock) -> None:
     """Every message that was acknowledged is stored, once for its key."""
-    outside = Outside(now=clock)
-    stores = [Store(PostgresEngine(url), outside) for _ in range(2)]
+    env = Environment(now=clock)
+    stores = [Store(PostgresEngine(url), env) for _ in range(2)]
     account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)
-    messages, acknowledged, done = Messages(outside, account.id), dict[str, str](), trio.Event()
+    messages, acknowledged, done = Messages(env, account.id), dict[str, str](), trio.Event()
     codes = set[Code]()
 
     async def send(number: int) -> None:

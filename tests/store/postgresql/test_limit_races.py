@@ -65,7 +65,7 @@ LIMITS = {
     ),
     "domains": Limit(
         lambda store, account_id, number: (
-            lambda: Domains(store.engine, store.accounts.outside, most=1).register(account_id, f"d{number}.example")
+            lambda: Domains(store.engine, store.accounts.env, most=1).register(account_id, f"d{number}.example")
         ),
         "INSERT INTO domains",
         "domains",

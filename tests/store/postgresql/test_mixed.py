@@ -8,10 +8,10 @@ from time import monotonic
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account, RecipientStatus, Scope, Suppression
 from appliance.model.webhooks import EventType
-from appliance.outside import Outside
 from appliance.store import KeyTaken, Store
 from tests.store.hooks import save
 from tests.store.postgresql.stepping import check_books, nodes
@@ -44,7 +44,7 @@ class Client:
         account = self.lots.choice(self.accounts)
         key = f"{self.lots.randrange(KEYS)}"
         addresses = [f"{self.lots.randrange(50)}-{number}@example.net" for number in range(self.lots.randint(1, 4))]
-        new = Messages(Outside(now=self.clock), account.id).new(*addresses, key=f"{account.name}-{key}")
+        new = Messages(Environment(now=self.clock), account.id).new(*addresses, key=f"{account.name}-{key}")
         await self.store.messages.accept(new)
         self.accepted.append((account.id, f"{account.name}-{key}", new.id))
 
@@ -68,7 +68,7 @@ class Client:
     async def change(self) -> None:
         """Something that is seldom done to an account."""
         account = self.lots.choice(self.accounts)
-        outside = self.store.accounts.outside
+        env = self.store.accounts.env
         verbs: list[Callable[[], Awaitable[object]]] = [
             lambda: self.store.accounts.change_credits(account.id, self.lots.choice((-5, 20, 50))),
             lambda: self.store.accounts.set_credits(account.id, self.lots.randrange(100)),
@@ -81,7 +81,7 @@ class Client:
             lambda: self.store.suppressions.add(account.id, f"{self.lots.randrange(9)}@x.example", "manual"),
             lambda: self.store.suppressions.remove(account.id, f"{self.lots.randrange(9)}@x.example"),
             lambda: save(self.store, account.id, EventType.DELIVERED),
-            lambda: self.store.queue_control.bring_forward(outside.now() + SECOND, simulated=True),
+            lambda: self.store.queue_control.bring_forward(env.now() + SECOND, simulated=True),
         ]
         await self.lots.choice(verbs)()
 

@@ -7,9 +7,9 @@ from time import monotonic
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.model.mail import Account
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.engine import CancelRequest, RecordAnswer
 from appliance.store.postgresql import cancellations, engine
@@ -25,7 +25,7 @@ from tests.store.samples import CREDITS, HASH, Clock, Messages
 async def joined(url: str, clock: Clock, name: str) -> Store:
     """A node of that name, which is its mark too."""
     identity = NodeIdentity(name, name, f"home of {name}", "", "", newest_known())
-    return Store(PostgresEngine(url, await prepare(url, 0, None, lambda: identity)), Outside(now=clock))
+    return Store(PostgresEngine(url, await prepare(url, 0, None, lambda: identity)), Environment(now=clock))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def account(stores: list[Store]) -> Account:
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
     """Messages of that account."""
-    return Messages(Outside(now=clock), account.id)
+    return Messages(Environment(now=clock), account.id)
 
 
 async def cancelled(store: Store, message_id: str, account_id: str | None = None) -> int:

@@ -2,8 +2,8 @@
 
 import trio
 
+from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.outside import Outside
 from tests.store.postgresql.stepping import FIRST, SECOND, nodes
 from tests.store.samples import CREDITS, HASH, Clock
 
@@ -14,7 +14,7 @@ async def test_the_first_keys_are_made_once(url: str, clock: Clock) -> None:
     """Neither meets an error, and no key is retired by the other's: it may be in the DNS already."""
     async with nodes(url, clock, FIRST, SECOND) as stores:
         account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-        keys = [SigningKeys(store, Outside(now=clock), b"k" * 32) for store in stores]
+        keys = [SigningKeys(store, Environment(now=clock), b"k" * 32) for store in stores]
         for number in range(ROUNDS):
             domain, used = f"d{number}.test", list[set[str]]()
             await stores[0].access.add_domain(account.id, domain, usable=True)

@@ -11,9 +11,9 @@ from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.pool_limiters import PoolLimiters, Proofs
 from appliance.deliver.providers import pools
+from appliance.environment import Environment
 from appliance.model.mail import Account, OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
-from appliance.outside import Outside
 from appliance.report.explain import standing
 from appliance.store import Store
 from appliance.store.engine import Row
@@ -31,7 +31,7 @@ async def joined(url: str, clock: Clock, name: str, run: str = "") -> Store:
     """A node of that name; a run of it has a mark of its own."""
     identity = NodeIdentity(f"{name}{run}", name, f"home of {name}", f"{name}.test", "1", 1)
     member = await prepare(url, 0, None, lambda: identity)
-    return Store(PostgresEngine(f"{url}&application_name={name}", member), Outside(now=clock))
+    return Store(PostgresEngine(f"{url}&application_name={name}", member), Environment(now=clock))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def two(url: str, clock: Clock) -> AsyncIterator[list[Store]]:
 @pytest.fixture
 async def shell(url: str, clock: Clock) -> AsyncIterator[Store]:
     """The store as a command opens it."""
-    store = Store(PostgresEngine(url), Outside(now=clock))
+    store = Store(PostgresEngine(url), Environment(now=clock))
     yield store
     with trio.CancelScope(shield=True):
         await store.engine.close()
@@ -131,7 +131,7 @@ async def test_an_automatic_hold_is_of_one_node(two: list[Store], shell: Store) 
 async def test_the_limiters_of_two_nodes(two: list[Store]) -> None:
     """Only the mail of the node that is refused waits; what the operator holds waits on both."""
     proofs = Proofs(ZoneResolver({}), pools(parse("", Path("config.toml"))))
-    limiters = [PoolLimiters(store, Outside(), proofs) for store in two]
+    limiters = [PoolLimiters(store, Environment(), proofs) for store in two]
 
     async def held() -> list[bool]:
         for each in limiters:
@@ -226,7 +226,7 @@ async def test_the_only_node_is_not_named(two: list[Store], shell: Store) -> Non
 
 async def test_holds_of_nodes_that_are_gone_are_forgotten(url: str, clock: Clock, two: list[Store]) -> None:
     """After a week without a probe; never those of a node that is there."""
-    week = Outside().now() - HOLDS_KEPT
+    week = Environment().now() - HOLDS_KEPT
     for store, probe_at in ((two[0], week - 10**7), (two[1], week - 10**7)):
         await store.pools.hold("google", WHY, probe_at)
     await two[0].pools.hold("yahoo", WHY, week + 10**8)
@@ -250,7 +250,7 @@ async def test_holds_of_nodes_that_are_gone_are_forgotten(url: str, clock: Clock
 async def test_only_what_the_node_delivers_is_said_to_wait(two: list[Store], clock: Clock) -> None:
     """An account's warnings and the explanation of a message go by the node that delivers it."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-    messages = Messages(Outside(now=clock), account.id)
+    messages = Messages(Environment(now=clock), account.id)
     await two[0].pools.say([PoolState("google", 0, 5, None, None, 0)], {"gmail.com": "google"})
     await two[0].pools.hold("google", WHY, LATER)
     there = messages.new("b@gmail.com", simulated=False)

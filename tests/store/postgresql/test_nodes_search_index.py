@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.search_index import INDEXED_AFTER, SearchIndex
 from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, nodes, queued_behind, stopping
@@ -21,7 +21,7 @@ def clock() -> Clock:
 
 async def _accept(store: Store, clock: Clock) -> None:
     account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-    messages = Messages(Outside(now=clock), account.id)
+    messages = Messages(Environment(now=clock), account.id)
     for number in range(8):
         await store.messages.accept(made(messages, number))
     clock.now += INDEXED_AFTER

@@ -3,9 +3,9 @@
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.model.dashboard import Dimension
 from appliance.model.mail import RecipientStatus
-from appliance.outside import Outside
 from appliance.store import Store
 from appliance.store.postgresql.engine import PostgresEngine
 from appliance.store.postgresql.nodes import MOST_SKEW, Membership, NodeIdentity
@@ -17,7 +17,7 @@ def _node(url: str, clock: Clock, name: str, skew: int) -> tuple[Store, Clock]:
     member = Membership(NodeIdentity(name, name, name, f"{name}.test", "1", 1))
     member.skew = skew
     own = Clock(clock.now + skew)
-    return Store(PostgresEngine(url, member), Outside(now=own)), own
+    return Store(PostgresEngine(url, member), Environment(now=own)), own
 
 
 @pytest.mark.parametrize("of_counting", [0, MOST_SKEW - SECOND, SECOND - MOST_SKEW])
@@ -31,7 +31,7 @@ async def test_what_a_node_does_whose_clock_is_behind_is_counted(url: str, of_co
         account = await counting.accounts.create("demo", "demo@example.org", HASH, credit=100)
         for number in range(1, 6):
             for store, clock in ((counting, ahead), (other, behind)):
-                await send(store, Messages(Outside(now=clock), account.id), clock, RecipientStatus.DELIVERED)
+                await send(store, Messages(Environment(now=clock), account.id), clock, RecipientStatus.DELIVERED)
                 for each in (ahead, behind):
                     each.now += 10 * SECOND
                 await counting.statistics.count()

@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from appliance.config.settings import RetentionSettings
+from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.intake.limits import FreeSpace
 from appliance.model.mail import Account, NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
-from appliance.outside import Outside
 from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store
 from appliance.store.body_parts import INLINE
@@ -69,7 +69,7 @@ def clock() -> Clock:
 @pytest.fixture
 async def store(url: str, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
     """It, in which a few rows are worth a partition."""
-    async with open_store(tmp_path, Outside(now=clock), url=url) as opened:
+    async with open_store(tmp_path, Environment(now=clock), url=url) as opened:
         assert isinstance(opened.engine, PostgresEngine)
         opened.engine.partitions = TimePartitions(opened.engine._run_on_thread, rows_read=3, worthwhile=1)
         yield opened
@@ -84,14 +84,14 @@ async def account(store: Store) -> Account:
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
     """Messages of it."""
-    return Messages(Outside(now=clock), account.id)
+    return Messages(Environment(now=clock), account.id)
 
 
 def worker(store: Store, clock: Clock, tmp_path: Path = Path("/tmp")) -> RetentionWorker:
     """Retention as the defaults have it; what was left to later is looked at anew."""
     assert isinstance(store.engine, PostgresEngine)
-    outside = Outside(now=clock)
-    return RetentionWorker(store, outside, RetentionSettings(), FreeSpace(tmp_path, 0, 0, outside))
+    env = Environment(now=clock)
+    return RetentionWorker(store, env, RetentionSettings(), FreeSpace(tmp_path, 0, 0, env))
 
 
 async def sweep(store: Store, clock: Clock) -> None:
@@ -117,7 +117,7 @@ async def partition_of(store: Store, table: str, key: str, value: str) -> str:
 
 async def accepted(store: Store, messages: Messages, count: int) -> list[NewMessage]:
     """Messages, of which the addresses tell the order."""
-    made = [messages.new(f"{number}@example.net", key=messages.outside.identifier("k")) for number in range(count)]
+    made = [messages.new(f"{number}@example.net", key=messages.env.identifier("k")) for number in range(count)]
     for each in made:
         await store.messages.accept(each)
     return made

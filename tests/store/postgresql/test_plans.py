@@ -80,7 +80,7 @@ async def test_a_node_brings_forward_its_own_mail(two: list[Store], clock: Clock
     """What another put off is due by its clock, not by this one."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     for store in two:
-        await store.messages.accept(Messages(store.messages.outside, account.id).new())
+        await store.messages.accept(Messages(store.messages.env, account.id).new())
     beyond = clock() + DAY
     await two[0].engine.change("UPDATE recipients SET next_attempt_at = :later", {"later": beyond + DAY})
     assert await two[0].queue_control.bring_forward(beyond, simulated=True) == 1
@@ -91,7 +91,7 @@ async def test_what_waits_at_every_node_is_found(two: list[Store]) -> None:
     """Also what was accepted by a run that has left, until another has it."""
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     for store in two:
-        await store.messages.accept(Messages(store.messages.outside, account.id).new("b@d.test", simulated=False))
+        await store.messages.accept(Messages(store.messages.env, account.id).new("b@d.test", simulated=False))
         await store.pools.say([], {"d.test": "google"})
     await two[0].engine.change("UPDATE recipients SET owner = 'unknown' WHERE owner = :first", {"first": FIRST})
     wanted = {"account_id": account.id, "simulated": 0, "most": 9, "now": 0}

@@ -54,7 +54,7 @@ async def account(two: Nodes) -> Account:
 @pytest.fixture
 def messages(account: Account, two: Nodes) -> Messages:
     """Messages of that account."""
-    return Messages(two[0].accounts.outside, account.id)
+    return Messages(two[0].accounts.env, account.id)
 
 
 def refused(result: outcome.Outcome[object], code: Code) -> bool:
@@ -194,9 +194,9 @@ async def test_mail_of_several_accounts_in_two_orders(
             await two[0].suppressions.add(account.id, "b@example.net", "manual")
 
     async def send(store: Store, order: list[Account]) -> list[object]:
-        outside = store.messages.outside
-        news = [Messages(outside, account.id).new() for account in order]
-        return list(await store.engine.write(lambda tx: accept(tx, outside, news), locks=True))
+        env = store.messages.env
+        news = [Messages(env, account.id).new() for account in order]
+        return list(await store.engine.write(lambda tx: accept(tx, env, news), locks=True))
 
     reruns = STORE_RERUNS.values[""]
     with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
@@ -210,13 +210,13 @@ async def test_a_capped_message_and_one_among_others(
 ) -> None:
     """The account is locked before the count of its day, by both."""
     await two[0].accounts.set_daily_cap(messages.account_id, 5)
-    outside, several = messages.outside, [messages.new(), messages.new()]
+    env, several = messages.env, [messages.new(), messages.new()]
     reruns = STORE_RERUNS.values[""]
     with stopping(monkeypatch, Barrier(FIRST, "accounts WHERE id IN", after=True)) as barrier:
         ended = await queued_behind(
             url,
             barrier,
-            lambda: two[0].engine.write(lambda tx: accept(tx, outside, several), locks=True),
+            lambda: two[0].engine.write(lambda tx: accept(tx, env, several), locks=True),
             lambda: two[1].messages.accept(messages.new()),
         )
     assert all(isinstance(each, outcome.Value) for each in ended), ended

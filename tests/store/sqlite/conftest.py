@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from tests.store.samples import Clock, Database, FailingDisk, Faults
 
 
 @pytest.fixture
 def database(tmp_path: Path, clock: Clock) -> Database:
     """A new file, not yet open."""
-    return Database(tmp_path / "data", Outside(now=clock))
+    return Database(tmp_path / "data", Environment(now=clock))
 
 
 @pytest.fixture

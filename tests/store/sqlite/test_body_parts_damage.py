@@ -6,9 +6,9 @@ import apsw
 import pytest
 import trio
 
+from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.model.mail import NewMessage
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, StorageFault, Store, open_store
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.integrity import examine_inside
@@ -20,9 +20,9 @@ from tests.store.test_body_parts_stored_bytes import counted, recounted
 async def test_a_writer_that_dies_between_parts_leaves_loose_ones(tmp_path: Path, clock: Clock, faults: Faults) -> None:
     """The message is not there after a restart, nothing is counted, and its parts are deleted."""
     failures: list[StorageFault] = []
-    async with open_store(tmp_path / "data", Outside(now=clock), on_failure=failures.append) as store:
+    async with open_store(tmp_path / "data", Environment(now=clock), on_failure=failures.append) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=None)
-        new = large(Messages(Outside(now=clock), account.id), 8 * 1024 * 1024)
+        new = large(Messages(Environment(now=clock), account.id), 8 * 1024 * 1024)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_refused, store, new)
             while (await parts(store))[0] < 3:
@@ -30,7 +30,7 @@ async def test_a_writer_that_dies_between_parts_leaves_loose_ones(tmp_path: Path
             faults.on_sync = apsw.IOError
         faults.on_sync = None
     assert len(failures) == 1
-    async with open_store(tmp_path / "data", Outside(now=clock)) as store:
+    async with open_store(tmp_path / "data", Environment(now=clock)) as store:
         found, loose = await parts(store)
         assert found >= 3
         assert loose == 1
@@ -48,11 +48,11 @@ async def _refused(store: Store, new: NewMessage) -> None:
 async def test_a_database_with_a_part_missing_is_damaged(tmp_path: Path, clock: Clock) -> None:
     """The check of a backup names the message; a whole one passes."""
     path = tmp_path / FILE_NAME
-    async with open_store(tmp_path, Outside(now=clock)) as store:
+    async with open_store(tmp_path, Environment(now=clock)) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=1)
-        await store.messages.accept(new := large(Messages(Outside(now=clock), account.id)))
+        await store.messages.accept(new := large(Messages(Environment(now=clock), account.id)))
     examine_inside(path, 0, path.stat().st_size)
-    async with open_store(tmp_path, Outside(now=clock)) as store:
+    async with open_store(tmp_path, Environment(now=clock)) as store:
         await store.engine.change("DELETE FROM message_body_parts WHERE number = 2", {})
     with pytest.raises(Damaged, match=f"parts of the message {new.id} are missing"):
         examine_inside(path, 0, path.stat().st_size)

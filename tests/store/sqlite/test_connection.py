@@ -6,7 +6,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from appliance.store.engine import Many, run
+from appliance.store.engine import Bulk, run
 from appliance.store.faults import StorageFault
 from appliance.store.sqlite.connection import INDEX_BYTES, MOST_ROWS, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
@@ -20,7 +20,7 @@ def test_what_a_write_binds_has_room(tmp_path: Path) -> None:
     for table in range(10):
         columns = ", ".join(f"c{number} TEXT" for number in range(COLUMNS))
         connection.execute(f"CREATE TABLE t{table} ({columns})")
-        insert = Many(f"INSERT INTO t{table} VALUES {{({', '.join('?' * COLUMNS)})}}")
+        insert = Bulk(f"INSERT INTO t{table} VALUES {{({', '.join('?' * COLUMNS)})}}")
         for count in (*range(1, 9), MOST_ROWS):
             insert.run(connection, [("a text of some length",) * COLUMNS] * count)
     _, missed = connection.status(apsw.SQLITE_DBSTATUS_LOOKASIDE_MISS_FULL)

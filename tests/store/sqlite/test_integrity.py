@@ -5,7 +5,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, open_store
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.faults import Damaged
@@ -16,14 +16,14 @@ from appliance.store.sqlite.upgrade import bring_up_to_date
 
 async def test_a_sound_database_in_use(tmp_path: Path) -> None:
     """Looked at beside the server."""
-    async with open_store(tmp_path, Outside()) as store:
+    async with open_store(tmp_path, Environment()) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
         assert quick_check(tmp_path / FILE_NAME, 10) == QuickCheck(newest_known(), "", finished=True)
 
 
 async def test_a_look_ends_in_time(tmp_path: Path) -> None:
     """What was not looked at by then is neither called sound nor damaged."""
-    async with open_store(tmp_path, Outside(), inline=True):
+    async with open_store(tmp_path, Environment(), inline=True):
         assert quick_check(tmp_path / FILE_NAME, -1, steps=1) == QuickCheck(newest_known(), "", finished=False)
 
 
@@ -36,7 +36,7 @@ def test_what_is_no_database_is_told(tmp_path: Path) -> None:
 
 async def damaged(tmp_path: Path) -> Path:
     """A database with a page of rubbish."""
-    async with open_store(tmp_path, Outside(), inline=True) as store:
+    async with open_store(tmp_path, Environment(), inline=True) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
     path = tmp_path / FILE_NAME
     with path.open("r+b") as file:

@@ -12,8 +12,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.outside import Outside
 from appliance.store import FILE_NAME, NewerDatabase, open_store
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
 from appliance.store.sqlite.migrate import Migration, migrate, migrations
@@ -146,7 +146,7 @@ async def test_only_the_owner_can_read_what_is_stored(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         load_or_create(data_dir)
-        async with open_store(data_dir, Outside()) as store:
+        async with open_store(data_dir, Environment()) as store:
             await store.accounts.create("demo", "demo@example.org", "hash")
             files = {path.name: mode(path) for path in data_dir.iterdir()}
     finally:

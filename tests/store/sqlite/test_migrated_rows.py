@@ -4,7 +4,7 @@ from pathlib import Path
 
 import apsw
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, open_store
 from appliance.store.body_parts import INLINE
 from appliance.store.sqlite.migrate import migrations
@@ -54,8 +54,8 @@ def test_the_audit_log_names_the_creators_of_keys() -> None:
     connection.execute("INSERT INTO accounts (id, name, created_at) VALUES ('acc_1', 'demo', 0)")
     user = "INSERT INTO users (id, account_id, email, password_hash, role, created_at) VALUES (?, 'acc_1', ?, '', ?, 0)"
     connection.execute(user, ("usr_1", "ann@example.org", "customer"))
-    outside = Outside()
-    keys, usernames = ([outside.identifier(prefix) for _ in range(3)] for prefix in ("key", "smtp"))
+    env = Environment()
+    keys, usernames = ([env.identifier(prefix) for _ in range(3)] for prefix in ("key", "smtp"))
     for key_id in keys:
         row = (key_id, key_id.encode())
         connection.execute(
@@ -71,7 +71,7 @@ def test_the_audit_log_names_the_creators_of_keys() -> None:
         )
     for action, made in (("api_key.created", keys), ("smtp_credential.created", usernames)):
         for actor, name in zip(("ann@example.org", "gone@example.org"), made, strict=False):
-            line = (outside.identifier("aud"), actor, action, name)
+            line = (env.identifier("aud"), actor, action, name)
             connection.execute("INSERT INTO audit_log VALUES ('acc_1', ?, 0, 'user', ?, '', ?, ?, '{}', '')", line)
     connection.execute(CREATED_BY.sql)
     expected = [("usr_1",), (None,), (None,)]
@@ -81,11 +81,11 @@ def test_the_audit_log_names_the_creators_of_keys() -> None:
 
 async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, clock: Clock) -> None:
     """A database from before the count has the right one after the upgrade, for every account."""
-    outside, data_dir = Outside(now=clock), tmp_path / "data"
-    async with open_store(data_dir, outside, inline=True) as store:
+    env, data_dir = Environment(now=clock), tmp_path / "data"
+    async with open_store(data_dir, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
         await store.accounts.create("empty", "empty@example.org", HASH)
-        maker = Messages(outside, account.id)
+        maker = Messages(env, account.id)
         for size in (0, 100, 200_000):
             await store.messages.accept(maker.new("a@example.net", "b@example.net", size=size))
         await store.templates.save(account.id, "welcome", "ä", None, "<p>html</p>")
@@ -98,7 +98,7 @@ async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, 
     ):
         old.execute(statement)
     old.close()
-    async with open_store(data_dir, outside, inline=True) as store:
+    async with open_store(data_dir, env, inline=True) as store:
         assert await counted(store) == expected
     assert sorted(expected.values())[0] == 0
     assert max(expected.values()) > 200_000
@@ -106,10 +106,10 @@ async def test_an_existing_database_is_counted_by_the_migration(tmp_path: Path, 
 
 async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Clock) -> None:
     """A database from before the parts keeps its messages, and takes new ones."""
-    outside, path = Outside(now=clock), tmp_path / "data" / FILE_NAME
-    async with open_store(path.parent, outside, inline=True) as store:
+    env, path = Environment(now=clock), tmp_path / "data" / FILE_NAME
+    async with open_store(path.parent, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
-        messages = Messages(outside, account.id)
+        messages = Messages(env, account.id)
         old = large(messages, INLINE)
         await store.messages.accept(old)
         expected = await counted(store)
@@ -122,7 +122,7 @@ async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Cl
     ):
         before.execute(statement)
     before.close()
-    async with open_store(path.parent, outside, inline=True) as store:
+    async with open_store(path.parent, env, inline=True) as store:
         new = large(messages)
         await store.messages.accept(new)
         assert [await store.messages.mime(each.id) for each in (old, new)] == [old.mime, new.mime]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import apsw
 
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, Store, open_store
 from appliance.store.sqlite.space import FREE_BYTES, Space, Usage
 from tests.store.samples import DAY, Clock, Faults, Messages
@@ -34,10 +34,10 @@ def test_a_file_that_cannot_become_shorter_is_left_alone() -> None:
 
 async def test_the_file_becomes_shorter(tmp_path: Path, clock: Clock) -> None:
     """What large messages took is the disk's again, in slices, and all the rest is whole."""
-    outside = Outside(now=clock)
-    async with open_store(tmp_path, outside, inline=True) as store:
+    env = Environment(now=clock)
+    async with open_store(tmp_path, env, inline=True) as store:
         account = await store.accounts.create("demo", "demo@example.org", "hash")
-        messages = Messages(outside, account.id)
+        messages = Messages(env, account.id)
         for _ in range(20):
             await store.messages.accept(messages.new(size=500_000))
         stays = messages.new(size=300_000)
@@ -59,7 +59,7 @@ async def test_the_file_becomes_shorter(tmp_path: Path, clock: Clock) -> None:
 
 async def test_a_disk_that_fails_meanwhile_ends_nothing(tmp_path: Path, clock: Clock, faults: Faults) -> None:
     """What cannot be copied home stays in the log, where the next try finds it."""
-    async with open_store(tmp_path, Outside(now=clock), inline=True) as store:
+    async with open_store(tmp_path, Environment(now=clock), inline=True) as store:
         space_of(store).settle()
         await store.accounts.create("demo", "demo@example.org", "hash")
         with faults.raising(on_read=apsw.IOError):

@@ -11,7 +11,7 @@ import pytest
 
 from appliance.cli import failures
 from appliance.config.load import parse
-from appliance.outside import Outside
+from appliance.environment import Environment
 from appliance.store import FILE_NAME, NewerDatabase, UpgradeRefused, open_store
 from appliance.store.sqlite import upgrade
 from appliance.store.sqlite.connection import open_reader, open_writer
@@ -31,7 +31,7 @@ TEARING = Migration(
 @pytest.fixture
 async def data_dir(tmp_path: Path) -> Path:
     """A database of this version, with an account."""
-    async with open_store(tmp_path, Outside(), inline=True) as store:
+    async with open_store(tmp_path, Environment(), inline=True) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
     return tmp_path
 
@@ -43,7 +43,7 @@ def knows(monkeypatch: pytest.MonkeyPatch, *steps: Migration) -> None:
 
 async def opened(data_dir: Path, *, inline: bool = False) -> None:
     """Open the database, as the server does or as a command does."""
-    async with open_store(data_dir, Outside(), inline=inline):
+    async with open_store(data_dir, Environment(), inline=inline):
         pass
 
 

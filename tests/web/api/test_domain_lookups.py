@@ -14,11 +14,11 @@ import trio.testing
 from appliance.config.load import load
 from appliance.dns.check import CheckedRecord
 from appliance.dns.records import DnsRecord, RecordKind
-from appliance.errors import Code, Refused
+from appliance.environment import Environment
+from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.model.dashboard import Actor
 from appliance.model.mail import RecordStatus
-from appliance.outside import Outside
 from appliance.store import open_store
 from appliance.store.domains import Domains
 from appliance.web.api import domains
@@ -59,10 +59,10 @@ async def test_a_storage_that_refuses_leaves_the_audit_log_true(
     """Where only what DNS showed is not kept, the proof has its line; where the proof fails there is none."""
     monkeypatch.setattr(domains, "check", dns)
     monkeypatch.setattr(domains, "request_id", lambda: "req_1")
-    outside, config = Outside(), load(None, {}, tmp_path)
-    async with open_store(tmp_path, outside, inline=True) as store:
-        keys = SigningKeys(store, outside, bytes(32))
-        given = {"config": config, "store": store, "outside": outside, "signing_keys": keys}
+    env, config = Environment(), load(None, {}, tmp_path)
+    async with open_store(tmp_path, env, inline=True) as store:
+        keys = SigningKeys(store, env, bytes(32))
+        given = {"config": config, "store": store, "env": env, "signing_keys": keys}
         routes = DomainRoutes(cast(Any, SimpleNamespace(**given, auth=SimpleNamespace(forget=lambda: None))))
         account = await store.accounts.create("demo", "demo@example.org", "hash")
         user = await store.accounts.user_by_email(account.email)
@@ -72,12 +72,12 @@ async def test_a_storage_that_refuses_leaves_the_audit_log_true(
 
         async def refuse(*_: object) -> None:
             def busy(_: object) -> None:
-                raise Refused(Code.TEMPORARY_FAILURE, "busy")
+                raise StorageUnavailable("busy")
 
             await store.engine.write(busy)
 
         monkeypatch.setattr(Domains, refused, refuse)
-        with suppress(Refused):
+        with suppress(StorageUnavailable):
             async with store.audit.noting(Actor("user", "x"), "domain.checked", "192.0.2.1", (account.id,)):
                 await routes.verify_domain(user, "quick.example")
         assert (await store.domains.find(account.id, "quick.example")).usable == bool(lines)

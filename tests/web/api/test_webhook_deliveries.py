@@ -6,8 +6,8 @@ from typing import Any
 
 from appliance.concurrency.workers import Workers
 from appliance.config.load import load
+from appliance.environment import Environment
 from appliance.model.mail import Role, User
-from appliance.outside import Outside
 from appliance.store import Store, open_store
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import create_app
@@ -24,10 +24,10 @@ class Owner:
         return self.user
 
 
-def services_for(tmp_path: Path, store: Store, outside: Outside, account_id: str) -> Any:
+def services_for(tmp_path: Path, store: Store, env: Environment, account_id: str) -> Any:
     """What the routes of lists use; every request is of this account's owner."""
     config, intake = load(None, {}, tmp_path), SimpleNamespace(workers=Workers())
-    return SimpleNamespace(store=store, outside=outside, auth=Owner(account_id), config=config, intake=intake)
+    return SimpleNamespace(store=store, env=env, auth=Owner(account_id), config=config, intake=intake)
 
 
 async def replay(client: Any, delivery_id: str) -> Any:
@@ -38,9 +38,9 @@ async def replay(client: Any, delivery_id: str) -> Any:
 
 async def test_replays_are_bounded(tmp_path: Path) -> None:
     """Replays cost nothing and are kept for a week: an account has a burst of them, and then waits."""
-    outside = Outside()
-    async with open_store(tmp_path, outside, inline=True) as store:
-        services = services_for(tmp_path, store, outside, "acc_1")
+    env = Environment()
+    async with open_store(tmp_path, env, inline=True) as store:
+        services = services_for(tmp_path, store, env, "acc_1")
         routes = WebhookDeliveryRoutes(services)
         routes.replays.burst = 3
         client = create_app(services.auth, [routes]).test_client()

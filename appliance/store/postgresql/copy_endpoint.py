@@ -24,7 +24,7 @@ _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_data
 
 
 @contextmanager
-def source(url: str, tables: list[Table]) -> Iterator["PostgresSide"]:
+def source(url: str, tables: list[Table]) -> Iterator["PostgresEndpoint"]:
     """A database that is read, and whose tables others cannot use meanwhile."""
     with _opened(url) as side:
         side.refuse_others()
@@ -34,7 +34,7 @@ def source(url: str, tables: list[Table]) -> Iterator["PostgresSide"]:
 
 
 @contextmanager
-def target(url: str) -> Iterator["PostgresSide"]:
+def target(url: str) -> Iterator["PostgresEndpoint"]:
     """A database that `create` fills with the schema, or that has it already; with statistics at the end."""
     with _opened(url) as side:
         side.refuse_others()
@@ -43,17 +43,17 @@ def target(url: str) -> Iterator["PostgresSide"]:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator["PostgresSide"]:
+def _opened(url: str) -> Iterator["PostgresEndpoint"]:
     try:
         connection = connect(url, name=NAME)
     except psycopg.Error as error:
         raise NotCopied(f"the database cannot be used: {_text(error)}") from error
     with closing(connection):
-        yield PostgresSide(connection)
+        yield PostgresEndpoint(connection)
 
 
-class PostgresSide:
-    """A `Side`."""
+class PostgresEndpoint:
+    """A `CopyEndpoint`."""
 
     has_nul = False
 

@@ -42,27 +42,27 @@ def _table(connection: Connection, name: str) -> Table:
 
 
 @contextmanager
-def source(path: Path) -> Iterator["SqliteSide"]:
+def source(path: Path) -> Iterator["SqliteEndpoint"]:
     """A file that is read, and that no other process can write meanwhile."""
     with _told(path):
         connection = open_fixed(path)
-    with closing(SqliteSide(path, connection)) as side:
+    with closing(SqliteEndpoint(path, connection)) as side:
         check_source(side)
         yield side
 
 
 @contextmanager
-def target(path: Path) -> Iterator["SqliteSide"]:
+def target(path: Path) -> Iterator["SqliteEndpoint"]:
     """A file that is made by `create`, or is there already."""
     with _told(path):
         is_there = path.exists() and path.stat().st_size
         connection = open_reader(path) if is_there else Connection(":memory:")
-    with closing(SqliteSide(path, connection)) as side:
+    with closing(SqliteEndpoint(path, connection)) as side:
         yield side
 
 
-class SqliteSide:
-    """A `Side`."""
+class SqliteEndpoint:
+    """A `CopyEndpoint`."""
 
     has_nul = True
 

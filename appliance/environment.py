@@ -1,4 +1,5 @@
-"""Time, randomness and outgoing connections, injected so that tests can replace them; and ids made of them."""
+"""Time, randomness and outgoing connections, injected so that tests can replace them; and ids, which are made of time
+and randomness."""
 
 import ipaddress
 import os
@@ -11,25 +12,7 @@ from dataclasses import dataclass
 import trio
 
 _RANDOM_BITS = 74
-_RANDOM_BYTES = 10  # that hold them
 _IDENTIFIER = 16  # bytes
-_READ_AHEAD = 256  # random numbers
-
-_unused: list[int] = []  # random numbers, each for one id
-os.register_at_fork(after_in_child=_unused.clear)
-
-
-def _random_bits() -> int:
-    """From the system, many at a time: every call of it gives the interpreter lock away, five times for a message."""
-    try:
-        return _unused.pop()
-    except IndexError:
-        read = os.urandom(_RANDOM_BYTES * _READ_AHEAD)
-        pieces = (read[at : at + _RANDOM_BYTES] for at in range(0, len(read), _RANDOM_BYTES))
-        numbers = [int.from_bytes(piece, "big") >> 8 * _RANDOM_BYTES - _RANDOM_BITS for piece in pieces]
-        number = numbers.pop()
-        _unused.extend(numbers)  # other threads may have done the same meanwhile
-        return number
 
 
 async def _dial(address: str, port: int) -> trio.abc.Stream:
@@ -48,12 +31,12 @@ async def _dial(address: str, port: int) -> trio.abc.Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Environment:
     """`now` is whole microseconds since 1970, UTC; `random_bits` are 74, for ids."""
 
     now: Callable[[], int] = lambda: time.time_ns() // 1000
     token_bytes: Callable[[int], bytes] = secrets.token_bytes
-    random_bits: Callable[[], int] = _random_bits
+    random_bits: Callable[[], int] = lambda: secrets.randbits(_RANDOM_BITS)
     random: Callable[[], float] = random.random  # from 0 to 1, for jitter and shuffling; not for secrets
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] = _dial
 
