@@ -184,7 +184,6 @@ class Scheduler:
             for work in (self._publish, self._close_idle, self._check_clock):
                 self._tasks.start_soon(work)
             self._tasks.start_soon(self.deliverer.watch.run)
-            self._tasks.start_soon(self.limiters.proofs.run)
             self._tasks.start_soon(self.warmup.keep_saved, self.intervals.save_warmup)
             for _ in range(self.preparing.signer.threads):
                 self._tasks.start_soon(self._sign)
@@ -519,8 +518,8 @@ class Scheduler:
 
     def _attempted(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
         envelope = active.ready.routed.envelope
-        if active.slot.has_news:
-            self._attempts.start_soon(self.limiters.write_down, active.slot)
+        if active.slot.affects_hold:
+            self._attempts.start_soon(self.limiters.update_holds, active.slot)
         if isinstance(outcomes, list):
             self._recording.add(AttemptResult(envelope, outcomes, active.slot.limiter))
             return
@@ -529,7 +528,7 @@ class Scheduler:
         elif active.successor is None:
             self._in_flight.pause_domain(envelope.domain)
         # The envelope waits as if no attempt had started.
-        active.slot.limiter.unrecorded -= 1
+        active.slot.limiter.undo()
         self.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.warmup.use_only(active.permit, 0)
         waited = bool(self._pending.queues)

@@ -18,8 +18,7 @@ from appliance.model.queue import PoolHold, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
 
-QUOTED_REPLY = ", the last: "  # precedes the reply that the reason of a hold quotes
-CANCELLED_PREFIX = "cancelled:"  # of the response of a recipient that the operator cancelled
+AUTOMATIC_HOLD = "its servers refuse mail from this service"
 
 
 def clock(at: int, now: int) -> str:
@@ -71,9 +70,9 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
 
 def _failed(tried: TriedRecipient, now: int) -> str:
     response = tried.recipient.last_smtp_response or ""
-    if not tried.attempts or response.startswith(CANCELLED_PREFIX):
+    last = tried.attempts[-1] if tried.attempts else None
+    if last is None or response != last.smtp_response:  # cancelled, which is not the result of an attempt
         return response + (f" (after {_count(len(tried.attempts))})" if tried.attempts else "")
-    last = tried.attempts[-1]
     return f"failed at {clock(last.finished_at, now)}: {_count(len(tried.attempts))} used up, the last: {_said(last)}"
 
 
@@ -127,8 +126,8 @@ def _held(pool: PoolView, now: int) -> str | None:
 
 
 def public_reason(hold: PoolHold) -> str:
-    """Why a pool is held, for customers: without the quoted reply, which may be to another account's mail."""
-    return hold.reason.partition(QUOTED_REPLY)[0]
+    """Why a pool is held, for customers: the operator's reason, or that its servers refuse mail."""
+    return hold.reason if hold.probe_at is None else AUTOMATIC_HOLD
 
 
 def _why(pool: PoolView, now: int) -> str:
