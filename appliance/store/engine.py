@@ -4,8 +4,8 @@ The verbs are written once, for every engine. A function that is handed over may
 but on the database; once the engine returns, what it did is durable.
 
 The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
-as it is: named parameters, the rows of a `Bulk`, and hints to SQLite's planner; and `/* own TABLE */`, where only the
-rows of this node count.
+as it is: named parameters, the rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and
+`any_owner`.
 """
 
 import re
@@ -113,6 +113,26 @@ def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | Non
 def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:
     """These columns of all rows, sorted by the first."""
     return sorted(tx.gather(sql, columns, bindings), key=itemgetter(0))
+
+
+# ---- ownership: each row of these tables belongs to the node that delivers it
+
+OWNED_TABLES = ("recipients", "webhook_deliveries", "pool_states", "smtp_sessions")
+IS_OWNED, HAS_ANY_OWNER = "is_owned", "has_any_owner"
+
+
+def owned(table: str) -> str:
+    """Return the condition that this node owns a row of the table of this name or alias.
+
+    Each engine defines the function: without that a statement fails, so no engine can ignore the condition.
+    `tests/store/test_ownership.py` lists every statement over these tables that goes without it, with the reason.
+    """
+    return f"{IS_OWNED}('{table}')"
+
+
+def any_owner(table: str) -> str:
+    """Return the condition for waiting recipients of all nodes, which lets PostgreSQL use indexes by owner."""
+    return f"{HAS_ANY_OWNER}('{table}')"
 
 
 # ---- slices

@@ -22,7 +22,7 @@ from appliance.environment import identifier_from, identifier_time
 from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
-from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
+from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
 from appliance.store.messages import read_mime
 from appliance.store.search_index import (
     OUTCOME,
@@ -61,12 +61,12 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
         'sender', m.sender, 'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
-                SELECT address, status, last_smtp_code, last_smtp_response FROM recipients
+                SELECT address, status, failure FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""  # noqa: S608 - our own words, as below
-_WAITING = """SELECT message_id FROM recipients
+_WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
-    /* all owners of recipients */ LIMIT :most"""
+    AND {any_owner("recipients")} LIMIT :most"""
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
         EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)

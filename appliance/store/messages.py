@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from appliance.model.mail import (
     Attempt,
     Billing,
     BounceClass,
+    FailureReason,
     LateBounce,
     LedgerKind,
     Message,
@@ -250,9 +251,15 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
                 raise busy()
         if standing.suppressed:
             due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
-            bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)
-            notes = standing.suppressed
-            record(tx, env, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
+            bounced = partial(
+                Outcome,
+                status=RecipientStatus.BOUNCED,
+                attempts=(),
+                at=new.created_at,
+                bounce_class=BounceClass.OTHER,
+                failure=FailureReason.SUPPRESSED,
+            )
+            record(tx, env, [bounced(recipient, note=standing.suppressed[recipient.id]) for recipient in due])
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
@@ -287,7 +294,7 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
 _RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at, bounce_class, late_bounce FROM recipients WHERE message_id = :id ORDER BY id"""
+    delivered_at, bounced_at, bounce_class, late_bounce, failure FROM recipients WHERE message_id = :id ORDER BY id"""
 _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
@@ -399,16 +406,43 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     if row is None:
         return None
     found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
+    recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-def _recipient(*row: Any) -> Recipient:
-    values = list(row)
-    values[2], values[3] = RecipientStatus(row[2]), Billing(row[3])
-    values[9], values[10] = row[9] and BounceClass(row[9]), row[10] and _late_bounces.decode(row[10])
-    return Recipient(*values)
+class _RecipientRow(NamedTuple):
+    """A row of `_RECIPIENTS`; the names are those of the fields of a Recipient."""
+
+    id: str
+    email: str
+    status: str
+    billing_status: str
+    attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: int | None
+    bounced_at: int | None
+    bounce_class: str | None
+    late_bounce: str | None
+    failure: str | None
+
+
+def _recipient(row: _RecipientRow) -> Recipient:
+    return Recipient(
+        row.id,
+        row.email,
+        RecipientStatus(row.status),
+        Billing(row.billing_status),
+        row.attempt_count,
+        row.last_smtp_code,
+        row.last_smtp_response,
+        row.delivered_at,
+        row.bounced_at,
+        None if row.bounce_class is None else BounceClass(row.bounce_class),
+        None if row.late_bounce is None else _late_bounces.decode(row.late_bounce),
+        None if row.failure is None else FailureReason(row.failure),
+    )
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each

@@ -17,7 +17,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
-from appliance.store.engine import Bindings, Bulk, StorePart, Tx, first, rows, run
+from appliance.store.engine import Bindings, Bulk, StorePart, Tx, any_owner, first, owned, rows, run
 from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
@@ -64,6 +64,8 @@ _ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {each} WHERE NOT {_IS_NODE.format
 _FORGET_LEFT = tuple(f"DELETE FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
 _SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
     VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
+_FORGET_STATES = f"DELETE FROM pool_states WHERE {owned('pool_states')}"
+_FORGET_SESSIONS = f"DELETE FROM smtp_sessions WHERE {owned('smtp_sessions')}"
 _SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
     VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
 # A killed run leaves what it said. The node that has a session with the same recipient now replaces it.
@@ -73,18 +75,18 @@ _SAY_SESSION_OF_NODE = f"""{_SAY_SESSION} ON CONFLICT (recipient_id) DO UPDATE S
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
     ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
-_ANY_IS_WAITING = """SELECT 1 FROM recipients
+_ANY_IS_WAITING = f"""SELECT 1 FROM recipients
     WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
-    /* all owners of recipients */ LIMIT 1"""
+    AND {any_owner("recipients")} LIMIT 1"""
 _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
         SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
             AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
 # Of a shared database: the pools that mail of an account waits for, and at which nodes. From what waits, not from the
 # domains of a pool: there may be thousands of those, and for each of them the rows of every node to be looked for.
-_WAITING_AT = """WITH lanes AS MATERIALIZED (
+_WAITING_AT = f"""WITH lanes AS MATERIALIZED (
         SELECT DISTINCT owner, domain FROM recipients
-        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
     )
     SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
     LEFT JOIN nodes n ON n.owner = l.owner"""
@@ -229,12 +231,12 @@ class PoolStates(StorePart):
         def work(tx: Tx) -> None:
             for forget in _FORGET_LEFT if left else ():
                 run(tx, forget, {})
-            run(tx, "DELETE FROM pool_states WHERE TRUE /* own pool_states */", {})
+            run(tx, _FORGET_STATES, {})
             for state in states:
                 accounts = [astuple(each) for each in state.slowed_accounts]
                 told = msgspec.json.encode(accounts).decode() if accounts else None
                 run(tx, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
-            run(tx, "DELETE FROM smtp_sessions WHERE TRUE /* own smtp_sessions */", {})
+            run(tx, _FORGET_SESSIONS, {})
             for session in sessions:
                 run(tx, _SAY_SESSION_OF_NODE if self.engine.is_shared else _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():

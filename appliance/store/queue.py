@@ -30,6 +30,7 @@ from appliance.model.mail import (
     Billing,
     DsnCondition,
     DueRecipient,
+    FailureReason,
     MessageStatus,
     NewMessage,
     Outcome,
@@ -39,7 +40,7 @@ from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, enve
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Bulk, Row, StorePart, Tx, rows, run
+from appliance.store.engine import Bulk, Row, StorePart, Tx, owned, rows, run
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -186,23 +187,24 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now /* own r */
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
-_NEXT_DUE = """SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now /* own recipients */"""
+_NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""  # noqa: S608 - our own words
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Bulk("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    failed_at, next_attempt_at, bounce_class, delayed_at)
-    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i)})
+    failed_at, next_attempt_at, bounce_class, delayed_at, failure)
+    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, failed_at = new.failed_at, next_attempt_at = new.next_attempt_at,
-    bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
+    bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at),
+    failure = new.failure
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
@@ -239,7 +241,7 @@ DSN_CONDITIONS = {
 
 
 def billing_of(result: Outcome) -> Billing:
-    return Billing.RELEASED if result.releases else BILLING[result.status]
+    return Billing.RELEASED if result.failure is FailureReason.CANCELLED else BILLING[result.status]
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
@@ -432,7 +434,8 @@ def _recipient_row(result: Outcome) -> Row:
     failed_at = result.at if status in (RecipientStatus.FAILED, RecipientStatus.DEFERRED) else None
     told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at, failed_at
     bounce_class = None if result.bounce_class is None else result.bounce_class.value
-    return *row, *told, result.next_attempt_at, bounce_class, _delayed_at(result)
+    failure = None if result.failure is None else result.failure.value
+    return *row, *told, result.next_attempt_at, bounce_class, _delayed_at(result), failure
 
 
 def _delayed_at(result: Outcome) -> int | None:
@@ -479,30 +482,30 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
 # ---- waiting mail by account and domain
 
 # SQLite has no skip scan over a partial index, so these walk it from one value to the next.
-_ACCOUNTS = """
+_ACCOUNTS = f"""
 WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL /* own recipients */
+    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id /* own r */)
+        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
     FROM waiting WHERE waiting.account_id IS NOT NULL
 )
 SELECT account_id FROM waiting WHERE account_id IS NOT NULL
-"""
-_DOMAINS = """
+"""  # noqa: S608 - our own words
+_DOMAINS = f"""
 WITH RECURSIVE waiting (domain) AS (
     SELECT min(domain) FROM recipients
     WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
-        /* own recipients */
+        AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain /* own r */)
+        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
     FROM waiting WHERE waiting.domain IS NOT NULL
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
-"""
+"""  # noqa: S608 - our own words
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
-    AND r.next_attempt_at <= :now /* own r */ ORDER BY r.next_attempt_at LIMIT :most"""
+    AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 class Lanes(StorePart):

@@ -10,7 +10,7 @@ from typing import Any
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
-from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.store.engine import (
     START,
@@ -21,8 +21,10 @@ from appliance.store.engine import (
     StorePart,
     Tx,
     Work,
+    any_owner,
     changed,
     one,
+    owned,
     rows,
     run,
 )
@@ -62,8 +64,8 @@ SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHER
 _SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND next_attempt_at IS NOT NULL"
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
-_WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before /* own recipients */
+_WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
     LIMIT :most"""
 
 # Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
@@ -73,31 +75,31 @@ _LANES = """SELECT account_id, domain FROM recipients
 _ANY = "TRUE"
 _TO_DOMAIN = "domain = :wanted"
 _THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
-_LATER = """SELECT message_id, id FROM recipients
+_LATER = f"""SELECT message_id, id FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-        AND lower(address) = lower(coalesce(:address, address)) /* all owners of recipients */
+        AND lower(address) = lower(coalesce(:address, address)) AND {any_owner("recipients")}
     ORDER BY next_attempt_at LIMIT :most"""
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
 _MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND next_attempt_at > :now"""
-_BEYOND = """SELECT 1 FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT 1"""
-_BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
+_BEYOND = f"""SELECT 1 FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT 1"""
+_BRING_FORWARD = f"""UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
         (SELECT message_id, id FROM recipients
-        WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT :most)
+        WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT :most)
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL /* own r */
+_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL AND {owned("r")}
     ORDER BY r.id"""
 _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
     ORDER BY message_id LIMIT :most"""
 
 
-_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL /* own recipients */"""
+_DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND {owned("recipients")}"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
     ORDER BY pool LIMIT 100"""
@@ -293,8 +295,10 @@ class QueueControl(StorePart):
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
         now, note = self.env.now(), f"cancelled: {reason}"
-        cancelled = [Outcome(each, RecipientStatus.FAILED, (), now, note=note, releases=True) for each in left]
-        return len(left), record(tx, self.env, cancelled)
+        cancelled = partial(
+            Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED
+        )
+        return len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left])
 
     def _cancel_some(self, tx: Tx, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
         count, accounts = 0, set[str]()

@@ -57,13 +57,7 @@ POSTING = 4
 
 # ---- what is read of a message
 
-SUPPRESSED_PREFIX = "suppressed:"  # of the response of a recipient that was not tried
-GIVEN_UP_PREFIX = "cancelled:"
-OUTCOME = f"""CASE WHEN r.status = 'bounced' AND substr(r.last_smtp_response, 1, 11) = '{SUPPRESSED_PREFIX}'
-        AND r.last_smtp_code IS NULL THEN 'suppressed'
-    WHEN r.status = 'failed' AND substr(r.last_smtp_response, 1, 10) = '{GIVEN_UP_PREFIX}'
-        AND r.last_smtp_code IS NULL THEN 'cancelled'
-    ELSE r.status END"""
+OUTCOME = "coalesce(r.failure, r.status)"  # a RecipientOutcome; the index `recipients_problems` is by it
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
         'tags', json(m.tags), 'recipients', json((

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
-from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
-from appliance.store.search_index import OUTCOME
+from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, one, rows, run
 from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk, by the clock of that node: messages get theirs before they
@@ -47,7 +46,7 @@ _UNTRIED = {"bounced": "suppressed", "failed": "cancelled"}
 _CLASS_BUCKET = " ".join(f"WHEN '{each}' THEN {bucket}" for each, bucket in CLASS_BUCKETS.items())
 # Here and below only our own words and numbers are put into SQL (S608).
 _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
-        CASE WHEN {OUTCOME} IN ('suppressed', 'cancelled') THEN {UNTRIED_BUCKET}
+        CASE WHEN r.failure IS NOT NULL THEN {UNTRIED_BUCKET}
             ELSE CASE r.bounce_class {_CLASS_BUCKET} END END
         FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
     WHEN {_MILLISECONDS} < 1 THEN 0
@@ -114,14 +113,14 @@ _FEEDBACK_TAIL = _FEEDBACK.format(
         WHERE id > :after ORDER BY id LIMIT :most)""",
     wanted="e.account_id = :account_id",
 )
-_WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
+_WAITING = f"""SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
-    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
     GROUP BY domain
 ) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
-_SIMULATED = """SELECT count(*) FROM recipients
-    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */"""
+_SIMULATED = f"""SELECT count(*) FROM recipients
+    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}"""
 
 
 def bucket_milliseconds(bucket: int) -> float:

@@ -26,7 +26,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -122,25 +122,25 @@ _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */) IS NOT NULL""")  # noqa: S608
+        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL""")  # noqa: S608
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = f"""
 WITH RECURSIVE waiting (webhook_id) AS (
     SELECT min(d.webhook_id) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL /* own d */
+    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned("d")}
     UNION ALL
     SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
-        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id /* own d */)
+        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id AND {owned("d")})
     FROM waiting WHERE waiting.webhook_id IS NOT NULL
 )
 SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhook_id),
     (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */),
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")}),
     (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */)
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")})
 FROM waiting WHERE webhook_id IS NOT NULL
 """  # noqa: S608
-_IN_LANE = "FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id /* own d */"
+_IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"

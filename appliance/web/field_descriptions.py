@@ -439,6 +439,10 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     },
     "ProblemsAnswer": {"problems": "The newest first."},
     "ClassCountsObject": {"bounce_class": "The class."},
+    "TimelineObject": {
+        "outcome": "The status, or why no server decided it: `suppressed` (bounced without an attempt), `cancelled`"
+        " (failed by request)."
+    },
     "LineObject": {"text": "The line, without its line break."},
     "ListedMessageObject": {"recipients": "The first three recipients."},
     "ListedRecipientObject": {

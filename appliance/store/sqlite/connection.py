@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
 import appliance.store.sqlite.faults  # noqa: F401 - it has to listen before anything is opened
-from appliance.store.engine import VALUE, Bindings, Bulk, Row
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
@@ -67,6 +68,11 @@ _texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 class Connection(apsw.Connection):
     """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
+            self.create_scalar_function(function, lambda _: 1, 1, deterministic=True)
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         found: list[Row] = []

@@ -13,6 +13,7 @@ from appliance.model.mail import (
     BounceClass,
     MessageRecord,
     MessageStatus,
+    RecipientOutcome,
     RecipientStatus,
     Source,
     TriedRecipient,
@@ -64,6 +65,7 @@ class TimelineObject(msgspec.Struct):
     id: str
     email: str
     status: RecipientStatus
+    outcome: RecipientOutcome
     billing_status: Billing
     explanation: str
     pool: str | None
@@ -127,6 +129,7 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
     return object_from(
         TimelineObject,
         tried.recipient,
+        outcome=tried.recipient.outcome,
         explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
