@@ -44,7 +44,7 @@ _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALU
 _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL, dns_check_at = 0
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
-    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at, created_by)
     VALUES (:username, :account_id, :sha256, :name, :now, :created_by)"""
 _CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email
@@ -74,12 +74,12 @@ _SENDER = """a.id, a.suspended,
         FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
-    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
+    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
         CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
-    WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""  # noqa: S608
-_CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608
+    WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""
+_CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"
 # How a caller's idempotency scope begins, and where its last use is written down.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
@@ -110,13 +110,13 @@ _WORKING_KEYS = f"account_id = :account_id AND {_KEY_ENDED} IS NULL"
 _WORKING_CREDENTIALS = "account_id = :account_id AND revoked_at IS NULL"
 # Only our own words are put into SQL (S608).
 _PEOPLES_KEYS = f"""SELECT created_by, id, name, hint FROM api_keys
-    WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""  # noqa: S608
+    WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""
 _PEOPLES_CREDENTIALS = f"""SELECT created_by, username, name FROM smtp_credentials
-    WHERE {_WORKING_CREDENTIALS} AND created_by IS NOT NULL ORDER BY username"""  # noqa: S608
+    WHERE {_WORKING_CREDENTIALS} AND created_by IS NOT NULL ORDER BY username"""
 _REVOKE_KEYS = f"""UPDATE api_keys SET revoked_at = :now
-    WHERE {_WORKING_KEYS} AND created_by = :created_by AND scope = coalesce(:scope, scope) RETURNING id, name"""  # noqa: S608
+    WHERE {_WORKING_KEYS} AND created_by = :created_by AND scope = coalesce(:scope, scope) RETURNING id, name"""
 _REVOKE_CREDENTIALS = f"""UPDATE smtp_credentials SET revoked_at = :now
-    WHERE {_WORKING_CREDENTIALS} AND created_by = :created_by RETURNING username, name"""  # noqa: S608
+    WHERE {_WORKING_CREDENTIALS} AND created_by = :created_by RETURNING username, name"""
 _ONLY_READ = """UPDATE api_keys SET scope = 'read'
     WHERE account_id = :account_id AND created_by = :created_by AND revoked_at IS NULL"""
 _DISOWN = "UPDATE {table} SET created_by = NULL WHERE account_id = :account_id AND created_by = :created_by"

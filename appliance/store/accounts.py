@@ -25,12 +25,12 @@ _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
     WHERE account_id = :account_id AND role <> :role
-        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""  # noqa: S608
+        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
 _ACCOUNTS = f"""SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
-    FROM accounts a JOIN users u ON u.id = {_FIRST_OWNER.format(account_id="a.id")}"""  # noqa: S608
+    FROM accounts a JOIN users u ON u.id = {_FIRST_OWNER.format(account_id="a.id")}"""
 _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
     WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
 _MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
@@ -58,7 +58,7 @@ _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch 
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 # What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
 _DELETE_STEPS = (
-    *(f"{each} IN (SELECT id FROM users WHERE account_id = :account_id)" for each in OF_USER),  # noqa: S608
+    *(f"{each} IN (SELECT id FROM users WHERE account_id = :account_id)" for each in OF_USER),
     "DELETE FROM password_links WHERE account_id = :account_id",
     "DELETE FROM users WHERE account_id = :account_id",
     "UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",

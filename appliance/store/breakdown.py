@@ -62,20 +62,20 @@ _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sen
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     LEFT JOIN destinations d ON d.domain = r.domain
     WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> '' {{wanted}}
-    GROUP BY 1, 2, 5, 6, 7, 8"""  # noqa: S608
+    GROUP BY 1, 2, 5, 6, 7, 8"""
 _FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind, count(*) AS recipients,
         {{texts}}
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
     WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{wanted}}
-    GROUP BY 1, 2, 3, 5, 6, 7, 8"""  # noqa: S608
+    GROUP BY 1, 2, 3, 5, 6, 7, 8"""
 _ADD = Bulk("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
     VALUES {(?, ?, ?i, ?, ?, ?i)} ON CONFLICT (account_id, dimension, day, value, kind)
     DO UPDATE SET recipients = daily_breakdown.recipients + excluded.recipients""")
 _CROWDED = Bulk(f"""SELECT account_id, dimension, day FROM daily_breakdown
     WHERE (account_id, dimension, day) IN (VALUES {{(?, ?, ?i)}})
-    GROUP BY account_id, dimension, day HAVING count(DISTINCT value) > {VALUES_MOST}""")  # noqa: S608
+    GROUP BY account_id, dimension, day HAVING count(DISTINCT value) > {VALUES_MOST}""")
 _VALUES = """SELECT value FROM daily_breakdown
     WHERE account_id = :account_id AND dimension = :dimension AND day = :day AND value <> ''
     GROUP BY value ORDER BY sum(recipients) DESC, value"""

@@ -26,9 +26,9 @@ NUL, INSTEAD = "\0", "\ufffd"
 
 _IDENTITY = "SELECT number, applied_at FROM migrations ORDER BY number"
 _OLDEST_ACCOUNT = "SELECT min(id) FROM accounts"
-_MARK = f"SELECT source FROM {UNFINISHED_COPY}"  # noqa: S608 - our own words, as all below
+_MARK = f"SELECT source FROM {UNFINISHED_COPY}"
 _CREATE_MARK = f"CREATE TABLE {UNFINISHED_COPY} (source TEXT NOT NULL, begun_at BIGINT NOT NULL)"
-_FILL_MARK = f"INSERT INTO {UNFINISHED_COPY} (source, begun_at) VALUES (:source, :now)"  # noqa: S608
+_FILL_MARK = f"INSERT INTO {UNFINISHED_COPY} (source, begun_at) VALUES (:source, :now)"
 _DROP_MARK = f"DROP TABLE {UNFINISHED_COPY}"
 
 
@@ -50,16 +50,16 @@ class Table:
         key = ", ".join(self.key)
         names = ", ".join(f":k{number}" for number in range(len(self.key)))
         where = f" WHERE ({key}) > ({names})" if after else ""
-        return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"  # noqa: S608
+        return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"
 
     def select_last(self) -> str:
         """The last key."""
         last = ", ".join(f"{column} DESC" for column in self.key)
-        return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"  # noqa: S608
+        return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"
 
     def insert(self) -> Bulk:
         values = ", ".join(f"?{kind}" for kind in self.kinds)
-        return Bulk(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")  # noqa: S608
+        return Bulk(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[self.columns.index(column)] for column in self.key)
@@ -164,7 +164,7 @@ def _check_target(target: CopyEndpoint, tables: Sequence[Table], identity: str) 
             return True
         raise NotCopied(f"{target.name}: it holds an unfinished copy of another database: {begin_anew}")
     for table in tables:
-        if list(target.stream(f"SELECT 1 FROM {table.name} LIMIT 1", {})):  # noqa: S608
+        if list(target.stream(f"SELECT 1 FROM {table.name} LIMIT 1", {})):
             raise NotCopied(f"{target.name}: it holds an installation already ({table.name}): {begin_anew}")
     return False
 
@@ -202,7 +202,7 @@ class _Meter:
 
 
 def _count(side: CopyEndpoint, table: Table) -> int:
-    ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})  # noqa: S608
+    ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})
     return int(count)
 
 

@@ -35,7 +35,7 @@ RETURNED_BYTES = 32 * 1024  # of a message; of a longer one only the header is r
 _MAY_GET = """SELECT 1 FROM domains d JOIN accounts a ON a.id = d.account_id
     WHERE d.account_id = :account_id AND d.name = :domain AND d.usable = 1 AND a.suspended = 0"""
 _ORIGINAL = f"""SELECT substr(mime, 1, {RETURNED_BYTES}), length(mime) + parts_size FROM message_bodies
-    WHERE message_id = :message_id"""  # noqa: S608 - our own number
+    WHERE message_id = :message_id"""
 
 _requests = msgspec.json.Decoder(DsnRequest)
 

@@ -22,14 +22,14 @@ DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = 10 * MINUTE, DAY  # about each domain; t
 # Where a lookup failed, as long again as lookups have failed, within these two.
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
-    AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
+    AND removed_at IS NULL"""
 _PAGE = f"""SELECT {SELECTED_DOMAIN} FROM domains
-    WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""  # noqa: S608
+    WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
 _VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""
 _REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL, dns = NULL
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""
 
 # ---- what DNS shows
 
@@ -37,7 +37,7 @@ _DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM (
         SELECT account_id, name, usable, created_at, verified_at, return_path, return_path_at, dns, dns_check_at,
             row_number() OVER (PARTITION BY account_id ORDER BY dns_check_at, name) AS turn
         FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
-    ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""  # noqa: S608
+    ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""
 _CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
@@ -53,7 +53,7 @@ _START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for s
 _TO_START, _TO_STOP = (
     f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains
     WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
-    ORDER BY account_id, name LIMIT :most"""  # noqa: S608
+    ORDER BY account_id, name LIMIT :most"""
     for state in ("NULL", "NOT NULL")
 )
 _OWNERS = """SELECT account_id, name FROM domains

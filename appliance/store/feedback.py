@@ -61,7 +61,7 @@ _ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
 # Mail about a recipient before reports, which anyone can send and which take longer to read.
 NEXT_MAIL = "SELECT id FROM feedback_mail ORDER BY tries, without_token, id LIMIT 1"
 _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
-    RETURNING id, addresses, mime, received_at, tries"""  # noqa: S608 - our own words
+    RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
 # The domain of the account whose return path was written to; NULL: the account has none of that name.
@@ -72,10 +72,10 @@ _TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.
 _ENVELOPE_FROM = 5  # its place among them
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-    WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""  # noqa: S608
+    WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""
 _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
     JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-    WHERE r.message_id = :message_id ORDER BY r.id LIMIT :most"""  # noqa: S608
+    WHERE r.message_id = :message_id ORDER BY r.id LIMIT :most"""
 
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL

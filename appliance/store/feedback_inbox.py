@@ -34,11 +34,11 @@ _TRIM = """DELETE FROM feedback_inbox WHERE account_id = :account_id AND kind = 
 _COLUMNS = "id, account_id, kind, address, sender, subject, result, received_at, size"
 _PAGE = f"""SELECT {_COLUMNS} FROM feedback_inbox WHERE account_id IN (:account_id, :shared)
     AND kind IN ('fbl', 'postmaster', 'abuse') AND id < :before
-    ORDER BY id DESC LIMIT :most"""  # noqa: S608 - our own words, as below
-_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"  # noqa: S608
-_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"  # noqa: S608
+    ORDER BY id DESC LIMIT :most"""
+_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"
+_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"
 _FIND_OF = f"""SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id AND account_id IN (:account_id, :shared)
-    ORDER BY account_id LIMIT 1"""  # noqa: S608
+    ORDER BY account_id LIMIT 1"""
 _ANY_OLD = "SELECT EXISTS (SELECT 1 FROM feedback_inbox WHERE id < :before)"
 _FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
     (SELECT account_id, kind, id FROM feedback_inbox WHERE id < :before ORDER BY id LIMIT :most)"""

@@ -63,7 +63,7 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
                 SELECT address, status, failure FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
-    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""  # noqa: S608 - our own words, as below
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
 _WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
     AND {any_owner("recipients")} LIMIT :most"""
@@ -84,7 +84,7 @@ _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.out
             AND {OUTCOME} IN ({", ".join(f"'{each}'" for each in PROBLEM_OUTCOMES)})
         ORDER BY {_HAPPENED} DESC, r.id DESC LIMIT :most
     ) p CROSS JOIN messages m ON m.account_id = p.account_id AND m.id = p.message_id
-    ORDER BY p.happened DESC, p.id DESC"""  # noqa: S608
+    ORDER BY p.happened DESC, p.id DESC"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -99,14 +99,14 @@ _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
 # An address is kept as it was spelled; only its domain stands beside it in the one form that can be compared.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
-_WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"  # noqa: S608
+_WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
 _RECIPIENT_TEXT = """r.address || ' ' || r.domain || ' ' || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
     || coalesce(r.last_smtp_response, '') || ' ' || coalesce(r.late_bounce, '')"""
 _MAY_HAVE = f"""(instr(lower({_TEXT}), :{{word}}) > 0 OR octet_length({_TEXT}) <> length({_TEXT})
     OR EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND (instr(lower({_RECIPIENT_TEXT}), :{{word}}) > 0
-        OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""  # noqa: S608
+        OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""
 _TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) + 1)) = :local || '@')"
 
 # Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.

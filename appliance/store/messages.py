@@ -60,7 +60,7 @@ FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
-    WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")  # noqa: S608 - our own number
+    WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")
 _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
     ON CONFLICT (account_id, day) DO UPDATE SET recipients = daily_volume.recipients + excluded.recipients
     WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
@@ -454,7 +454,7 @@ _WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE
 _WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
     LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
-    WHERE recipient_id = :recipient_id ORDER BY number"""  # noqa: S608 - the names of our own columns
+    WHERE recipient_id = :recipient_id ORDER BY number"""
 
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
     WHERE recipient_id = :recipient_id"""

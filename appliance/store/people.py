@@ -44,9 +44,9 @@ _SET_ROLE = """UPDATE users SET account_role = :account_role, token_epoch = toke
 # Only these names of our own columns are put into SQL (S608).
 _LINK = "id, account_id, user_id, email, account_role, created_at, expires_at"
 _INVITATIONS = f"""SELECT {_LINK} FROM password_links
-    WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""  # noqa: S608
-_OPEN = f"SELECT {_LINK} FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now"  # noqa: S608
-_USE = f"DELETE FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now RETURNING {_LINK}"  # noqa: S608
+    WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""
+_OPEN = f"SELECT {_LINK} FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now"
+_USE = f"DELETE FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now RETURNING {_LINK}"
 _ADD_LINK = """INSERT INTO password_links
         (id, account_id, user_id, email, account_role, token_sha256, created_at, expires_at)
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
@@ -63,8 +63,7 @@ _ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, ac
 _CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
 # What belongs to users, and goes before them.
 OF_USER = tuple(
-    f"DELETE FROM {table} WHERE user_id"  # noqa: S608
-    for table in ("sessions", "password_links", "recovery_codes", "second_factors")
+    f"DELETE FROM {table} WHERE user_id" for table in ("sessions", "password_links", "recovery_codes", "second_factors")
 )
 _END_SESSIONS, *_ = OF_USER
 _REMOVE = "DELETE FROM users WHERE id = :user_id"

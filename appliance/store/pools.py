@@ -60,8 +60,8 @@ _STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, 
 _IS_NODE = "EXISTS (SELECT 1 FROM nodes n WHERE n.owner = {table}.owner AND n.adopted_by IS NULL)"
 _STATES_OF_NODES = _STATES.replace("ORDER", f"WHERE {_IS_NODE.format(table='pool_states')} ORDER")
 _SAID = ("pool_states", "smtp_sessions")
-_ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
-_FORGET_LEFT = tuple(f"DELETE FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
+_ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)
+_FORGET_LEFT = tuple(f"DELETE FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)
 _SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
     VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
 _FORGET_STATES = f"DELETE FROM pool_states WHERE {owned('pool_states')}"

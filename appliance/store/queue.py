@@ -191,7 +191,7 @@ _DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BET
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
 _NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""  # noqa: S608 - our own words
+    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
@@ -491,7 +491,7 @@ WITH RECURSIVE waiting (account_id) AS (
     FROM waiting WHERE waiting.account_id IS NOT NULL
 )
 SELECT account_id FROM waiting WHERE account_id IS NOT NULL
-"""  # noqa: S608 - our own words
+"""
 _DOMAINS = f"""
 WITH RECURSIVE waiting (domain) AS (
     SELECT min(domain) FROM recipients
@@ -503,7 +503,7 @@ WITH RECURSIVE waiting (domain) AS (
     FROM waiting WHERE waiting.domain IS NOT NULL
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
-"""  # noqa: S608 - our own words
+"""
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
     AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 

@@ -169,27 +169,27 @@ _DOMAINS = """SELECT name, coalesce(return_path, 'bounces.' || name) FROM domain
     WHERE account_id = :account_id AND usable = 1 AND removed_at IS NULL ORDER BY name LIMIT :most"""
 _WANTED = "account_id = :account_id AND day >= :since"
 _DMARC_DAYS = f"""SELECT domain, day, policy, percentage, count(*), sum(messages), sum(passed) FROM dmarc_reports
-    WHERE {_WANTED} GROUP BY domain, day, policy, percentage ORDER BY domain, day, 5, policy, percentage"""  # noqa: S608
+    WHERE {_WANTED} GROUP BY domain, day, policy, percentage ORDER BY domain, day, 5, policy, percentage"""
 _COUNTED_SOURCES = f"""SELECT domain, source, sum(messages) AS messages, sum(passed) AS passed, sum(dkim) AS dkim,
         sum(spf) AS spf, sum(quarantined) AS quarantined, sum(rejected) AS rejected, count(*) AS days,
         max(day) AS last_day
-    FROM dmarc_sources WHERE {_WANTED} GROUP BY domain, source"""  # noqa: S608
+    FROM dmarc_sources WHERE {_WANTED} GROUP BY domain, source"""
 _SOURCES = f"""SELECT domain, source, messages, passed, dkim, spf, quarantined, rejected, days, last_day FROM (
         SELECT counted.*, row_number() OVER
             (PARTITION BY domain ORDER BY messages - passed DESC, messages DESC, source) AS place
         FROM ({_COUNTED_SOURCES}) counted
-    ) placed WHERE place <= :most ORDER BY domain, place"""  # noqa: S608
+    ) placed WHERE place <= :most ORDER BY domain, place"""
 # A source of which any mail passed has the domain's keys, or its permission: its mail is the domain's own.
 _OWN = f"""SELECT domain, sum(messages), sum(passed) FROM ({_COUNTED_SOURCES}) counted
-    WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""  # noqa: S608
+    WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""
 _TLS_DAYS = f"""SELECT domain, day, count(*), sum(successes), sum(failures) FROM tls_reports
-    WHERE {_WANTED} GROUP BY domain, day ORDER BY domain, day"""  # noqa: S608
+    WHERE {_WANTED} GROUP BY domain, day ORDER BY domain, day"""
 _FAILURES = f"""SELECT domain, mx, type, sessions FROM (
         SELECT counted.*, row_number() OVER (PARTITION BY domain ORDER BY sessions DESC, mx, type) AS place FROM (
             SELECT domain, mx, type, sum(sessions) AS sessions FROM tls_failures
             WHERE {_WANTED} GROUP BY domain, mx, type
         ) counted
-    ) placed WHERE place <= :most ORDER BY domain, place"""  # noqa: S608
+    ) placed WHERE place <= :most ORDER BY domain, place"""
 
 
 class Reports(StorePart):

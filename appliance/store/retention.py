@@ -38,11 +38,11 @@ FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.deliver
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
 FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
         (SELECT {FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
-    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""  # noqa: S608
+    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""
 FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {FINAL_AT} AS final_at,
         min(r.account_id) AS account_id
     FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
-    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""  # noqa: S608
+    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""
 FIND_EVENTS = """SELECT e.id,
         EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
     FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
@@ -101,11 +101,11 @@ _ANY = (
     "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
     "SELECT EXISTS (SELECT 1 FROM destinations WHERE updated_at < :unused_since)",
     "SELECT EXISTS (SELECT 1 FROM warmups WHERE hour_at < :unused_since)",
-    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
+    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),
 )
 _OLD_REPORTS = tuple(
     f"""DELETE FROM {table} WHERE ({key}) IN
-        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""  # noqa: S608
+        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""
     for table, key in _REPORTS.items()
 )
 _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN

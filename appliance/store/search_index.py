@@ -67,7 +67,7 @@ _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status,
                 || substr(coalesce(json_extract(r.late_bounce, '$.response'), ''), 1, {REPLY_LENGTH})))
             FROM recipients r WHERE r.message_id = m.id))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
-    WHERE {{condition}}"""  # noqa: S608 - our own words
+    WHERE {{condition}}"""
 
 
 class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):

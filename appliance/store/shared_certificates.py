@@ -15,7 +15,7 @@ CHALLENGES_READ = 200  # at once; a certificate of Let's Encrypt has 100 names a
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _ANNOUNCE = "UPDATE nodes SET acme = :wanted WHERE owner = current_setting('appliance.owner')"
 _WANTED = f"""SELECT acme FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW} AND acme <> ''
-    ORDER BY started_at DESC, owner DESC"""  # noqa: S608 - our own words
+    ORDER BY started_at DESC, owner DESC"""
 _RECORDS = "SELECT name, sealed FROM acme_records"
 # Locked: a node that takes the chore meanwhile has it, and looks, when this transaction is over.
 _IS_OURS = "SELECT 1 FROM chores WHERE name = :chore AND owner = current_setting('appliance.owner') FOR SHARE"

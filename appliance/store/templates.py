@@ -52,7 +52,7 @@ _TRIM_DELETED = """DELETE FROM templates WHERE account_id = :account_id AND alia
 # What `of_template` says of each version, without reading megabytes of them.
 _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
         + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
-    FROM template_versions WHERE account_id = :account_id AND alias = :alias"""  # noqa: S608 - a number of our own
+    FROM template_versions WHERE account_id = :account_id AND alias = :alias"""
 _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias"
 
 

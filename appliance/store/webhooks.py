@@ -32,12 +32,12 @@ _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created
     last_failure_at"""
 # Here and below only the names of our own columns are put into SQL (S608). A deleted webhook has no account, so neither
 # of these two finds it.
-_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"  # noqa: S608
-_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"  # noqa: S608
+_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"
+_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"
 _UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
-    WHERE account_id = :account_id RETURNING {_COLUMNS}"""  # noqa: S608
+    WHERE account_id = :account_id RETURNING {_COLUMNS}"""
 _INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
-    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608
+    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""
 # Its log may be long: the row stays for retention to find that by, without its secret.
 DELETE_WEBHOOK = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
@@ -122,7 +122,8 @@ _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
     JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL""")  # noqa: S608
+        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL
+    """)
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = f"""
 WITH RECURSIVE waiting (webhook_id) AS (
@@ -139,7 +140,7 @@ SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhoo
     (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
     WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")})
 FROM waiting WHERE webhook_id IS NOT NULL
-"""  # noqa: S608
+"""
 _IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
@@ -157,10 +158,10 @@ _NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
 _NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
 _GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
-    RETURNING 1"""  # noqa: S608 - our own words
+    RETURNING 1"""
 _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at > :beyond LIMIT :most)
-    RETURNING 1"""  # noqa: S608 - our own words
+    RETURNING 1"""
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
@@ -305,7 +306,7 @@ _POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url
     d.request_body, d.response_status, d.response_body, d.error, d.duration_ms, d.created_at, d.attempted_at,
     d.next_attempt_at"""
 _POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id = :account_id"""  # noqa: S608 - the names of our own columns
+    WHERE w.account_id = :account_id"""
 _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
 # A list of its own, or SQLite would rather read the whole log in order.
 _OF_MESSAGE = """AND d.id IN

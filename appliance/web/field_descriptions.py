@@ -439,10 +439,6 @@ SCHEMA_FIELD_DESCRIPTIONS = {
     },
     "ProblemsAnswer": {"problems": "The newest first."},
     "ClassCountsObject": {"bounce_class": "The class."},
-    "TimelineObject": {
-        "outcome": "The status, or why no server decided it: `suppressed` (bounced without an attempt), `cancelled`"
-        " (failed by request)."
-    },
     "LineObject": {"text": "The line, without its line break."},
     "ListedMessageObject": {"recipients": "The first three recipients."},
     "ListedRecipientObject": {
@@ -563,7 +559,13 @@ SCHEMA_FIELD_DESCRIPTIONS = {
         "code": "The current code of the app, or a recovery code.",
     },
     "TotpSecretAnswer": {"secret": "The secret in Base32, to be typed into an app."},
-    "TimelineObject": {"id": "The recipient's id, `rcp_…`.", "email": "The bare address.", "status": _RECIPIENT},
+    "TimelineObject": {
+        "id": "The recipient's id, `rcp_…`.",
+        "email": "The bare address.",
+        "status": _RECIPIENT,
+        "outcome": "The status, or why no server decided it: `suppressed` (bounced without an attempt), `cancelled`"
+        " (failed by request).",
+    },
     "TlsDayObject": {
         "start": "When the day begins.",
         "successes": "Sessions with TLS as the domain's policy wants it.",

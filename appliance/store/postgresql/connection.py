@@ -351,7 +351,7 @@ class PostgresTx:
         return self.changes() if values else 0
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
-        return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()  # noqa: S608 - our own words
+        return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Lock the rows that a query finds, in its order."""

@@ -20,7 +20,7 @@ PATIENCE = 5.0  # seconds until the connections of a program that was killed mus
 # Statements may take as long as they need, and between two of them the other database is at work. They read all rows.
 _UNHURRIED = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on"
 _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-    AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""  # noqa: S608 - our own words, as below
+    AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""
 
 
 @contextmanager

@@ -42,24 +42,24 @@ WARN_SKEW = 2_000_000
 CHORE_LEASE = 30_000_000  # microseconds
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_NAMED = f"""SELECT owner, home, lease_until > {_NOW} FROM nodes WHERE name = %s AND adopted_by IS NULL FOR UPDATE"""  # noqa: S608
+_NAMED = f"""SELECT owner, home, lease_until > {_NOW} FROM nodes WHERE name = %s AND adopted_by IS NULL FOR UPDATE"""
 _JOIN = f"""INSERT INTO nodes (owner, name, home, address, version, schema, started_at, beat_at, lease_until)
-    VALUES (%s, %s, %s, %s, %s, %s, {_NOW}, {_NOW}, {_NOW} + %s)"""  # noqa: S608 - our own words
+    VALUES (%s, %s, %s, %s, %s, %s, {_NOW}, {_NOW}, {_NOW} + %s)"""
 _BEAT = f"""WITH now AS MATERIALIZED (SELECT {_NOW} AS at)
     UPDATE nodes SET beat_at = now.at, lease_until = now.at + %s, skew = %s, in_flight = %s, addresses = %s
-    FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""  # noqa: S608
-_LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"  # noqa: S608
+    FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""
+_LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"
 # Never the own row; and no other where this statement itself comes late, for so may the others' beats.
 _ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
-    AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""  # noqa: S608
+    AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
 _LEAVE = (
-    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"  # noqa: S608
+    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"
 )
-_FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"  # noqa: S608 - of nodes that are gone
-_FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"  # noqa: S608
+_FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"
+_FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
-    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""  # noqa: S608
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""
 # The owners of what waits, from one to the next by the index that begins with them; and of these those without a run.
 _LEFT = """WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM {table} WHERE next_attempt_at IS NOT NULL
@@ -77,13 +77,13 @@ _CHORE = f"""INSERT INTO chores (name, owner, lease_until) VALUES (%s, %s, {_NOW
     ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until
     WHERE chores.owner = excluded.owner OR chores.lease_until < {_NOW}
         OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = chores.owner AND n.adopted_by IS NULL)
-    RETURNING name"""  # noqa: S608
+    RETURNING name"""
 
 
 _NODES = f"""SELECT n.name, n.address, n.version, n.started_at, n.beat_at, n.lease_until - {_NOW}, n.skew, n.in_flight,
         (SELECT count(*) FROM recipients r WHERE r.owner = n.owner AND r.next_attempt_at IS NOT NULL),
         n.draining, n.adopted_by IS NOT NULL
-    FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""  # noqa: S608
+    FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""
 _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL RETURNING name"
 
 

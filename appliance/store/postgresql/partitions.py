@@ -164,11 +164,11 @@ _LOOKED = {
         FROM {{partition}} b CROSS JOIN LATERAL (
             SELECT min(r.account_id) AS account_id, {FINAL_AT} AS final_at
             FROM recipients r WHERE r.message_id = b.message_id
-        ) r WHERE b.message_id > %(after)s ORDER BY b.message_id LIMIT %(most)s""",  # noqa: S608
+        ) r WHERE b.message_id > %(after)s ORDER BY b.message_id LIMIT %(most)s""",
     "mail": f"""SELECT r.message_id AS id, min(r.account_id) AS account_id, false AS parts,
             {MESSAGE} + {RECIPIENT} * count(*) AS bytes, coalesce({FINAL_AT} >= %(before)s, true) AS stays
         FROM {{partition}} r WHERE r.message_id > %(after)s
-        GROUP BY r.message_id ORDER BY r.message_id LIMIT %(most)s""",  # noqa: S608
+        GROUP BY r.message_id ORDER BY r.message_id LIMIT %(most)s""",
     "events": """SELECT e.id, '' AS account_id, false AS parts, 0 AS bytes,
             EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS stays
         FROM {partition} e WHERE e.id > %(after)s ORDER BY e.id LIMIT %(most)s""",

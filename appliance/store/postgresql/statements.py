@@ -54,7 +54,7 @@ def statement_over_many(many: Bulk) -> str:
     row = VALUE.sub(lambda _: next(unused), many.row).strip()
     columns = row[1:-1] if row.startswith("(") else row
     arrays = ", ".join(f"%s::{ARRAYS[kind]}" for kind in many.kinds)
-    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"  # noqa: S608 - our own words
+    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"
     return _plain(re.sub(r"VALUES\s*$", "", many.before)) + values + _plain(many.after)
 
 

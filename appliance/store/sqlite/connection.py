@@ -66,13 +66,17 @@ _gathered = msgspec.json.Decoder(list[Row])
 _texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 
+def _always(*_: object) -> int:
+    return 1
+
+
 class Connection(apsw.Connection):
     """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
-            self.create_scalar_function(function, lambda _: 1, 1, deterministic=True)
+            self.create_scalar_function(function, _always, 1, deterministic=True)
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         found: list[Row] = []
@@ -91,7 +95,7 @@ class Connection(apsw.Connection):
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
         """In one step, as JSON: a thread takes the interpreter lock at every row."""
-        query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"  # noqa: S608 - our own words
+        query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"
         ((found,),) = self.execute(query, bindings).fetchall()
         return _gathered.decode(str(found))
 
