@@ -137,7 +137,8 @@ def test_failures_from_before_they_had_a_reason() -> None:
         if step.number < FAILURES.number:
             connection.execute(step.sql)
     insert = """INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status,
-        billing_status, last_smtp_code, last_smtp_response) VALUES ('msg_1', ?, '', '', '', 0, 0, ?, 'released', ?, ?)"""
+        billing_status, last_smtp_code, last_smtp_response)
+        VALUES ('msg_1', ?, '', '', '', 0, 0, ?, 'released', ?, ?)"""
     rows = [
         ("rcp_1", "bounced", None, "suppressed: this address is on the account's suppression list"),
         ("rcp_2", "failed", None, "cancelled: by the sender"),
