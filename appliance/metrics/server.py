@@ -8,7 +8,8 @@ import trio
 from appliance.config.values import Endpoint
 from appliance.metrics.page import CONTENT_TYPE, page
 from appliance.metrics.readings import Readings
-from appliance.net.connection_limits import ConnectionTable, accept_connections
+from appliance.net.connection_limits import ConnectionTable
+from appliance.net.connection_server import accept_connections
 from appliance.net.http_server import ShortConnection, answer_one, response
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, LOOP_LAG
