@@ -47,8 +47,8 @@ CONNECTIONS = (
 )
 EXPIRIES = "Expiry of the certificate of a listener (http, smtp, inbound), as a Unix timestamp."
 NODES = "Nodes that share the database, as known to this node; 1 with the embedded database."
-OVERDUE = "Time since the oldest due delivery became due."
-HELD = "1 for each pool that this node holds; * means all mail."
+_OVERDUE = "Time since the oldest due delivery became due."
+_HELD = "1 for each pool that this node holds; * means all mail."
 
 log = get_logger("metrics")
 
@@ -166,8 +166,8 @@ def _queue(depth: Depth) -> list[Reading]:
     recipients = {"due": depth.due, "deferred": depth.deferred}
     return [
         Reading("appliance_queue_recipients", "Queued recipients: due now, or deferred.", recipients, ("state",)),
-        _one("appliance_queue_overdue_seconds", OVERDUE, depth.overdue),
-        Reading("appliance_queue_held", HELD, dict.fromkeys(depth.held, 1.0), ("pool",)),
+        _one("appliance_queue_overdue_seconds", _OVERDUE, depth.overdue),
+        Reading("appliance_queue_held", _HELD, dict.fromkeys(depth.held, 1.0), ("pool",)),
     ]
 
 
