@@ -238,11 +238,11 @@ def _make_room(
     tx: Tx, account_id: str, limits: CredentialLimits, now: int, table: str, name: str, ended: str, words: str
 ) -> None:
     """Refuse one too many, in the transaction that would write it; delete those that ended longest ago."""
-    wanted = {"account_id": account_id, "revoked": limits.revoked, "now": now}
-    ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), wanted)
+    bindings = {"account_id": account_id, "revoked": limits.revoked, "now": now}
+    ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), bindings)
     if working >= limits.working:
         raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
-    run(tx, _FORGET.format(table=table, name=name, ended=ended), wanted)
+    run(tx, _FORGET.format(table=table, name=name, ended=ended), bindings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,16 +278,16 @@ class Access(StorePart):
 
     async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
         """Up to `most` of them, the newest first, from the one before `before` on."""
-        wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", wanted)
+        bindings = {"account_id": account_id, "before": before or NEWEST, "most": most}
+        return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", bindings)
 
     async def credential(self, account_id: str, username: str) -> SmtpCredential:
         one_of_them = {"account_id": account_id, "username": username}
-        (found,) = await self._credentials("AND s.username = :username", one_of_them)
-        return found
+        (results,) = await self._credentials("AND s.username = :username", one_of_them)
+        return results
 
-    async def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
-        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
+    async def _credentials(self, which: str, bindings: Bindings) -> list[SmtpCredential]:
+        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", bindings)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.env.now()}
@@ -352,15 +352,15 @@ class Access(StorePart):
 
     async def key(self, key_id: str, account_id: str | None = None) -> ApiKey:
         which = "WHERE k.id = :id AND k.account_id = coalesce(:account_id, k.account_id)"
-        for found in await self._keys(which, {"id": key_id, "account_id": account_id}):
-            return found
+        for key in await self._keys(which, {"id": key_id, "account_id": account_id}):
+            return key
         raise Refused(Code.NOT_FOUND, "there is no such API key")
 
-    async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
-        found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.env.now()})
+    async def _keys(self, which: str, bindings: Bindings) -> list[ApiKey]:
+        selected = await self.engine.rows(f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in found
+            for key_id, account, hint, scope, test, *rest in selected
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
@@ -430,7 +430,7 @@ def _caller(
     test: bool = False,
     key: KeyPrincipal | None = None,
 ) -> Caller:
-    pairs = [each.partition("=") for each in (domains or "").split()]
+    pairs = [item.partition("=") for item in (domains or "").split()]
     names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)

@@ -147,22 +147,25 @@ def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
 
 
 def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
-    wanted = []
+    bindings = []
     for number, new in enumerate(news):
         claim = new.idempotency
         scope, key = (None, None) if claim is None else (claim.scope, claim.key)
-        wanted.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
-    found: list[_Standing | None] = [None] * len(news)
-    for number, *columns in _MAY_SEND.run(tx, wanted):
-        found[number] = _Standing(*columns)
-    _note_suppressed(tx, [(new, each) for new, each in zip(news, found, strict=True) if each is not None])
-    return found
+        bindings.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
+    results: list[_Standing | None] = [None] * len(news)
+    for number, *columns in _MAY_SEND.run(tx, bindings):
+        results[number] = _Standing(*columns)
+    _note_suppressed(tx, [(new, item) for new, item in zip(news, results, strict=True) if item is not None])
+    return results
 
 
 def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
     """Note which recipients are to be bounced at once, and why."""
     keys = [
-        (new.account_id, each.key) for new, standing in pairs if standing.has_suppressions for each in new.recipients
+        (new.account_id, recipient.key)
+        for new, standing in pairs
+        if standing.has_suppressions
+        for recipient in new.recipients
     ]
     listed = suppressed(tx, keys) if keys else set()
     # What has neither tag nor template cannot be unsubscribed from.
@@ -171,11 +174,11 @@ def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> N
     if not listed and not left:
         return
     for new, standing in pairs:
-        for each in new.recipients:
-            if (new.account_id, each.key) in listed:
-                standing.suppressed[each.id] = SUPPRESSED_NOTE
-            elif each.id in left:
-                standing.suppressed[each.id] = UNSUBSCRIBED_NOTE.format(left[each.id].replace(":", " ", 1))
+        for recipient in new.recipients:
+            if (new.account_id, recipient.key) in listed:
+                standing.suppressed[recipient.id] = SUPPRESSED_NOTE
+            elif recipient.id in left:
+                standing.suppressed[recipient.id] = UNSUBSCRIBED_NOTE.format(left[recipient.id].replace(":", " ", 1))
 
 
 @dataclass(slots=True)
@@ -224,7 +227,7 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
-# ---- what is written, as a list of steps
+# ---- writing, as a list of steps
 
 
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
@@ -238,7 +241,7 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
 
 
 def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
-    """Write everything but the keys; the accounts late, because others wait for those rows until the commit.
+    """Write everything but the keys; accounts late, because other transactions wait for those rows until the commit.
 
     What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
     """
@@ -250,7 +253,11 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
         if standing.suppressed:
-            due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
+            due = [
+                due_recipient
+                for due_recipient in due_recipients(Fresh(new, charged))
+                if due_recipient.id in standing.suppressed
+            ]
             bounced = partial(
                 Outcome,
                 status=RecipientStatus.BOUNCED,
@@ -265,10 +272,10 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
     charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
-    found, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
+    results, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
     for new, standing, charged in accepted:
         stored[new.account_id] += standing.size
-        found[new.account_id] = standing.daily_cap, standing.suspended
+        results[new.account_id] = standing.daily_cap, standing.suspended
         if new.may_store is not None:
             may_store[new.account_id] = new.may_store
         if charged:
@@ -278,7 +285,7 @@ def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
         news = charged_to.get(account_id, [])
         amount = sum(new.credits for new in news)
         row = first(tx, _CHARGE, {"account_id": account_id, "amount": amount, "stored": stored[account_id]})
-        if row is None or row[1:3] != found[account_id] or row[3] > may_store.get(account_id, row[3]):
+        if row is None or row[1:3] != results[account_id] or row[3] > may_store.get(account_id, row[3]):
             raise busy()  # the account is not as it was found
         balance = (row[0] or 0) + amount
         for new in news:
@@ -364,8 +371,8 @@ class Messages(StorePart):
         return accept(tx, self.env, news)
 
     async def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
-        wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.env.now()}
-        return await self.engine.one(RememberedSend, _REMEMBERED, wanted)
+        bindings = {"account_id": account_id, "scope": scope, "key": key, "now": self.env.now()}
+        return await self.engine.one(RememberedSend, _REMEMBERED, bindings)
 
     async def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
@@ -373,15 +380,15 @@ class Messages(StorePart):
 
     async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
-        return found
+        (selected,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
+        return selected
 
     async def content(self, message_id: str) -> bytes:
         """The bytes of a message that is not final yet, read off the event loop."""
-        found = await self.engine.scan(lambda tx: read_mime(tx, message_id))
-        if found is None:
+        results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
+        if results is None:
             raise LookupError(f"there are no bytes of {message_id}")
-        return found
+        return results
 
     async def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept; on this thread."""
@@ -405,14 +412,14 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
-    found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
+    results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
     recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
-    head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
+    head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
 class _RecipientRow(NamedTuple):
-    """A row of `_RECIPIENTS`; the names are those of the fields of a Recipient."""
+    """A row of `_RECIPIENTS`, named like the fields of a Recipient."""
 
     id: str
     email: str
@@ -462,7 +469,7 @@ _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM
 
 class MessageRecords(StorePart):
     async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
-        """Everything about a message of any account, or of this one only; None when there is none."""
+        """Everything about a message of any account, or of this one only; None if the message does not exist."""
         return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
 
     async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
@@ -484,7 +491,7 @@ class MessageRecords(StorePart):
 def _tried(
     tx: Tx, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None, node: str
 ) -> TriedRecipient:
-    wanted = {"recipient_id": recipient.id}
-    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, wanted))
-    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, wanted)
+    bindings = {"recipient_id": recipient.id}
+    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
+    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
     return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)

@@ -72,15 +72,15 @@ _REMOVE = "DELETE FROM users WHERE id = :user_id"
 class People(StorePart):
     async def of(self, account_id: str) -> list[Person]:
         """The users, the first one first."""
-        wanted = {"account_id": account_id, "now": self.env.now()}
-        return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", wanted)
+        bindings = {"account_id": account_id, "now": self.env.now()}
+        return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", bindings)
 
     async def one(self, account_id: str, user_id: str) -> Person:
-        wanted = {"account_id": account_id, "user_id": user_id, "now": self.env.now()}
-        found = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", wanted)
-        if found is None:
+        bindings = {"account_id": account_id, "user_id": user_id, "now": self.env.now()}
+        results = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", bindings)
+        if results is None:
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
-        return found
+        return results
 
     async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
         """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
@@ -131,7 +131,7 @@ class People(StorePart):
     async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
         """A new invitation and its token; an earlier one of that address to this account ends.
 
-        That an address logs in to another account is told only when the link is used: an owner must not be able to
+        Only using the link reveals that an address logs in to another account: an owner must not be able to
         test the addresses of other accounts.
         """
         now = self.env.now()
@@ -157,11 +157,11 @@ class People(StorePart):
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
         """End an invitation; the address it was for."""
-        given = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
-        found = await self.engine.change(_WITHDRAW, given)
-        if not found:
+        result = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
+        results = await self.engine.change(_WITHDRAW, result)
+        if not results:
             raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
-        return str(found[0][0])
+        return str(results[0][0])
 
     async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
@@ -174,11 +174,11 @@ class People(StorePart):
         }
 
         def work(tx: Tx) -> tuple[PasswordLink, str]:
-            found = first(tx, _FOR_RESET, row)
-            if found is None:
+            results = first(tx, _FOR_RESET, row)
+            if results is None:
                 raise Refused(Code.NOT_FOUND, "There is no such user.")
             run(tx, REPLACE_RESET, row)
-            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
+            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
 
         return await self.engine.write(work)
 
@@ -197,11 +197,11 @@ class People(StorePart):
     async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
         now = self.env.now()
-        given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
+        result, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
         new_id = self.env.identifier("usr")
 
         def work(tx: Tx) -> list[PasswordLink]:
-            link = one(tx, _link, _USE, given)
+            link = one(tx, _link, _USE, result)
             if link is None:
                 return []
             if link.user_id is not None:

@@ -100,9 +100,9 @@ def first_day_kept(now: int) -> int:
 
 def _best(results: Iterable[ReportResult]) -> ReportResult:
     """The result of a report for several accounts or domains: what counts for one of them is recorded."""
-    found = set(results)
+    matches = set(results)
     order = (ReportResult.RECORDED, ReportResult.TOO_MANY, ReportResult.REPEATED)
-    return next((each for each in order if each in found), ReportResult.UNKNOWN_DOMAIN)
+    return next((item for item in order if item in matches), ReportResult.UNKNOWN_DOMAIN)
 
 
 def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | TlsCounts) -> list[dict[str, Any]]:
@@ -116,24 +116,24 @@ def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | Tl
     }
     if isinstance(report, DmarcCounts):
         row |= {"policy": report.policy, "percentage": report.percentage}
-    found = rows(tx, _REGISTERED, {"domain": domain, "name": name})
-    return [{**row, "account_id": account_id} for (account_id,) in found]
+    selected = rows(tx, _REGISTERED, {"domain": domain, "name": name})
+    return [{**row, "account_id": account_id} for (account_id,) in selected]
 
 
 def _add_dmarc(tx: Tx, row: Bindings, sources: Iterable[DmarcSource]) -> ReportResult:
     sources = list(sources)
-    messages, passed = sum(each.messages for each in sources), sum(each.passed for each in sources)
+    messages, passed = sum(item.messages for item in sources), sum(item.passed for item in sources)
     result = _add(tx, _DMARC_REPORTS_OF_DAY, _ADD_DMARC, {**row, "messages": messages, "passed": passed})
     if result is not ReportResult.RECORDED:
         return result
     known = {source for (source,) in rows(tx, _SOURCES_OF_DAY, row)}
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
-    for each in sources:
-        address = each.address
+    for item in sources:
+        address = item.address
         if address not in known and len(known) >= SOURCES_PER_DAY:
             address = OTHER_SOURCES
         known.add(address)
-        numbers = (each.messages, each.passed, each.dkim, each.spf, each.quarantined, each.rejected)
+        numbers = (item.messages, item.passed, item.dkim, item.spf, item.quarantined, item.rejected)
         counts[address] = [old + new for old, new in zip(counts[address], numbers, strict=True)]
     place = (row["account_id"], row["domain"], row["day"])
     _ADD_SOURCES.run(tx, [(*place, address, *numbers) for address, numbers in sorted(counts.items())])
@@ -195,14 +195,14 @@ _FAILURES = f"""SELECT domain, mx, type, sessions FROM (
 class Reports(StorePart):
     async def of(self, account_id: str, since: int) -> list[DomainReports]:
         """What reports say of an account's domains since the day of that time; domains without any, too."""
-        wanted = {"account_id": account_id, "since": since // DAY}
-        return await self.engine.scan(lambda tx: _read(tx, wanted), account_id)
+        bindings = {"account_id": account_id, "since": since // DAY}
+        return await self.engine.scan(lambda tx: _read(tx, bindings), account_id)
 
 
-def _read(tx: Tx, wanted: dict[str, Any]) -> list[DomainReports]:
-    dmarc_days, sources = _by_domain(tx, _DMARC_DAYS, wanted), _by_domain(tx, _SOURCES, wanted, SOURCES_SHOWN)
-    own = _by_domain(tx, _OWN, wanted)
-    tls_days, failures = _by_domain(tx, _TLS_DAYS, wanted), _by_domain(tx, _FAILURES, wanted, FAILURES_SHOWN)
+def _read(tx: Tx, bindings: dict[str, Any]) -> list[DomainReports]:
+    dmarc_days, sources = _by_domain(tx, _DMARC_DAYS, bindings), _by_domain(tx, _SOURCES, bindings, SOURCES_SHOWN)
+    own = _by_domain(tx, _OWN, bindings)
+    tls_days, failures = _by_domain(tx, _TLS_DAYS, bindings), _by_domain(tx, _FAILURES, bindings, FAILURES_SHOWN)
     return [
         DomainReports(
             domain,
@@ -214,15 +214,15 @@ def _read(tx: Tx, wanted: dict[str, Any]) -> list[DomainReports]:
                 tuple(TlsFailures(*row) for row in failures[domain]),
             ),
         )
-        for domain, return_path in rows(tx, _DOMAINS, wanted | {"most": DOMAINS_SHOWN})
+        for domain, return_path in rows(tx, _DOMAINS, bindings | {"most": DOMAINS_SHOWN})
     ]
 
 
-def _by_domain(tx: Tx, query: str, wanted: dict[str, Any], most: int = 0) -> defaultdict[str, list[Row]]:
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for domain, *values in rows(tx, query, wanted | {"most": most} if most else wanted):
-        found[domain].append(tuple(values))
-    return found
+def _by_domain(tx: Tx, query: str, bindings: dict[str, Any], most: int = 0) -> defaultdict[str, list[Row]]:
+    results: defaultdict[str, list[Row]] = defaultdict(list)
+    for domain, *values in rows(tx, query, bindings | {"most": most} if most else bindings):
+        results[domain].append(tuple(values))
+    return results
 
 
 def _dmarc(by_policy: list[Row], sources: list[Row], own: list[Row]) -> DmarcStanding:

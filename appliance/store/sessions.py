@@ -62,15 +62,15 @@ class Sessions(StorePart):
         return LoginSession(*begun[0]) if begun else None
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Go on to the next generation, or stay at one that this browser has just gone on to.
+        """Advance to the next generation, or stay at one that this browser has just advanced to.
 
         A client with an older one has a copy: then the session ends.
         """
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
         def work(tx: Tx) -> Renewal:
-            given = {**row, **self._times()}
-            session = one(tx, LoginSession, _RENEW, given) or one(tx, LoginSession, _JUST_RENEWED, given)
+            result = {**row, **self._times()}
+            session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
             return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
         return await self.engine.write(work)

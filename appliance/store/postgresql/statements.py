@@ -1,6 +1,6 @@
 """Turns the common text of a statement into PostgreSQL's, once: parameters, rows of many values, hints, functions.
 
-What SQLite needs to be told, and PostgreSQL does not understand, is taken out: `CROSS JOIN … ON` (the order of a join)
+Removes hints for SQLite's planner that PostgreSQL does not understand: `CROSS JOIN … ON` (the order of a join)
 and `INDEXED BY`. Some of SQLite's functions have other names here. The conditions of `owned` and `any_owner` become
 comparisons with the column `owner`, with which the indexes of waiting recipients begin.
 """

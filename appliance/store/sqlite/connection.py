@@ -79,14 +79,14 @@ class Connection(apsw.Connection):
             self.create_scalar_function(function, _always, 1, deterministic=True)
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
-        found: list[Row] = []
+        results: list[Row] = []
         texts, done = _texts.get(statement) or _texts_of(statement), 0
         while left := len(values) - done:
             length = _LONGEST[min(left, MOST_ROWS)]
             flat = tuple(chain.from_iterable(values[done : done + length]))
-            found += self.execute(texts[length], flat).fetchall()
+            results += self.execute(texts[length], flat).fetchall()
             done += length
-        return found
+        return results
 
     def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int:
         before = self.total_changes()
@@ -96,8 +96,8 @@ class Connection(apsw.Connection):
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
         """In one step, as JSON: a thread takes the interpreter lock at every row."""
         query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"
-        ((found,),) = self.execute(query, bindings).fetchall()
-        return _gathered.decode(str(found))
+        ((selected,),) = self.execute(query, bindings).fetchall()
+        return _gathered.decode(str(selected))
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Nothing to do: a transaction that writes is alone."""
