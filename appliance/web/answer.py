@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from appliance.errors import Code, PublicError, Refused
 from appliance.telemetry.metrics import REFUSALS
@@ -31,8 +32,13 @@ SECURITY_HEADERS: Headers = [
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
 OUR_FAULT = "Something went wrong on our side. The log has the details."
-# A time in an answer: RFC 3339, UTC, to the millisecond.
-Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+
+# Types of fields that many objects share.
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # RFC 3339, UTC, to the millisecond
+CreatedAt = Annotated[Time, Meta(description="Creation time.")]
+RequestId = Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
+NextPage = Annotated[str | None, Meta(description="Cursor of the next page; null on the last page.")]
+SinglePage = Annotated[str | None, Meta(description="Always null: the list has one page.")]
 
 
 def time_or_none(at: int | None) -> str | None:
@@ -51,16 +57,16 @@ def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
 class Error(msgspec.Struct):
     """The body of every error: a sentence for people, a code for programs, the request to quote."""
 
-    error: str
-    code: Code
-    request_id: str
+    error: Annotated[str, Meta(description="What went wrong. Starts with the field's name if a field is at fault.")]
+    code: Annotated[Code, Meta(description="Stable error code for programs.")]
+    request_id: RequestId
 
 
 class DeletedAnswer(msgspec.Struct):
     """The answer to a DELETE."""
 
-    deleted: bool
-    request_id: str
+    deleted: Annotated[bool, Meta(description="Always true.")]
+    request_id: RequestId
 
 
 @lru_cache(maxsize=2)

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import trio
@@ -32,12 +34,13 @@ from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, Us
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
+from appliance.web import api
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
-from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, operations_of
+from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
@@ -70,7 +73,9 @@ class ApiServices:
 
 
 class Routes:
-    """The base of the classes that answer operations."""
+    """Base of the classes that answer operations. `create_app` serves every subclass in `appliance.web.api`."""
+
+    tag: ClassVar[Tag]
 
     def __init__(self, services: ApiServices) -> None:
         self.services = services
@@ -87,6 +92,18 @@ class Routes:
             scope = f"key:{principal.id}"
             caller = msgspec.structs.replace(caller, key=principal, test=principal.test, idempotency_scope=scope)
         return caller
+
+
+def route_classes() -> list[type[Routes]]:
+    """Every class of routes in `appliance.web.api`, in the order of their tags."""
+    modules = [import_module(f"{api.__name__}.{module.name}") for module in iter_modules(api.__path__)]
+    classes: list[type[Routes]] = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and any(operations_of(value))
+    ]
+    return sorted(classes, key=lambda routes: list(Tag).index(routes.tag))
 
 
 class Rest(BaseConverter):
@@ -314,33 +331,3 @@ async def _failed(error: Exception) -> Response:
         return await refusal(refused)
     log.exception("request failed", request_id=request_id(), method=request.method, path=request.path[:200])
     return _error(error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id()))
-
-
-# ---- health checks for monitoring
-
-
-class HealthAnswer(msgspec.Struct):
-    """All is well."""
-
-    status: str
-    request_id: str
-
-
-class HealthRoutes(Routes):
-    @Operation("GET /healthz", (200, HealthAnswer, "Alive."))
-    async def get_health(self) -> HealthAnswer:
-        """Tell whether the process is alive."""
-        return HealthAnswer("ok", request_id())
-
-    @Operation("GET /readyz", (200, HealthAnswer, "Ready."), (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE))
-    async def get_readiness(self) -> HealthAnswer:
-        """Tell whether the service takes mail: storage writable, not shutting down."""
-        if self.services.stopping.is_set():
-            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
-        self.services.intake.check_disk()
-        await self.store.check_writable()
-        self.services.intake.check_clock()
-        if not self.store.engine.holds_lease():
-            text = "This node may deliver nothing: its lease has expired."
-            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
-        return HealthAnswer("ready", request_id())

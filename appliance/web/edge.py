@@ -17,10 +17,11 @@ from appliance.config.settings import HttpSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
-from appliance.intake.accept import MessageIntake
+from appliance.intake.accept import MessageIntake, Receipt
 from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
 from appliance.message.request import decode
+from appliance.message.schema import SendRequest
 from appliance.model.mail import Caller, Message, Source
 from appliance.net.address_policy import client_network
 from appliance.store import Store
@@ -36,6 +37,7 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
+from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.auth import Authenticator, check_reach, sees
 from appliance.web.body import (
     BodyBudgets,
@@ -50,13 +52,12 @@ from appliance.web.body import (
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams, stream_headers
-from appliance.web.message_json import message_json
+from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
 from appliance.web.session_cookie import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
 DROPPED_BODY = 64 * 1024  # bytes of a body that is dropped to keep the connection of a client that calls too often
 RECHECK_AFTER = 1.0  # seconds that a body may take before its sender is authenticated again
-UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
 BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header, takes no body, and adds no row
 # What must work on a full disk, besides DELETE: to log out, and to stop what fills it.
 ON_A_FULL_DISK = ("/v1/auth/logout", "/v1/admin/")
@@ -94,6 +95,7 @@ class Edge:
     settings: HttpSettings  # may be replaced between requests
     stopping: trio.Event
     pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
+    open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
     budgets: BodyBudgets
     streams: LiveStreams
 
@@ -120,7 +122,7 @@ class Edge:
         exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
-            answer = await self._send(exchange, self.client_address(peer, request.headers))
+            answer = await self.send_email(exchange, self.client_address(peer, request.headers))
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
             await _keep_connection(exchange, error)
@@ -142,10 +144,10 @@ class Edge:
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
-            return await self._send(exchange, address)
+            return await self.send_email(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(exchange, address, path.removeprefix("/emails/"))
+            return await self.get_email(exchange, address, path.removeprefix("/emails/"))
         if path == LIVE_PATH:
             _check_method(scope, ("GET",))
             await self._stream(exchange, address)
@@ -155,7 +157,31 @@ class Edge:
 
     # ---- POST /emails
 
-    async def _send(self, exchange: "_Exchange", address: str) -> Answer:
+    @Operation(
+        "POST /emails",
+        (202, Receipt, "Stored on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
+        tuple(code for code in Code if code not in (Code.NOT_FOUND, Code.CONFLICT)),
+        SendRequest,
+        SEND,
+        (KEY_PARAMETER,),
+        ("Idempotent-Replayed", "Original-Request-ID"),
+        links={
+            "getEmail": {
+                "operationId": "getEmail",
+                "parameters": {"id": "$response.body#/id"},
+                "description": "Status of the message.",
+            }
+        },
+    )
+    async def send_email(self, exchange: "_Exchange", address: str) -> Answer:
+        """Accept a message for delivery.
+
+        Each unique recipient reserves one credit. A 202 means that the message is stored on disk, not that it was
+        delivered. Read the result with `getEmail` or receive it by webhook.
+
+        After no response, a 429, a 503 or `idempotency_in_progress`, retry with the same `Idempotency-Key` and body.
+        The message is never accepted twice.
+        """
         headers, request_id = exchange.headers, exchange.request_id
         caller = await self._sender(exchange, address)
         if self.stopping.is_set():
@@ -193,7 +219,19 @@ class Edge:
 
     # ---- GET /emails/{id}
 
-    async def _read(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+    @Operation(
+        "GET /emails/{id}",
+        (200, MessageObject, "The message."),
+        (Code.UNAUTHORIZED, Code.NOT_FOUND),
+        security=SEND,
+        parameters=(MESSAGE_ID,),
+    )
+    async def get_email(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+        """Read a message and the status of each recipient.
+
+        `status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. A
+        message of another account is not found. An API key needs the scope `full`, `read` or `manage`.
+        """
         try:
             caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         except Refused as refused:
@@ -266,7 +304,7 @@ class Edge:
             exchange.peer.authenticated = True
             self.read_rate.take(f"user:{principal.id}")
             scope["principal"] = principal
-        elif (changes or exchange.expects_body) and path not in UNAUTHENTICATED_BODIES:
+        elif (changes or exchange.expects_body) and path not in self.open_bodies:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)

@@ -4,8 +4,6 @@ Clients are generated from it. So its patterns compile in ECMA-262's Unicode mod
 properties, with no `anyOf` or `allOf` beside them, and errors share one schema and one response for each status.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,79 +14,17 @@ from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.mail import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
-from appliance.web import message_json, session_cookie
+from appliance.web import session_cookie
 from appliance.web.answer import Error
-from appliance.web.api.account import AccountRoutes
-from appliance.web.api.admin_accounts import AdminAccountRoutes
-from appliance.web.api.admin_emails import AdminEmailRoutes
-from appliance.web.api.admin_nodes import AdminNodeRoutes
-from appliance.web.api.admin_queue import AdminQueueRoutes
-from appliance.web.api.audit import AuditRoutes
-from appliance.web.api.credentials import ApiKeyRoutes, SmtpCredentialRoutes
-from appliance.web.api.domains import DomainRoutes
-from appliance.web.api.emails import EmailRoutes
-from appliance.web.api.feedback import FeedbackRoutes
-from appliance.web.api.feedback_inbox import FeedbackInboxRoutes
-from appliance.web.api.login import LoginRoutes, SessionRoutes
-from appliance.web.api.send_test import SendTestRoutes
-from appliance.web.api.stats import StatsRoutes
-from appliance.web.api.suppressions import SuppressionRoutes
-from appliance.web.api.templates import TemplateRoutes
-from appliance.web.api.totp import TotpRoutes
-from appliance.web.api.unsubscribe_tags import UnsubscribeTagRoutes
-from appliance.web.api.users import AdminUserRoutes, UserRoutes
-from appliance.web.api.webhook import WebhookRoutes
-from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
-from appliance.web.app import HealthRoutes, Routes
+from appliance.web.app import route_classes
+from appliance.web.edge import Edge
 from appliance.web.examples import SCHEMA_EXAMPLES, error_example, event_example
-from appliance.web.field_descriptions import describe_fields
-from appliance.web.operations import HOLDERS, Json, Operation, camel_case, operations_of, parameter
+from appliance.web.operations import HOLDERS, Json, Operation, Tag, camel_case, operations_of, parameter
 from appliance.webhook.post import USER_AGENT_HEADER
 
 _FILE: Json = {"type": "string", "format": "binary"}
 _TO_SCHEMAS, _TO_RESPONSES, _TO_HEADERS = (f"#/components/{kind}/" for kind in ("schemas", "responses", "headers"))
 
-
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    """A group of operations, as documents and generated clients show it."""
-
-    name: str
-    description: str
-    routes: tuple[type[Routes], ...] = ()
-    more: tuple[Operation, ...] = ()  # which no class of routes answers
-
-    def operations(self) -> Iterator[Operation]:
-        yield from self.more
-        yield from (operation for routes in self.routes for _, operation in operations_of(routes))
-
-
-_TAGS = (
-    _Tag("Sending", "Send a message, and read what became of it.", more=message_json.EMAIL_OPERATIONS),
-    _Tag("Sessions", "Log in to use the rest of the API, and log out.", (LoginRoutes, SessionRoutes)),
-    _Tag("People", "The users of the account, their roles and second factors.", (UserRoutes, TotpRoutes)),
-    _Tag(
-        "Account",
-        "The account, its credits and its statistics.",
-        (AccountRoutes, StatsRoutes, FeedbackRoutes, FeedbackInboxRoutes),
-    ),
-    _Tag("Audit", "Who changed what in the account, when and from where.", (AuditRoutes,)),
-    _Tag("Domains", "The domains that the account sends from.", (DomainRoutes,)),
-    _Tag("Credentials", "SMTP credentials and API keys, for programs that send.", (SmtpCredentialRoutes, ApiKeyRoutes)),
-    _Tag("Messages", "All messages of the account, with every attempt to deliver them.", (EmailRoutes, SendTestRoutes)),
-    _Tag("Templates", "Subjects and bodies with placeholders, stored under an alias.", (TemplateRoutes,)),
-    _Tag("Suppressions", "Addresses that the account no longer sends to.", (SuppressionRoutes,)),
-    _Tag("Unsubscribe", "Tags whose messages get a link to unsubscribe by one click.", (UnsubscribeTagRoutes,)),
-    _Tag("Webhook", "Where results are posted, and the history of posts.", (WebhookRoutes, WebhookDeliveryRoutes)),
-    _Tag(
-        "Administration",
-        "All accounts, the queue and the nodes; for administrators.",
-        (AdminAccountRoutes, AdminUserRoutes, AdminEmailRoutes, AdminQueueRoutes, AdminNodeRoutes),
-    ),
-    _Tag("Health", "For monitoring and load balancers.", (HealthRoutes,)),
-)
-_EVENTS_TAG = _Tag("Events", "What the service posts to the account's webhook.")
-ROUTES: tuple[type[Routes], ...] = tuple(routes for tag in _TAGS for routes in tag.routes)
 
 _DESCRIPTION = """\
 Transactional email over HTTP, served by mail appliance {version}.
@@ -100,13 +36,13 @@ body. Every error has the same body, `Error`: act on its `code`. Lists answer wi
 
 
 def document(base_url: str) -> Json:
-    operations = [operation for tag in _TAGS for operation in tag.operations()]
-    schemas, references = _schemas(operations)
+    tagged = [(Tag.SENDING, operation) for _, operation in operations_of(Edge)]
+    tagged += [(routes.tag, operation) for routes in route_classes() for _, operation in operations_of(routes)]
+    schemas, references = _schemas([operation for _, operation in tagged])
     paths: dict[str, Json] = {}
-    for tag in _TAGS:
-        for operation in tag.operations():
-            described = {"tags": [tag.name], **_operation(operation, references)}
-            paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    for tag, operation in tagged:
+        described = {"tags": [tag.title], **_operation(operation, references)}
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
     return {
         "openapi": "3.1.0",
         "info": {
@@ -116,7 +52,7 @@ def document(base_url: str) -> Json:
             "description": _DESCRIPTION.format(version=__version__),
         },
         "servers": [{"url": base_url}],
-        "tags": [{"name": tag.name, "description": tag.description} for tag in (*_TAGS, _EVENTS_TAG)],
+        "tags": [{"name": tag.title, "description": tag.description} for tag in Tag],
         "paths": paths,
         "webhooks": {name: {"post": _event(name, references[WebhookEvent])} for name in _EVENTS},
         "components": {
@@ -138,9 +74,18 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types += [Error, WebhookEvent]
     found, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
     schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
-    describe_fields(schemas)
+    _lift_descriptions(schemas)
     _type_enums(schemas)
     return schemas, dict(zip(types, found, strict=True))
+
+
+def _lift_descriptions(schemas: Json) -> None:
+    """Describe a nullable property beside its `anyOf`: generators skip a description inside."""
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            nested = [choice["description"] for choice in field.get("anyOf", ()) if "description" in choice]
+            if nested:
+                field.setdefault("description", nested[0])
 
 
 def _type_enums(node: Any) -> None:
@@ -293,7 +238,7 @@ _EVENT_HEADERS = (
 
 def _event(name: str, reference: Json) -> Json:
     return {
-        "tags": [_EVENTS_TAG.name],
+        "tags": [Tag.EVENTS.title],
         "summary": _EVENTS[name],
         "description": _EVENT_DESCRIPTION,
         "operationId": camel_case(name),

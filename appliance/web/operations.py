@@ -17,10 +17,12 @@ import msgspec
 from quart import Response
 
 from appliance.errors import Code
+from appliance.message.limits import KEY_LENGTH
 from appliance.model.mail import Permission
+from appliance.web.answer import Answer
 
 Json = dict[str, Any]
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response]])
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response | Answer]])
 
 PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
 
@@ -40,6 +42,30 @@ ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)  # any request may be ans
 WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
+
+
+class Tag(Enum):
+    """Groups of operations, in the order that documents and generated clients show them."""
+
+    SENDING = "Sending", "Send a message and read its status."
+    SESSIONS = "Sessions", "Log in to use the rest of the API, and log out."
+    PEOPLE = "People", "Users of the account, their roles and two-factor authentication."
+    ACCOUNT = "Account", "The account, its credits and its statistics."
+    AUDIT = "Audit", "Who changed what in the account, when and from where."
+    DOMAINS = "Domains", "Sending domains."
+    CREDENTIALS = "Credentials", "SMTP credentials and API keys for programs that send."
+    MESSAGES = "Messages", "All messages of the account, with every delivery attempt."
+    TEMPLATES = "Templates", "Stored subjects and bodies with placeholders."
+    SUPPRESSIONS = "Suppressions", "Addresses that the account no longer sends to."
+    UNSUBSCRIBE = "Unsubscribe", "Tags whose messages get a one-click unsubscribe link."
+    WEBHOOK = "Webhook", "Where results are posted, and the delivery history."
+    ADMINISTRATION = "Administration", "All accounts, the queue and the nodes. For administrators."
+    HEALTH = "Health", "For monitoring and load balancers."
+    EVENTS = "Events", "What the service posts to the account's webhook."
+
+    def __init__(self, title: str, description: str) -> None:
+        self.title = title
+        self.description = description
 
 
 class Limited(Enum):
@@ -167,6 +193,14 @@ def limit_parameter(default: int = PAGE_LIMIT, description: str = "Entries on th
     return parameter("limit", "query", description, schema)
 
 
+MESSAGE_ID = parameter("id", "path", "Message id from the send response.", {"type": "string"})
+KEY_PARAMETER = parameter(
+    "Idempotency-Key",
+    "header",
+    "Unique key that you choose, valid for 24 hours. Retrying with the same key and body is safe.",
+    {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+    required=True,
+)
 BEFORE_PARAMETER = parameter("before", "query", "`next` of the page before.", {"type": "string"})
 PAGING = (limit_parameter(), {**BEFORE_PARAMETER, "name": "after"})
 PAGING_BACK = (limit_parameter(), BEFORE_PARAMETER)

@@ -16,10 +16,10 @@ from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about
 from appliance.times import DAY, HOUR
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.api.stats import KINDS
 from appliance.web.app import Routes, client_address, page_limit, request_id, whole_number
-from appliance.web.operations import PAGING, for_admins, identifier, parameter
+from appliance.web.operations import PAGING, Tag, for_admins, identifier, parameter
 
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
 BOUNCE_MARKS = (0.05, 0.1)  # shares from which on the bounce rate is high, and too high
@@ -28,24 +28,53 @@ BOUNCE_MARKS = (0.05, 0.1)  # shares from which on the bounce rate is high, and 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST: an account and the user who logs in to it. `credits` null: unlimited."""
 
-    name: Annotated[str, Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})]
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
-    credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | None = None
-    role: Role = Role.CUSTOMER
+    name: Annotated[
+        str,
+        Meta(
+            examples=["acme"],
+            extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+            description="1 to 64 letters, digits, dots, underscores and hyphens.",
+        ),
+    ]
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["owner@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="At least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
+    credits: (
+        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: null (unlimited).")] | None
+    ) = None
+    role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")] = Role.CUSTOMER
 
 
 class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a change of credits: either `change`, what to add (or take, below zero), or the new `balance`."""
 
-    change: Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS)] | UnsetType = UNSET
-    balance: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | UnsetType | None = UNSET
+    change: (
+        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add; negative to remove credits.")]
+        | UnsetType
+    ) = UNSET
+    balance: (
+        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="New balance; null for unlimited.")] | UnsetType | None
+    ) = UNSET
 
 
 class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a change of the daily cap; null: no cap."""
 
-    recipients: Annotated[int, Meta(ge=1, le=MAX_CREDITS)] | None
+    recipients: (
+        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Maximum recipients per day (UTC); null for no cap.")]
+        | None
+    )
 
 
 class RateMark(StrEnum):
@@ -59,9 +88,9 @@ class RateMark(StrEnum):
 class UsedDomainObject(msgspec.Struct):
     """A domain that the account sends from."""
 
-    name: str
-    usable: bool
-    verified_at: Time | None
+    name: Annotated[str, Meta(description="Domain.")]
+    usable: Annotated[bool, Meta(description="Whether the account may send from it.")]
+    verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
 
 
 class AccountUsageAnswer(msgspec.Struct):
@@ -70,47 +99,49 @@ class AccountUsageAnswer(msgspec.Struct):
     A rate is null without any mail, and the mark of complaints is `good` while there is too little mail to judge.
     """
 
-    sent: int
-    sent_today: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    complained: int
-    bounce_rate: float | None
-    bounce_mark: RateMark
-    complaint_rate: float | None
-    complaint_mark: RateMark
-    waiting: int
-    domains: list[UsedDomainObject]
-    request_id: str
+    sent: Annotated[int, Meta(description="Recipients of accepted messages.")]
+    sent_today: Annotated[int, Meta(description="Recipients of messages accepted today (UTC).")]
+    delivered: Annotated[int, Meta(description="Delivered recipients.")]
+    bounced: Annotated[int, Meta(description="Bounced recipients.")]
+    failed: Annotated[int, Meta(description="Recipients whose attempts are used up.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    complained: Annotated[int, Meta(description="Recipients that complained.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+    bounce_mark: Annotated[RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, otherwise `good`.")]
+    complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
+    complaint_mark: Annotated[
+        RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, of 1,000 deliveries or more.")
+    ]
+    waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
+    domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
+    request_id: RequestId
 
 
 class ManagedAccountObject(msgspec.Struct):
     """An account as an administrator sees it."""
 
-    id: str
-    name: str
-    email: str
-    credits: int | None
-    daily_cap: int | None
-    suspended: bool
-    created_at: Time
-    stored_bytes: int
+    id: Annotated[str, Meta(description="Account id, `acc_…`.")]
+    name: Annotated[str, Meta(description="Account name.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    credits: Annotated[int | None, Meta(description="Credit balance; null if unlimited.")]
+    daily_cap: Annotated[int | None, Meta(description="Maximum recipients per day (UTC); null without a cap.")]
+    suspended: Annotated[bool, Meta(description="Whether the operator has suspended the account.")]
+    created_at: CreatedAt
+    stored_bytes: Annotated[int, Meta(description="Storage used by messages and templates, in bytes.")]
 
 
 class ManagedAccountAnswer(ManagedAccountObject):
     """One account on its own."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class AccountsAnswer(msgspec.Struct):
     """A page of accounts by name; `next` goes into `after` for the page that follows."""
 
-    accounts: list[ManagedAccountObject]
-    next: str | None
-    request_id: str
+    accounts: Annotated[list[ManagedAccountObject], Meta(description="Accounts, by name.")]
+    next: NextPage
+    request_id: RequestId
 
 
 _ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
@@ -119,6 +150,8 @@ _DAYS = {"type": "integer", "minimum": 1, "maximum": MOST_USAGE_DAYS, "default":
 
 
 class AdminAccountRoutes(Routes):
+    tag = Tag.ADMINISTRATION
+
     async def _changed(self, account_id: str) -> ManagedAccountAnswer:
         self.services.auth.forget()
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())

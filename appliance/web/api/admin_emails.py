@@ -13,9 +13,9 @@ from appliance.model.mail import User
 from appliance.store.audit import about, concerns
 from appliance.web.api.emails import EMAIL_FILTERS, FILE_NUMBER, EmailRoutes, EmailsAnswer
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
-from appliance.web.api.timeline import MessageDetails
+from appliance.web.api.message_objects import MessageDetails
 from appliance.web.app import ApiServices, Routes
-from appliance.web.operations import PAGING_BACK, for_admins, identifier, parameter
+from appliance.web.operations import PAGING_BACK, Tag, for_admins, identifier, parameter
 
 INSTALLATION = ""  # in the place of an account: the log of the installation itself
 
@@ -26,6 +26,8 @@ _FILTER_NAMES = frozenset(each["name"] for each in EMAIL_FILTERS)
 
 
 class AdminEmailRoutes(Routes):
+    tag = Tag.ADMINISTRATION
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.emails = EmailRoutes(services)

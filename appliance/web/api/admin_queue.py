@@ -11,8 +11,9 @@ from appliance.model.mail import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.audit import about, concerns
 from appliance.store.pools import EVERY, RESTORED
+from appliance.web.answer import RequestId, SinglePage
 from appliance.web.app import Routes, check_line, request_id
-from appliance.web.operations import Json, for_admins, parameter
+from appliance.web.operations import Json, Tag, for_admins, parameter
 
 SHOWN_POOLS = 100  # of the queue, the largest first
 SHOWN_DESTINATIONS = 5  # of each pool
@@ -29,23 +30,31 @@ RESUME_THERE = (
 class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a pause."""
 
-    reason: Annotated[str, Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})] = PAUSED
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            extra_json_schema={"pattern": LINE_PATTERN},
+            description="Reason, shown to accounts with mail for the pool.",
+        ),
+    ] = PAUSED
 
 
 class PoolHeldAnswer(msgspec.Struct):
     """Whether a pool's mail is held now, and why."""
 
-    pool: str
-    held: bool
-    reason: str | None
-    request_id: str
+    pool: Annotated[str, Meta(description="Pool name.")]
+    held: Annotated[bool, Meta(description="Whether mail to the pool is on hold.")]
+    reason: Annotated[str | None, Meta(description="Reason for the hold; null if not held.")]
+    request_id: RequestId
 
 
 class MailPausedAnswer(msgspec.Struct):
     """Whether all mail is paused now, since when and why."""
 
-    paused: PauseReport | None
-    request_id: str
+    paused: Annotated[PauseReport | None, Meta(description="The pause of all mail; null if mail is not paused.")]
+    request_id: RequestId
 
 
 class QueueAnswer(msgspec.Struct):
@@ -54,12 +63,12 @@ class QueueAnswer(msgspec.Struct):
     `warmups` are the sending addresses that are being warmed up, those first that keep mail waiting.
     """
 
-    paused: PauseReport | None
-    pools: list[WaitingPool]
-    warmups: list[WarmingAddress]
-    sandbox: int
-    next: str | None
-    request_id: str
+    paused: Annotated[PauseReport | None, Meta(description="The pause of all mail; null if mail is not paused.")]
+    pools: Annotated[list[WaitingPool], Meta(description="The 100 pools with the most mail, and all held pools.")]
+    warmups: Annotated[list[WarmingAddress], Meta(description="Sending addresses in warm-up; limiting ones first.")]
+    sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 _NAME_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": POOL_LENGTH, "examples": ["google"]}
@@ -67,6 +76,8 @@ _POOL = parameter("pool", "path", "The pool's name.", _NAME_SCHEMA)
 
 
 class AdminQueueRoutes(Routes):
+    tag = Tag.ADMINISTRATION
+
     @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The pools with most mail, and all that are held."))
     async def get_queue(self, _admin: User) -> QueueAnswer:
         """Read what waits of all accounts' mail, by provider pool."""

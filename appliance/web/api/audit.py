@@ -4,8 +4,10 @@ import csv
 import io
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import invalid
@@ -14,9 +16,9 @@ from appliance.message.cost import of_size
 from appliance.model.dashboard import AuditEntry
 from appliance.model.mail import Principal
 from appliance.times import SECOND, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, answer, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Json, Tag, for_customers, parameter
 
 CSV_ROWS = 10_000  # the newest, in one answer
 CSV_COLUMNS = ("time", "actor_kind", "actor", "actor_name", "action", "object", "details", "address")
@@ -36,26 +38,28 @@ _FILTERS = (
 class AuditEntryObject(msgspec.Struct):
     """One change: who made it, what it was, and from where."""
 
-    id: str
-    created_at: Time
-    actor_kind: str
-    actor: str
-    actor_name: str
-    action: str
-    object: str
-    details: dict[str, str]
-    address: str
+    id: Annotated[str, Meta(description="Entry id, `aud_…`.")]
+    created_at: Annotated[Time, Meta(description="Time of the change.")]
+    actor_kind: Annotated[str, Meta(description="`user`, `key`, `operator` (command line) or `service`.")]
+    actor: Annotated[str, Meta(description="User address, API key id, system user or part of the service.")]
+    actor_name: Annotated[str, Meta(description="Name of the API key; empty for other actors.")]
+    action: Annotated[str, Meta(description="What happened, for example `api_key.created`.")]
+    object: Annotated[str, Meta(description="Affected id, name or address.")]
+    details: Annotated[dict[str, str], Meta(description="Further details; never a secret.")]
+    address: Annotated[str, Meta(description="Client address, `cli` or `server`.")]
 
 
 class AuditAnswer(msgspec.Struct):
     """A page of changes, newest first; `next` goes into `before` for the page that follows."""
 
-    audit: list[AuditEntryObject]
-    next: str | None
-    request_id: str
+    audit: Annotated[list[AuditEntryObject], Meta(description="Entries, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class AuditRoutes(Routes):
+    tag = Tag.AUDIT
+
     @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of changes."), parameters=(*_FILTERS, *PAGING_BACK))
     async def list_audit(self, user: Principal) -> Response:
         """List the changes of the account in the last year, newest first; of each account the newest 100,000 are kept.

@@ -17,10 +17,10 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.model.mail import KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.auth import check_reach
-from appliance.web.operations import PAGING_BACK, Limited, for_customers, identifier
+from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers, identifier
 
 MAX_EXPIRY = 3_650 * DAY  # microseconds from now
 MAX_OVERLAP = 30 * DAY
@@ -39,46 +39,48 @@ def _creator(principal: Principal) -> str | None:
 class RevokedAnswer(msgspec.Struct):
     """The answer to a revocation."""
 
-    revoked: bool
-    request_id: str
+    revoked: Annotated[bool, Meta(description="Always true.")]
+    request_id: RequestId
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
-    name: Label = ""
+    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
 
 
 class SmtpCredentialObject(msgspec.Struct):
     """A credential without its password."""
 
-    username: str
-    name: str
-    created_by: str | None
-    created_at: Time
-    last_used_at: Time | None
-    revoked_at: Time | None
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
+    created_at: CreatedAt
+    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
+    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
 class NewSmtpCredentialAnswer(msgspec.Struct):
     """A new credential; the password is shown only here."""
 
-    username: str
-    password: str
-    name: str
-    created_at: Time
-    request_id: str
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    password: Annotated[str, Meta(description="Password for SMTP and HTTP Basic. Shown only once.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    created_at: CreatedAt
+    request_id: RequestId
 
 
 class SmtpCredentialsAnswer(msgspec.Struct):
     """A page of credentials, newest first; `next` goes into `before` for the page that follows."""
 
-    smtp_credentials: list[SmtpCredentialObject]
-    next: str | None
-    request_id: str
+    smtp_credentials: Annotated[list[SmtpCredentialObject], Meta(description="SMTP credentials, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class SmtpCredentialRoutes(Routes):
+    tag = Tag.CREDENTIALS
+
     @for_customers(
         "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
     )
@@ -132,52 +134,91 @@ class SmtpCredentialRoutes(Routes):
 class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
-    name: Label = ""
-    scope: Scope = Scope.SEND
-    test: bool = False
-    domain: Annotated[str, Meta(max_length=253, examples=["example.com"])] | None = None
-    expires_at: Annotated[str, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
-    expires_in: Annotated[float, Meta(ge=1, le=MAX_EXPIRY // SECOND)] | None = None
+    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
+    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")] = (
+        Scope.SEND
+    )
+    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")] = False
+    domain: (
+        Annotated[
+            str,
+            Meta(
+                max_length=253,
+                examples=["example.com"],
+                description="Only domain that the key may send from; null for all domains.",
+            ),
+        ]
+        | None
+    ) = None
+    expires_at: (
+        Annotated[
+            str,
+            Meta(
+                max_length=40,
+                extra_json_schema={"format": "date-time"},
+                description="Expiry time; null if the key does not expire.",
+            ),
+        ]
+        | None
+    ) = None
+    expires_in: (
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=MAX_EXPIRY // SECOND,
+                description="Lifetime in seconds, instead of `expires_at`; null for no expiry.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST, which may be left out."""
 
-    overlap: Annotated[float, Meta(ge=0, le=MAX_OVERLAP // SECOND)] = DAY // SECOND
+    overlap: Annotated[
+        float,
+        Meta(
+            ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working. Default: one day."
+        ),
+    ] = DAY // SECOND
 
 
 class ApiKeyObject(msgspec.Struct):
     """A key by its id; `hint` is its last four characters."""
 
-    id: str
-    name: str
-    hint: str
-    scope: Scope
-    test: bool
-    domain: str | None
-    created_by: str | None
-    created_at: Time
-    expires_at: Time | None
-    last_used_at: Time | None
-    last_used_from: str | None
-    previous_hint: str | None
-    previous_expires_at: Time | None
-    revoked_at: Time | None
+    id: Annotated[str, Meta(description="Key id, `key_…`.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    hint: Annotated[str, Meta(description="Last four characters of the key.")]
+    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")]
+    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
+    domain: Annotated[str | None, Meta(description="Only domain that the key may send from; null for all domains.")]
+    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
+    created_at: CreatedAt
+    expires_at: Annotated[Time | None, Meta(description="Expiry time; null if the key does not expire.")]
+    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
+    last_used_from: Annotated[str | None, Meta(description="Client address of last use; null if never used.")]
+    previous_hint: Annotated[
+        str | None, Meta(description="Last four characters of the previous secret; null without one.")
+    ]
+    previous_expires_at: Annotated[Time | None, Meta(description="Expiry of the previous secret; null without one.")]
+    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
 class NewApiKeyAnswer(ApiKeyObject):
     """A new key, or one with a new secret; the key itself is shown only here."""
 
-    key: str
-    request_id: str
+    key: Annotated[str, Meta(description="The API key. Shown only once.")]
+    request_id: RequestId
 
 
 class ApiKeysAnswer(msgspec.Struct):
     """A page of keys, newest first; `next` goes into `before` for the page that follows."""
 
-    api_keys: list[ApiKeyObject]
-    next: str | None
-    request_id: str
+    api_keys: Annotated[list[ApiKeyObject], Meta(description="API keys, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 _KEY_ID = identifier("The key's id.", "^key_[0-9a-f]{32}$")
@@ -190,6 +231,8 @@ def _check_is_current(user: Principal) -> None:
 
 
 class ApiKeyRoutes(Routes):
+    tag = Tag.CREDENTIALS
+
     @for_customers(
         "GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK, limited=Limited.NARROWED
     )

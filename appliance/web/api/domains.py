@@ -25,10 +25,10 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.mail import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.auth import check_reach
-from appliance.web.operations import PAGING, Json, Limited, for_customers, parameter
+from appliance.web.operations import PAGING, Json, Limited, Tag, for_customers, parameter
 
 DNS_TIMEOUT = 12.0  # seconds for all records together
 DNS_CHECKS = 10  # domains checked at once, of all accounts
@@ -46,60 +46,83 @@ class DomainStatus(StrEnum):
 class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
-    domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"])]
-    return_path: Annotated[str, Meta(min_length=1, max_length=253, examples=["bounces.example.com"])] | None = None
+    domain: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=253,
+            examples=["example.com"],
+            description="Domain to add. Non-ASCII names are converted to A-labels.",
+        ),
+    ]
+    return_path: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=253,
+                examples=["bounces.example.com"],
+                description="Subdomain that receives bounces. Default: `bounces.<domain>`.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class DomainDnsObject(msgspec.Struct):
     """What DNS showed of a domain's records when it was last asked: of several records of a kind, the worst."""
 
-    checked_at: Time
-    spf: RecordStatus
-    dkim: RecordStatus
-    dmarc: RecordStatus
-    return_path: RecordStatus | None
+    checked_at: Annotated[Time, Meta(description="Time of the last check.")]
+    spf: Annotated[RecordStatus, Meta(description="State of the SPF record.")]
+    dkim: Annotated[RecordStatus, Meta(description="State of the DKIM records in use.")]
+    dmarc: Annotated[RecordStatus, Meta(description="State of the DMARC record.")]
+    return_path: Annotated[
+        RecordStatus | None, Meta(description="State of the return path; null if inbound mail is off.")
+    ]
 
 
 class DomainObject(msgspec.Struct):
     """One domain in a list."""
 
-    name: str
-    status: DomainStatus
-    created_at: Time
-    verified_at: Time | None
-    return_path: str
-    return_path_at: Time | None
-    dns: DomainDnsObject | None
+    name: Annotated[str, Meta(description="Domain, in A-labels.")]
+    status: Annotated[
+        DomainStatus, Meta(description="`pending`, `verified` (proven by DNS) or `allowed` (by the operator).")
+    ]
+    created_at: CreatedAt
+    verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
+    return_path: Annotated[str, Meta(description="Host name that receives bounces.")]
+    return_path_at: Annotated[Time | None, Meta(description="Time DNS showed the return path; null if it does not.")]
+    dns: Annotated[DomainDnsObject | None, Meta(description="Result of the last DNS check; null before the first.")]
 
 
 class RecordObject(msgspec.Struct):
     """A record to publish, and what DNS shows in its place."""
 
-    name: str
-    type: str
-    value: str
-    purpose: str
-    needed: bool
-    pending: bool
-    proves: bool
-    status: RecordStatus
-    found: list[str]
-    note: str
+    name: Annotated[str, Meta(description="Record name.")]
+    type: Annotated[str, Meta(description="Record type.")]
+    value: Annotated[str, Meta(description="Value to publish.")]
+    purpose: Annotated[str, Meta(description="Purpose of the record.")]
+    needed: Annotated[bool, Meta(description="Whether delivery depends on the record.")]
+    pending: Annotated[bool, Meta(description="Whether it is for a new DKIM key, which signs once DNS shows it.")]
+    proves: Annotated[bool, Meta(description="Whether this record proves ownership of the domain.")]
+    status: Annotated[RecordStatus, Meta(description="`ok`, `missing`, `differs` or `unknown` (no answer yet).")]
+    found: Annotated[list[str], Meta(description="Values that DNS returned for this name.")]
+    note: Annotated[str, Meta(description="Problem with the published record; empty if there is none.")]
 
 
 class DomainAnswer(DomainObject):
     """One domain with its records."""
 
-    records: list[RecordObject]
-    request_id: str
+    records: Annotated[list[RecordObject], Meta(description="DNS records to publish.")]
+    request_id: RequestId
 
 
 class DomainsAnswer(msgspec.Struct):
     """A page of domains by name; `next` goes into `after` for the page that follows."""
 
-    domains: list[DomainObject]
-    next: str | None
-    request_id: str
+    domains: Annotated[list[DomainObject], Meta(description="Domains, by name.")]
+    next: NextPage
+    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +163,8 @@ _NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "exa
 
 
 class DomainRoutes(Routes):
+    tag = Tag.DOMAINS
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.lookups = DomainLookups(services)

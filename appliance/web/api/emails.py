@@ -28,14 +28,35 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.times import microseconds, rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import CreatedAt, NextPage, RequestId
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
-from appliance.web.api.timeline import MessageDetails, encoded_details
+from appliance.web.api.message_objects import (
+    BareAddress,
+    CreditsReserved,
+    MessageDetails,
+    MessageId,
+    MessageSource,
+    MessageState,
+    RecipientCount,
+    RecipientState,
+    Sender,
+    Subject,
+    Tags,
+    encoded_details,
+)
 from appliance.web.app import Routes, choice, page_limit, request_id
 from appliance.web.auth import sees
 from appliance.web.body import idempotency_key
-from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID
-from appliance.web.operations import PAGING_BACK, Json, Limited, for_customers, parameter
+from appliance.web.operations import (
+    KEY_PARAMETER,
+    MESSAGE_ID,
+    PAGING_BACK,
+    Json,
+    Limited,
+    Tag,
+    for_customers,
+    parameter,
+)
 
 CANCEL_REASON = "given up by the account's owner"
 _UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
@@ -45,56 +66,66 @@ ATTEMPT_COST = 400  # microseconds to show an attempt with the longest transcrip
 
 
 class ListedRecipientObject(msgspec.Struct):
-    """One of a message's first recipients; `outcome` tells apart what was not tried, or was given up."""
+    """One of a message's first recipients."""
 
-    email: str
-    status: RecipientStatus
-    outcome: RecipientOutcome
+    email: BareAddress
+    status: RecipientState
+    outcome: Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
 
 
 class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
-    """A message in a list; `recipients` are the first three."""
+    """A message in a list."""
 
-    id: str
-    status: MessageStatus
-    source: Source
-    sender: str
-    subject: str
-    tags: list[str]
-    recipient_count: int
-    recipients: list[ListedRecipientObject]
-    created_at: Time
+    id: MessageId
+    status: MessageState
+    source: MessageSource
+    sender: Sender
+    subject: Subject
+    tags: Tags
+    recipient_count: RecipientCount
+    recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
+    created_at: CreatedAt
 
 
 class EmailsAnswer(msgspec.Struct):
     """A page of messages, newest first; `next` goes into `before` to look further back."""
 
-    emails: list[ListedMessageObject]
-    next: str | None
-    request_id: str
+    emails: Annotated[list[ListedMessageObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST: which recipients get the message again."""
 
-    recipients: Annotated[list[str], Meta(min_length=1, max_length=RECIPIENTS)] | UnsetType = UNSET
+    recipients: (
+        Annotated[
+            list[str],
+            Meta(
+                min_length=1,
+                max_length=RECIPIENTS,
+                description="Recipient ids. Default: all recipients that bounced or failed.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class ResentAnswer(msgspec.Struct):
     """The new message, and which one it repeats."""
 
-    id: str
-    repeats: str
-    recipient_count: int
-    credits_reserved: int
-    request_id: str
+    id: Annotated[str, Meta(description="Id of the new message, `msg_…`.")]
+    repeats: Annotated[str, Meta(description="Id of the original message.")]
+    recipient_count: RecipientCount
+    credits_reserved: CreditsReserved
+    request_id: RequestId
 
 
 class CancelledAnswer(msgspec.Struct):
     """How many recipients were cancelled."""
 
-    cancelled: int
-    request_id: str
+    cancelled: Annotated[int, Meta(description="Number of cancelled recipients.")]
+    request_id: RequestId
 
 
 _MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
@@ -136,6 +167,8 @@ FILE_NUMBER = parameter(
 
 
 class EmailRoutes(Routes):
+    tag = Tag.MESSAGES
+
     async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
         """A message that the principal may see; any other is 404."""
         message = await self.store.messages.read(principal.account_id, message_id)

@@ -1,6 +1,9 @@
 """Mail to fbl@, postmaster@ and abuse@ of the account's return paths, as text: /v1/feedback/inbox."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 from quart import request
 
 from appliance.errors import Code, Refused
@@ -10,43 +13,47 @@ from appliance.model.feedback import InboxMail
 from appliance.model.mail import Permission, Principal
 from appliance.store.engine import NEWEST
 from appliance.times import rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import NextPage, RequestId, Time
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Tag, for_customers, parameter
 
 
 class InboxMailObject(msgspec.Struct):
     """A mail in the feedback inbox."""
 
-    id: str
-    kind: str
-    address: str
-    sender: str
-    subject: str
-    result: str
-    received_at: Time
-    size: int
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    kind: Annotated[str, Meta(description="Local part of the address: `fbl`, `postmaster` or `abuse`.")]
+    address: Annotated[str, Meta(description="Recipient address.")]
+    sender: Annotated[str, Meta(description="From header. Not authenticated.")]
+    subject: Annotated[str, Meta(description="Subject header.")]
+    result: Annotated[
+        str, Meta(description="`not_understood`, `not_verified` (unproven complaint), `kept` or `forwarded`.")
+    ]
+    received_at: Annotated[Time, Meta(description="Time of receipt.")]
+    size: Annotated[int, Meta(description="Size of the whole message in bytes.")]
 
 
 class InboxAnswer(msgspec.Struct):
     """A page of mails, newest first; `next` goes into `before` for the page that follows."""
 
-    mails: list[InboxMailObject]
-    next: str | None
-    request_id: str
+    mails: Annotated[list[InboxMailObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class InboxMailAnswer(msgspec.Struct):
     """One mail, with the beginning of what it says."""
 
-    mail: InboxMailObject
-    text: str
-    source: str
-    truncated: bool
-    request_id: str
+    mail: Annotated[InboxMailObject, Meta(description="The message, as in the list.")]
+    text: Annotated[str, Meta(description="First text part, or the HTML as text, up to 64 KiB.")]
+    source: Annotated[str, Meta(description="Start of the raw message, up to 64 KiB.")]
+    truncated: Annotated[bool, Meta(description="Whether the message is longer than the stored part.")]
+    request_id: RequestId
 
 
 class FeedbackInboxRoutes(Routes):
+    tag = Tag.ACCOUNT
+
     @for_customers("GET /v1/feedback/inbox", (200, InboxAnswer, "A page of mails."), parameters=PAGING_BACK)
     async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
         """List the mails to fbl@, postmaster@ and abuse@ of the account's return paths that a person has to read.

@@ -18,10 +18,10 @@ from appliance.net.address_policy import site_of
 from appliance.store.audit import about
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, RequestId, SinglePage, Time, object_from
 from appliance.web.app import Routes, actor_of, answer, choice, client_address, refusal, refused_to, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
-from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier, parameter
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, Tag, for_people, identifier, parameter
 from appliance.web.session_cookie import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # characters that are stored
@@ -40,52 +40,78 @@ log = get_logger("web")
 class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a login."""
 
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
-    code: Annotated[str, Meta(max_length=64, examples=["123456"])] = ""
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["owner@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Password.")]
+    code: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            examples=["123456"],
+            description="Two-factor or recovery code. Required if two-factor authentication is on.",
+        ),
+    ] = ""
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a password change."""
 
-    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
-    new_password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
+    current_password: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_PASSWORD_BYTES,
+            description="Current password. A wrong one counts as a failed login.",
+        ),
+    ]
+    new_password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="New password: at least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
 
 
 class AccountObject(msgspec.Struct):
     """Whose token it is."""
 
-    id: str
-    name: str
-    email: str
-    role: Role
-    account_role: AccountRole
-    totp_required: bool
-    may_not: list[str]
+    id: Annotated[str, Meta(description="Account id, `acc_…`.")]
+    name: Annotated[str, Meta(description="Account name.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")]
+    account_role: Annotated[AccountRole, Meta(description="Role in the account: `owner`, `developer` or `viewer`.")]
+    totp_required: Annotated[bool, Meta(description="Whether the user must turn on two-factor authentication first.")]
+    may_not: Annotated[list[str], Meta(description="Operations (`operationId`) that this user may not call.")]
 
 
 class TokenObject(msgspec.Struct):
     """The answer to a login or a refresh."""
 
-    token: str
-    token_type: Literal["Bearer"]
-    expires_at: Time
-    account: AccountObject
-    request_id: str
+    token: Annotated[str, Meta(description="Token for `Authorization: Bearer <token>`.")]
+    token_type: Annotated[Literal["Bearer"], Meta(description="Always `Bearer`.")]
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
+    account: Annotated[AccountObject, Meta(description="The account of the token.")]
+    request_id: RequestId
 
 
 class LoggedOutObject(msgspec.Struct):
     """The answer to a logout."""
 
-    logged_out: bool
-    request_id: str
+    logged_out: Annotated[bool, Meta(description="Always true. The session has ended.")]
+    request_id: RequestId
 
 
 class ChangedObject(msgspec.Struct):
     """The answer to a password change."""
 
-    changed: bool
-    request_id: str
+    changed: Annotated[bool, Meta(description="Always true. All sessions of the user have ended.")]
+    request_id: RequestId
 
 
 def user_agent() -> str:
@@ -93,6 +119,8 @@ def user_agent() -> str:
 
 
 class LoginRoutes(Routes):
+    tag = Tag.SESSIONS
+
     def _token_answer(self, user: User, session_id: str) -> Response:
         token, expires_at = self.services.auth.tokens.issue(user, session_id)
         must_enrol = self.services.auth.must_enrol(user)
@@ -201,28 +229,28 @@ class LoginRoutes(Routes):
 class SessionObject(msgspec.Struct):
     """One login that goes on."""
 
-    id: str
-    current: bool
-    address: str
-    user_agent: str
-    created_at: Time
-    renewed_at: Time
-    expires_at: Time
+    id: Annotated[str, Meta(description="Session id, `ses_…`.")]
+    current: Annotated[bool, Meta(description="Whether this is the session of the current request.")]
+    address: Annotated[str, Meta(description="Client IP address of the login or the last renewal by cookie.")]
+    user_agent: Annotated[str, Meta(description="`User-Agent` of the client.")]
+    created_at: CreatedAt
+    renewed_at: Annotated[Time, Meta(description="Time of the last renewal.")]
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
 
 
 class SessionsAnswer(msgspec.Struct):
     """All sessions of the user, the one renewed last first; `next` is always null, for there are at most 100."""
 
-    sessions: list[SessionObject]
-    next: str | None
-    request_id: str
+    sessions: Annotated[list[SessionObject], Meta(description="Sessions, most recently renewed first.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 class EndedAnswer(msgspec.Struct):
     """How many sessions were ended."""
 
-    ended: int
-    request_id: str
+    ended: Annotated[int, Meta(description="Number of ended sessions.")]
+    request_id: RequestId
 
 
 class KeptSession(StrEnum):
@@ -240,6 +268,8 @@ _KEEP = parameter(
 
 
 class SessionRoutes(Routes):
+    tag = Tag.SESSIONS
+
     @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
     async def list_sessions(self, user: User) -> SessionsAnswer:
         """List where the user is logged in."""

@@ -8,10 +8,12 @@ is loaded until it has been written to the client. Small answers have none.
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
 from weakref import finalize
 
 import msgspec
 import trio
+from msgspec import Meta
 from quart import Response
 from quart.wrappers.response import DataBody
 
@@ -20,7 +22,7 @@ from appliance.errors import Code, Refused
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import read_attachment, read_message
 from appliance.store import Store
-from appliance.web.answer import object_from
+from appliance.web.answer import RequestId, object_from
 from appliance.web.api.answer_slots import AnswerSlot, AnswerSlots
 
 SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longer gets 503
@@ -34,28 +36,31 @@ ANSWER_TIMEOUT = 60.0  # seconds for a whole answer
 class HeaderObject(msgspec.Struct):
     """One field of a message's header."""
 
-    name: str
-    value: str
+    name: Annotated[str, Meta(description="Header field name.")]
+    value: Annotated[str, Meta(description="Decoded value.")]
 
 
 class FileObject(msgspec.Struct):
     """A file in a message."""
 
-    filename: str
-    content_type: str
-    size: int
-    content_id: str | None
+    filename: Annotated[str, Meta(description="File name without a path.")]
+    content_type: Annotated[str, Meta(description="Media type.")]
+    size: Annotated[int, Meta(description="Decoded size in bytes.")]
+    content_id: Annotated[str | None, Meta(description="Content id of an inline image; null without one.")]
 
 
 class BodyAnswer(msgspec.Struct):
     """What a reader of the message sees; `truncated` when something is left out: of each text 1 MiB is shown."""
 
-    headers: list[HeaderObject]
-    text: str | None
-    html: str | None
-    attachments: list[FileObject]
-    truncated: bool
-    request_id: str
+    headers: Annotated[list[HeaderObject], Meta(description="Decoded header fields, at most 200.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    attachments: Annotated[list[FileObject], Meta(description="Attached files.")]
+    truncated: Annotated[
+        bool,
+        Meta(description="Whether content is omitted. The limits are 1 MiB per text, 200 header fields and 200 parts."),
+    ]
+    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)

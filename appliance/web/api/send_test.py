@@ -13,9 +13,10 @@ from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable, check_numbers
 from appliance.model.mail import Caller, MessageStatus, Principal, Source
 from appliance.times import SECOND
+from appliance.web.answer import RequestId
 from appliance.web.api.templates import BODY, LINE
 from appliance.web.app import ApiServices, Routes, request_id
-from appliance.web.operations import Limited, for_customers
+from appliance.web.operations import Limited, Tag, for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
 TRACKED_ACCOUNTS = 10_000  # with the time of their last test
@@ -31,13 +32,35 @@ class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sende
 
     __test__ = False  # not a test case for pytest
 
-    to: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
-    sender: Mailbox | UnsetType = UNSET
-    subject: Annotated[str, Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE)] | UnsetType = UNSET
-    text: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
-    html: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
-    template: _Alias | UnsetType = UNSET
-    variables: Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType = UNSET
+    to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
+    sender: Annotated[
+        Mailbox | UnsetType, Meta(description="Sender. Default: `test@` and the first domain of the account.")
+    ] = UNSET
+    subject: (
+        Annotated[
+            str,
+            Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Subject. Default: a sample subject."),
+        ]
+        | UnsetType
+    ) = UNSET
+    text: (
+        Annotated[
+            str,
+            Meta(
+                extra_json_schema=BODY,
+                description="Plain-text body. Default: a sample text if there is no other content.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    html: Annotated[str, Meta(extra_json_schema=BODY, description="HTML body.")] | UnsetType = UNSET
+    template: Annotated[
+        _Alias | UnsetType, Meta(description="Alias of a template. Not allowed with `text` or `html`.")
+    ] = UNSET
+    variables: Annotated[
+        Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType,
+        Meta(description="Values of the placeholders, by name."),
+    ] = UNSET
 
 
 class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
@@ -45,15 +68,17 @@ class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
 
     __test__ = False
 
-    id: str
-    status: MessageStatus
-    source: Source
-    sender: str
-    to: str
-    request_id: str
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    status: Annotated[MessageStatus, Meta(description="Always `queued`.")]
+    source: Annotated[Source, Meta(description="Always `test`.")]
+    sender: Annotated[str, Meta(description="Sender, as submitted.")]
+    to: Annotated[str, Meta(description="Recipient.")]
+    request_id: RequestId
 
 
 class SendTestRoutes(Routes):
+    tag = Tag.MESSAGES
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self._last: dict[str, int] = {}  # by account: when its last test was sent

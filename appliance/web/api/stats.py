@@ -3,16 +3,18 @@ that did not get their mail: /v1/problems.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import RequestId, Time, object_from
 from appliance.web.app import Routes, choice, request_id, whole_number
-from appliance.web.operations import Json, for_customers, parameter
+from appliance.web.operations import Json, Tag, for_customers, parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
@@ -26,107 +28,124 @@ KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 class CountsObject(msgspec.Struct):
     """Recipients of one hour or one day (UTC), from `start` on: accepted then, and final then."""
 
-    start: Time
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
+    start: Annotated[Time, Meta(description="Start of the day or hour.")]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
 
 
 class TotalsObject(msgspec.Struct):
     """The whole time together. `bounce_rate` is the share of bounced among all that were tried, null without any."""
 
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
-    median_ms: int | None
-    p95_ms: int | None
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+    median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
+    p95_ms: Annotated[
+        int | None, Meta(description="95th percentile of the delivery time in milliseconds; null without any.")
+    ]
 
 
 class PreviousObject(msgspec.Struct):
     """The period of the same length just before, to the same time of its last day."""
 
-    start: Time
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
+    start: Annotated[Time, Meta(description="Start of the period.")]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
 
 
 class ClassCountsObject(msgspec.Struct):
     """Recipients that were refused for one kind of reason: bounced, and failed when all attempts were used up."""
 
-    bounce_class: BounceClass
-    bounced: int
-    failed: int
+    bounce_class: Annotated[BounceClass, Meta(description="Bounce class.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
 
 
 class BreakdownObject(msgspec.Struct):
     """The whole time for one value of what the statistics are broken down by; null: all others together."""
 
-    value: str | None
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
+    value: Annotated[
+        str | None, Meta(description="Domain, tag, template or provider; null (always last) for all others together.")
+    ]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
 
 
 class WaitingObject(msgspec.Struct):
     """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
 
-    pool: str | None
-    due: int
-    deferred: int
+    pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    due: Annotated[int, Meta(description="Recipients due now.")]
+    deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
 
 
 class StatsAnswer(msgspec.Struct):
     """Numbers of the last days, test mail left out."""
 
-    days: list[CountsObject]
-    hours: list[CountsObject]
-    totals: TotalsObject
-    previous: PreviousObject | None
-    bounce_classes: list[ClassCountsObject]
-    queue: list[WaitingObject]
-    sandbox: int
-    breakdown: list[BreakdownObject] | None
-    breakdown_until: Time | None
-    request_id: str
+    days: Annotated[
+        list[CountsObject], Meta(description="Days of the period (UTC), oldest first, including days without mail.")
+    ]
+    hours: Annotated[
+        list[CountsObject], Meta(description="Hours of the last 7 days, oldest first, including hours without mail.")
+    ]
+    totals: Annotated[TotalsObject, Meta(description="Totals of the period.")]
+    previous: Annotated[
+        PreviousObject | None,
+        Meta(description="Preceding period of the same length; null if its statistics are incomplete."),
+    ]
+    bounce_classes: Annotated[
+        list[ClassCountsObject], Meta(description="Bounced and failed recipients by class; empty classes are omitted.")
+    ]
+    queue: Annotated[list[WaitingObject], Meta(description="Queued recipients by provider pool.")]
+    sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
+    breakdown: Annotated[
+        list[BreakdownObject] | None, Meta(description="Totals per value of `by`, largest first; null without `by`.")
+    ]
+    breakdown_until: Annotated[Time | None, Meta(description="End of the data in `breakdown`; null if it is complete.")]
+    request_id: RequestId
 
 
 class ProblemObject(msgspec.Struct):
     """A recipient that did not get its mail, or not yet: what its server said last, and when."""
 
-    message_id: str
-    recipient_id: str
-    email: str
-    subject: str
-    source: Source
-    outcome: RecipientOutcome
-    last_smtp_code: int | None
-    last_smtp_response: str | None
-    bounce_class: BounceClass | None
-    happened_at: Time
-    next_attempt_at: Time | None
+    message_id: Annotated[str, Meta(description="Message id.")]
+    recipient_id: Annotated[str, Meta(description="Recipient id.")]
+    email: Annotated[str, Meta(description="Recipient address.")]
+    subject: Annotated[str, Meta(description="Subject.")]
+    source: Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
+    outcome: Annotated[RecipientOutcome, Meta(description="`bounced`, `failed` or `deferred`.")]
+    last_smtp_code: Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
+    last_smtp_response: Annotated[
+        str | None, Meta(description="Last SMTP reply, or the error instead of one; null before the first attempt.")
+    ]
+    bounce_class: Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
+    happened_at: Annotated[Time, Meta(description="Time of the result, or of the last attempt if deferred.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
 
 
 class ProblemsAnswer(msgspec.Struct):
     """The newest problems first."""
 
-    problems: list[ProblemObject]
-    request_id: str
+    problems: Annotated[list[ProblemObject], Meta(description="Problems, newest first.")]
+    request_id: RequestId
 
 
 _PROBLEMS: Json = parameter(
@@ -142,6 +161,8 @@ _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": 
 
 
 class StatsRoutes(Routes):
+    tag = Tag.ACCOUNT
+
     @for_customers(
         "GET /v1/stats",
         (200, StatsAnswer, "The numbers."),

@@ -19,9 +19,9 @@ from appliance.message.suppression_file import ListedAddress, SkippedLine, read_
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin, User, lists_of
 from appliance.store.audit import about
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
-from appliance.web.operations import PAGING, for_customers, parameter
+from appliance.web.operations import PAGING, Tag, for_customers, parameter
 
 BY_HAND = "added by hand"
 IMPORT_LINES = 1_000  # of one request
@@ -32,55 +32,72 @@ AT_A_TIME = 50  # entries of a transaction: some milliseconds
 class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST."""
 
-    address: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
-    reason: Annotated[str, Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})] = BY_HAND
+    address: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Address to suppress.")]
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            extra_json_schema={"pattern": LINE_PATTERN},
+            description="Reason: one line of 1 to 200 characters.",
+        ),
+    ] = BY_HAND
 
 
 class SuppressionObject(msgspec.Struct):
     """One entry in a list."""
 
-    address: str
-    reason: str
-    origin: SuppressionOrigin
-    tag: str | None
-    template: str | None
-    created_at: Time
+    address: Annotated[str, Meta(description="Suppressed address: lower case, its domain in A-labels.")]
+    reason: Annotated[str, Meta(description="Reason, one line.")]
+    origin: Annotated[SuppressionOrigin, Meta(description="Cause of the first entry for this address.")]
+    tag: Annotated[str | None, Meta(description="Tag that the recipient unsubscribed from; null if none.")]
+    template: Annotated[str | None, Meta(description="Template that the recipient unsubscribed from; null if none.")]
+    created_at: CreatedAt
 
 
 class SuppressionAnswer(SuppressionObject):
     """One entry on its own."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class SuppressionsAnswer(msgspec.Struct):
     """A page of the list; `next` goes into `after` for the page that follows."""
 
-    suppressions: list[SuppressionObject]
-    next: str | None
-    request_id: str
+    suppressions: Annotated[list[SuppressionObject], Meta(description="Suppressions, by address.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a POST: a list as text."""
 
-    csv: Annotated[str, Meta(min_length=1, examples=["email,reason\nada@example.net,hard bounce"])]
+    csv: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            examples=["email,reason\nada@example.net,hard bounce"],
+            description="One address per line, or CSV with a header row; at most 1,000 lines.",
+        ),
+    ]
 
 
 class SkippedObject(msgspec.Struct):
     """A line that was not imported."""
 
-    line: int
-    error: str
+    line: Annotated[int, Meta(description="Line number, starting at 1.")]
+    error: Annotated[str, Meta(description="Why the line was skipped.")]
 
 
 class ImportedAnswer(msgspec.Struct):
     """What became of a list."""
 
-    imported: int
-    listed_already: int
-    skipped: list[SkippedObject]
-    request_id: str
+    imported: Annotated[int, Meta(description="Number of addresses added.")]
+    listed_already: Annotated[
+        int, Meta(description="Number of addresses that were already listed. They are unchanged.")
+    ]
+    skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
+    request_id: RequestId
 
 
 _FILTERS = (
@@ -98,6 +115,8 @@ _TEMPLATE = parameter("template", "query", "Remove only its unsubscription from 
 
 
 class SuppressionRoutes(Routes):
+    tag = Tag.SUPPRESSIONS
+
     @for_customers(
         "GET /v1/suppressions", (200, SuppressionsAnswer, "A page of addresses."), parameters=(*_FILTERS, *PAGING)
     )

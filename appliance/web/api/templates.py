@@ -13,10 +13,19 @@ from appliance.message.cost import of_placeholders
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model.mail import StoredTemplate, User
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.api.unsubscribe_tags import check_links
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, Limited, for_customers, identifier, limit_parameter
+from appliance.web.operations import (
+    BEFORE_PARAMETER,
+    PAGING,
+    Json,
+    Limited,
+    Tag,
+    for_customers,
+    identifier,
+    limit_parameter,
+)
 
 NO_TEMPLATE = "There is no template with this alias."
 VERSIONS_ON_PAGE = 20  # fewer than in other lists: each comes with its bodies
@@ -31,56 +40,80 @@ _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT: at least one of `text` and `html`."""
 
-    subject: _Subject | UnsetType = UNSET
-    text: Annotated[str, Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)] | UnsetType = UNSET
-    html: Annotated[str, Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)] | UnsetType = UNSET
-    unsubscribe: bool = False
+    subject: Annotated[_Subject | UnsetType, Meta(description="One line of at most 500 characters.")] = UNSET
+    text: (
+        Annotated[
+            str,
+            Meta(
+                examples=["Hello {{name}}!"],
+                extra_json_schema=BODY,
+                description="Plain-text body. Required unless `html` is set.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    html: (
+        Annotated[
+            str,
+            Meta(
+                examples=["<p>Hello {{name}}!</p>"],
+                extra_json_schema=BODY,
+                description="HTML body. Required unless `text` is set.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link. Default: false.")] = (
+        False
+    )
 
 
 class TemplateObject(msgspec.Struct):
     """One template in a list."""
 
-    alias: str
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-    variables: list[str]
-    unsubscribe: bool
-    created_at: Time
-    updated_at: Time
+    alias: Annotated[str, Meta(description="Name that messages refer to.")]
+    version: Annotated[int, Meta(description="Version number. Numbering continues after a delete.")]
+    subject: Annotated[str | None, Meta(description="Subject; null without one.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    variables: Annotated[list[str], Meta(description="Names of the placeholders.")]
+    unsubscribe: Annotated[bool, Meta(description="Whether messages get a one-click unsubscribe link.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="Time of the last change.")]
 
 
 class TemplateAnswer(TemplateObject):
     """One template on its own."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class TemplatesAnswer(msgspec.Struct):
     """A page of templates; `next` goes into `after` for the page that follows."""
 
-    templates: list[TemplateObject]
-    next: str | None
-    request_id: str
+    templates: Annotated[list[TemplateObject], Meta(description="Templates, by alias.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class TemplateVersionObject(msgspec.Struct):
     """One version; the first of them is the one in use."""
 
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-    created_at: Time
+    version: Annotated[int, Meta(description="Version number. Numbering continues after a delete.")]
+    subject: Annotated[str | None, Meta(description="Subject; null without one.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    created_at: CreatedAt
 
 
 class TemplateVersionsAnswer(msgspec.Struct):
     """A page of versions, the newest first; `next` goes into `before` for the page that follows."""
 
-    versions: list[TemplateVersionObject]
-    next: str | None
-    request_id: str
+    versions: Annotated[
+        list[TemplateVersionObject], Meta(description="Versions, newest first. The newest version of all is in use.")
+    ]
+    next: NextPage
+    request_id: RequestId
 
 
 _ALIAS = identifier("The template's alias.", f"^{ALIAS.pattern}$", "alias")
@@ -89,6 +122,8 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions on the page."), {**BEFO
 
 
 class TemplateRoutes(Routes):
+    tag = Tag.TEMPLATES
+
     @for_customers(
         "GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING, limited=Limited.OPEN
     )

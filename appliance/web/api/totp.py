@@ -13,10 +13,10 @@ from appliance.keys.passwords import MAX_PASSWORD_BYTES
 from appliance.keys.totp import key_uri, plain_code
 from appliance.model.mail import User
 from appliance.store.audit import about
-from appliance.web.answer import DeletedAnswer, Time, time_or_none
+from appliance.web.answer import DeletedAnswer, RequestId, Time, time_or_none
 from appliance.web.app import Routes, actor_of, client_address, request_id
 from appliance.web.login_check import CODE_REFUSED, SecondFactorNeeded
-from appliance.web.operations import for_people
+from appliance.web.operations import Tag, for_people
 
 CurrentPassword = Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
 SecondFactorCode = Annotated[str, Meta(min_length=6, max_length=64, examples=["123456"])]
@@ -29,43 +29,49 @@ NOT_ON = "There is no second factor to turn off."
 class TotpAnswer(msgspec.Struct):
     """Whether the second factor is on."""
 
-    enabled: bool
-    required: bool
-    enabled_at: Time | None
-    recovery_codes_left: int
-    request_id: str
+    enabled: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
+    required: Annotated[bool, Meta(description="Whether the installation requires it for this user.")]
+    enabled_at: Annotated[
+        Time | None, Meta(description="Time two-factor authentication was turned on; null if it is off.")
+    ]
+    recovery_codes_left: Annotated[int, Meta(description="Number of unused recovery codes.")]
+    request_id: RequestId
 
 
 class TotpSecretAnswer(msgspec.Struct):
     """A secret for an authenticator app, shown only here; not in force before it is confirmed."""
 
-    secret: str
-    uri: str
-    request_id: str
+    secret: Annotated[str, Meta(description="Secret in Base32, to type into an app.")]
+    uri: Annotated[str, Meta(description="`otpauth:` URI for the QR code.")]
+    request_id: RequestId
 
 
 class TotpConfirmRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a confirmation."""
 
-    password: CurrentPassword
-    code: SecondFactorCode
+    password: Annotated[CurrentPassword, Meta(description="Current password.")]
+    code: Annotated[SecondFactorCode, Meta(description="Current code from the app.")]
 
 
 class RecoveryCodesAnswer(msgspec.Struct):
     """Codes for a login without the app, each good once; they are shown only here."""
 
-    recovery_codes: list[str]
-    request_id: str
+    recovery_codes: Annotated[
+        list[str], Meta(description="Ten recovery codes. Each works once instead of a code from the app.")
+    ]
+    request_id: RequestId
 
 
 class TotpRemovalRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a removal."""
 
-    password: CurrentPassword
-    code: SecondFactorCode
+    password: Annotated[CurrentPassword, Meta(description="Current password.")]
+    code: Annotated[SecondFactorCode, Meta(description="Current code from the app, or a recovery code.")]
 
 
 class TotpRoutes(Routes):
+    tag = Tag.PEOPLE
+
     @for_people("GET /v1/account/totp", (200, TotpAnswer, "Whether it is on."))
     async def get_totp(self, user: User) -> TotpAnswer:
         """Tell whether the user's second factor is on."""

@@ -8,10 +8,11 @@ from msgspec import Meta
 from appliance.errors import invalid
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.message.header_rules import check_tags
-from appliance.message.schema import Tag
+from appliance.message.schema import Tag as MessageTag
 from appliance.model.mail import User
+from appliance.web.answer import RequestId
 from appliance.web.app import Routes, request_id
-from appliance.web.operations import for_customers
+from appliance.web.operations import Tag, for_customers
 
 UNSUBSCRIBE_TAGS = 100  # of one account: every caller in memory has all of them
 
@@ -19,14 +20,21 @@ UNSUBSCRIBE_TAGS = 100  # of one account: every caller in memory has all of them
 class UnsubscribeTagsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT: all such tags, or none."""
 
-    tags: Annotated[list[Tag], Meta(max_length=UNSUBSCRIBE_TAGS, examples=[["newsletter"]])]
+    tags: Annotated[
+        list[MessageTag],
+        Meta(
+            max_length=UNSUBSCRIBE_TAGS,
+            examples=[["newsletter"]],
+            description="At most 100 tags. An empty list removes all tags.",
+        ),
+    ]
 
 
 class UnsubscribeTagsAnswer(msgspec.Struct):
     """All such tags of the account, sorted."""
 
-    tags: list[str]
-    request_id: str
+    tags: Annotated[list[str], Meta(description="Tags, sorted.")]
+    request_id: RequestId
 
 
 def check_links(field: str, links: UnsubscribeLinks) -> None:
@@ -37,6 +45,8 @@ def check_links(field: str, links: UnsubscribeLinks) -> None:
 
 
 class UnsubscribeTagRoutes(Routes):
+    tag = Tag.UNSUBSCRIBE
+
     @for_customers("GET /v1/unsubscribe-tags", (200, UnsubscribeTagsAnswer, "All such tags."))
     async def list_unsubscribe_tags(self, user: User) -> UnsubscribeTagsAnswer:
         """List the tags whose messages get a link to unsubscribe."""

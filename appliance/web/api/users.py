@@ -20,9 +20,9 @@ from appliance.model.mail import AccountRole, Permission, Role, User
 from appliance.model.people import OwnedAccess, PasswordLink, Person
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
-from appliance.web.answer import DeletedAnswer, Object, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from
 from appliance.web.app import ApiServices, Routes, choice, client_address, request_id
-from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier, parameter
+from appliance.web.operations import ALWAYS, WITH_BODY, Operation, Tag, for_admins, for_customers, identifier, parameter
 
 LINK_REFUSED = "This link is not good any more: it was used, or withdrawn, or it has expired. Ask for a new one."
 NO_USER = "There is no such user."
@@ -53,103 +53,135 @@ _KEEP_KEYS = parameter(
 class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an invitation."""
 
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["ann@example.com"])]
-    role: AccountRole
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["ann@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
 
 
 class UserRoleRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a change of a user's role."""
 
-    role: AccountRole
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
 
 
 class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body that sets a password by a link."""
 
-    token: Annotated[str, Meta(min_length=1, max_length=100)]
-    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
+    token: Annotated[str, Meta(min_length=1, max_length=100, description="Token from the link, after `token=`.")]
+    password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="At least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
 
 
 class OwnedKeyObject(msgspec.Struct):
     """An API key that works; its name, or its last four characters if it has none."""
 
-    id: str
-    name: str
+    id: Annotated[str, Meta(description="Key id, `key_…`.")]
+    name: Annotated[str, Meta(description="Display name; `…` and the last four characters if the key has no name.")]
 
 
 class OwnedCredentialObject(msgspec.Struct):
     """An SMTP credential that works."""
 
-    username: str
-    name: str
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
 
 
 class UserObject(msgspec.Struct):
     """A user of the account, with the API keys and SMTP credentials that are revoked if the user is removed."""
 
-    id: str
-    email: str
-    role: AccountRole
-    admin: bool
-    totp: bool
-    created_at: Time
-    last_seen_at: Time | None
-    api_keys: list[OwnedKeyObject]
-    smtp_credentials: list[OwnedCredentialObject]
+    id: Annotated[str, Meta(description="User id, `usr_…`.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
+    admin: Annotated[bool, Meta(description="Whether the user is an administrator of the installation.")]
+    totp: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
+    created_at: CreatedAt
+    last_seen_at: Annotated[Time | None, Meta(description="Last renewal of a session; null without an active session.")]
+    api_keys: Annotated[
+        list[OwnedKeyObject], Meta(description="Active API keys that the user created. Removing the user revokes them.")
+    ]
+    smtp_credentials: Annotated[
+        list[OwnedCredentialObject],
+        Meta(description="Active SMTP credentials that the user created. Removing the user revokes them."),
+    ]
 
 
 class UserAnswer(UserObject):
     """One user on its own."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class InvitationObject(msgspec.Struct):
     """An invitation that was not accepted yet."""
 
-    id: str
-    email: str
-    role: AccountRole
-    created_at: Time
-    expires_at: Time
+    id: Annotated[str, Meta(description="Invitation id, `inv_…`.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
+    created_at: CreatedAt
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
 
 
 class UsersAnswer(msgspec.Struct):
     """All people of an account; `next` is always null, for there are at most 100."""
 
-    users: list[UserObject]
-    invitations: list[InvitationObject]
-    next: str | None
-    request_id: str
+    users: Annotated[list[UserObject], Meta(description="Users, oldest first.")]
+    invitations: Annotated[list[InvitationObject], Meta(description="Open invitations, oldest first.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 class RevokedAccessObject(msgspec.Struct):
     """The ids of API keys and the usernames of SMTP credentials that no longer work."""
 
-    api_keys: list[str]
-    smtp_credentials: list[str]
+    api_keys: Annotated[list[str], Meta(description="Ids of the API keys.")]
+    smtp_credentials: Annotated[list[str], Meta(description="Usernames of the SMTP credentials.")]
 
 
 class RemovedUserAnswer(msgspec.Struct):
     """A user was removed, or an invitation withdrawn."""
 
-    deleted: bool
-    revoked: RevokedAccessObject
-    request_id: str
+    deleted: Annotated[bool, Meta(description="Always true.")]
+    revoked: Annotated[
+        RevokedAccessObject,
+        Meta(description="Keys and credentials revoked with the user; empty with `keep_keys=true`."),
+    ]
+    request_id: RequestId
 
 
 class PasswordLinkAnswer(InvitationObject):
     """A link that sets a password, once; it is shown only here."""
 
-    link: str
-    request_id: str
+    link: Annotated[str, Meta(description="Link to set the password. Shown only once.")]
+    request_id: RequestId
 
 
 class AcceptedAnswer(msgspec.Struct):
     """The password was set: log in with it."""
 
-    email: str
-    request_id: str
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    request_id: RequestId
 
 
 class _People(Routes):
@@ -183,6 +215,8 @@ class _People(Routes):
 
 
 class UserRoutes(_People):
+    tag = Tag.PEOPLE
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
@@ -288,6 +322,8 @@ class UserRoutes(_People):
 
 
 class AdminUserRoutes(_People):
+    tag = Tag.ADMINISTRATION
+
     @for_admins(
         "GET /v1/admin/accounts/{id}/users",
         (200, UsersAnswer, "The users and the open invitations."),

@@ -1,8 +1,10 @@
 """The warnings of `GET /v1/account`: each says what is wrong and what to do."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from appliance.intake.limits import FreeSpace
 from appliance.model.mail import Account
@@ -31,9 +33,9 @@ class WarningCode(StrEnum):
 class WarningObject(msgspec.Struct):
     """One warning; `subject` names the domain, the pool or the URL it is about."""
 
-    code: WarningCode
-    text: str
-    subject: str | None
+    code: Annotated[WarningCode, Meta(description="Warning code for programs.")]
+    text: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    subject: Annotated[str | None, Meta(description="Affected domain, pool or URL; null if none.")]
 
 
 async def warnings_of(account: Account, store: Store, free_space: FreeSpace) -> list[WarningObject]:

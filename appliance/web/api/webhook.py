@@ -8,56 +8,80 @@ from msgspec import UNSET, Meta, UnsetType
 from appliance.errors import Code, invalid
 from appliance.model.mail import User
 from appliance.model.webhooks import RESULT_EVENTS, WEBHOOK_URL_LENGTH, EventType, WebhookOptions
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, RequestId, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
 from appliance.web.app import Routes, request_id
-from appliance.web.operations import for_customers
+from appliance.web.operations import Tag, for_customers
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a PUT; without `events` those of final results, enabled unless it says otherwise."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])]
-    events: Annotated[list[EventType], Meta(min_length=1, max_length=len(EventType))] | UnsetType = UNSET
-    enabled: bool = True
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=WEBHOOK_URL_LENGTH,
+            examples=["https://hooks.example.net/mail"],
+            description="Public `https` URL with a port that the operator allows.",
+        ),
+    ]
+    events: (
+        Annotated[
+            list[EventType],
+            Meta(
+                min_length=1,
+                max_length=len(EventType),
+                description="Event types to post. Default: `email.delivered`, `email.bounced` and `email.failed`.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    enabled: Annotated[bool, Meta(description="Whether events are posted.")] = True
 
 
 class WebhookObject(msgspec.Struct):
     """The account's webhook."""
 
-    url: str
-    events: tuple[EventType, ...]
-    enabled: bool
-    secret_hint: str
-    created_at: Time
-    updated_at: Time
-    last_success_at: Time | None
-    last_failure_at: Time | None
+    url: Annotated[str, Meta(description="URL that receives the events.")]
+    events: Annotated[tuple[EventType, ...], Meta(description="Event types to post.")]
+    enabled: Annotated[bool, Meta(description="Whether events are posted.")]
+    secret_hint: Annotated[str, Meta(description="Last four characters of the secret.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="Time of the last change.")]
+    last_success_at: Annotated[
+        Time | None, Meta(description="Time of the last successful attempt; null if none succeeded.")
+    ]
+    last_failure_at: Annotated[Time | None, Meta(description="Time of the last failed attempt; null if none failed.")]
 
 
 class WebhookAnswer(msgspec.Struct):
     """The answer to a GET; null when the account has none."""
 
-    webhook: WebhookObject | None
-    request_id: str
+    webhook: Annotated[WebhookObject | None, Meta(description="The webhook; null if the account has none.")]
+    request_id: RequestId
 
 
 class SavedWebhookAnswer(msgspec.Struct):
     """The answer to a PUT; the secret is there only when it made the webhook."""
 
-    webhook: WebhookObject
-    request_id: str
-    secret: str | UnsetType = UNSET
+    webhook: Annotated[WebhookObject, Meta(description="The webhook.")]
+    request_id: RequestId
+    secret: Annotated[
+        str | UnsetType, Meta(description="Signing secret, returned only when the webhook is created.")
+    ] = UNSET
 
 
 class SecretAnswer(msgspec.Struct):
     """The answer to a rotation."""
 
-    secret: str
-    request_id: str
+    secret: Annotated[str, Meta(description="Signing secret.")]
+    request_id: RequestId
 
 
 class WebhookRoutes(Routes):
+    tag = Tag.WEBHOOK
+
     @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
     async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""

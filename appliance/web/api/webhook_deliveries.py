@@ -13,9 +13,9 @@ from appliance.intake.limits import RequestRate
 from appliance.model.mail import User
 from appliance.model.webhooks import PING_TYPE, EventType, PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
-from appliance.web.answer import Time, time_or_none
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, time_or_none
 from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
-from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
+from appliance.web.operations import BEFORE_PARAMETER, Tag, for_customers, limit_parameter, parameter
 
 DELIVERIES_ON_PAGE = 20  # by default
 DELIVERY_COST = 60  # microseconds to read and to show a delivery with the longest bodies that are shown
@@ -28,39 +28,45 @@ TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries; now one may be 
 class DeliveryObject(msgspec.Struct):
     """One post of one event, as it stands after its last attempt."""
 
-    id: str
-    event_id: str
-    type: str
-    message_id: str | None
-    recipient_id: str | None
-    url: str
-    trigger: Trigger
-    status: PostStatus
-    attempt: Annotated[int, Meta(ge=0)]
-    max_attempts: Annotated[int, Meta(ge=1)]
-    request_body: str
-    response_status: int | None
-    response_body: str | None
-    error: str | None
-    duration_ms: int | None
-    created_at: Time
-    attempted_at: Time | None
-    next_attempt_at: Time | None
+    id: Annotated[str, Meta(description="Delivery id, `whd_…`.")]
+    event_id: Annotated[str, Meta(description="Id of the event. Retries and replays keep it.")]
+    type: Annotated[str, Meta(description="Event type.")]
+    message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
+    recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
+    url: Annotated[str, Meta(description="URL of the last or next attempt.")]
+    trigger: Annotated[Trigger, Meta(description="Cause of the delivery: `event`, `ping` or `replay`.")]
+    status: Annotated[
+        PostStatus, Meta(description="`pending`, `success` (2xx response) or `failed` (attempts used up).")
+    ]
+    attempt: Annotated[int, Meta(ge=0, description="Number of attempts so far.")]
+    max_attempts: Annotated[int, Meta(ge=1, description="Maximum number of attempts.")]
+    request_body: Annotated[str, Meta(description="First 2 KiB of the posted body.")]
+    response_status: Annotated[
+        int | None, Meta(description="HTTP status of the last response; null if there was none.")
+    ]
+    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response; null if there was none.")]
+    error: Annotated[str | None, Meta(description="Why no complete response arrived; null otherwise.")]
+    duration_ms: Annotated[
+        int | None, Meta(description="Duration of the last attempt in milliseconds; null before the first.")
+    ]
+    created_at: CreatedAt
+    attempted_at: Annotated[Time | None, Meta(description="Time of the last attempt; null before the first.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
 
 
 class DeliveryAnswer(msgspec.Struct):
     """The delivery that a ping or a replay has begun."""
 
-    delivery: DeliveryObject
-    request_id: str
+    delivery: Annotated[DeliveryObject, Meta(description="The new delivery.")]
+    request_id: RequestId
 
 
 class DeliveriesAnswer(msgspec.Struct):
     """A page of the history, the newest first; `next` goes into `before` for the page that follows."""
 
-    deliveries: list[DeliveryObject]
-    next: str | None
-    request_id: str
+    deliveries: Annotated[list[DeliveryObject], Meta(description="Deliveries, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 _POSTED_TYPES = (*EventType, PING_TYPE)
@@ -74,6 +80,8 @@ _HISTORY = (
 
 
 class WebhookDeliveryRoutes(Routes):
+    tag = Tag.WEBHOOK
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
