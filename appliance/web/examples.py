@@ -125,7 +125,7 @@ ERROR_TEXTS = {
     Code.INVALID_REQUEST: "subject: must be at most 500 characters long",
     Code.UNAUTHORIZED: "This key, token or password is not valid.",
     Code.FORBIDDEN: "from: example.org is not a domain of this account",
-    Code.NOT_FOUND: "There is no message with this id.",
+    Code.NOT_FOUND: "No message has this id.",
     Code.CONFLICT: "An account with this name exists.",
     Code.INSUFFICIENT_CREDITS: "The account has 0 credits, and the message needs 1.",
     Code.RATE_LIMITED: "Too many requests. Retry later.",
@@ -134,7 +134,7 @@ ERROR_TEXTS = {
     Code.PAYLOAD_TOO_LARGE: "The message is larger than 10 MiB.",
     Code.SERVICE_UNAVAILABLE: "The server is shutting down.",
     Code.TEMPORARY_FAILURE: "Storage is busy. Nothing was accepted; retry with the same key.",
-    Code.INTERNAL_ERROR: "Something went wrong on our side. The log has the details.",
+    Code.INTERNAL_ERROR: "Internal error. Retry later; if it persists, give the operator this request_id.",
     Code.IDEMPOTENCY_CONFLICT: "This Idempotency-Key was used with another body.",
     Code.IDEMPOTENCY_IN_PROGRESS: "The first request with this Idempotency-Key is still running.",
 }

@@ -1,7 +1,7 @@
-"""/openapi.json: the API in OpenAPI 3.1, made from the operations and the types that validate their bodies.
+"""/openapi.json: the API in OpenAPI 3.1, generated from the operations and the types that validate their bodies.
 
-Clients are generated from it. So its patterns compile in ECMA-262's Unicode mode as in Python, an object is only its
-properties, with no `anyOf` or `allOf` beside them, and errors share one schema and one response for each status.
+Clients are generated from it. Therefore patterns compile in ECMA-262's Unicode mode and in Python, objects have plain
+properties without `anyOf` or `allOf`, and errors share one schema and one response per status.
 """
 
 from typing import Any
@@ -68,7 +68,7 @@ def document(base_url: str) -> Json:
 
 
 def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
-    """The schemas by name, and a reference to each type's."""
+    """The schemas by name, and a reference for each type."""
     types = [operation.success[1] for operation in operations if operation.success[1] is not bytes]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
@@ -80,7 +80,7 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
 
 
 def _lift_descriptions(schemas: Json) -> None:
-    """Describe a nullable property beside its `anyOf`: generators skip a description inside."""
+    """Copy the description of a nullable property out of its `anyOf`, where generators ignore it."""
     for schema in schemas.values():
         for field in schema.get("properties", {}).values():
             nested = [choice["description"] for choice in field.get("anyOf", ()) if "description" in choice]
@@ -89,7 +89,7 @@ def _lift_descriptions(schemas: Json) -> None:
 
 
 def _type_enums(node: Any) -> None:
-    """Say of every enum that its values are strings: without a type generators take it for anything."""
+    """Give every enum the type string. Generators treat an untyped enum as any value."""
     if isinstance(node, dict) and isinstance(node.get("enum"), list):
         node.setdefault("type", "string")
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -127,7 +127,7 @@ def _who_may(operation: Operation) -> str:
     if operation.permission is None:
         return ""
     if operation.people_only and operation.permission is Permission.VIEW:
-        return f"Permission: `{operation.permission}`. Every user may do this, and no API key."
+        return f"Permission: `{operation.permission}`. Every user may do this; API keys may not."
     return f"Permission: `{operation.permission}`. {HOLDERS[operation.permission]} may do this."
 
 
@@ -138,7 +138,7 @@ def _content(reference: Json, examples: dict[str, Any] | None = None) -> Json:
 
 
 def _error(operation: Operation, status: int) -> Json:
-    """The response that all operations share, with the codes that this one may answer."""
+    """The shared response of a status, with the codes that this operation may return."""
     codes = [code.value for code in operation.errors if code.status == status]
     return {"$ref": _TO_RESPONSES + _ERROR_NAMES[status], "description": _either(codes)}
 
@@ -164,21 +164,21 @@ _ERROR_NAMES = {
 
 
 def _header(description: str, schema: Json, *, required: bool = False) -> Json:
-    """A header; `required` if it is there in every answer that lists it."""
+    """A header; `required` if every response that lists it has it."""
     return {"description": description, **({"required": True} if required else {}), "schema": schema}
 
 
 _STRING: Json = {"type": "string"}
 _HEADERS: Json = {
     "X-Request-ID": _header("Equals `request_id` in the body.", _STRING, required=True),
-    "WWW-Authenticate": _header("The schemes that are understood.", _STRING, required=True),
-    "Retry-After": _header("Seconds to wait.", {"type": "integer", "minimum": 1}),
-    "Idempotent-Replayed": _header("On a retry only.", {"type": "string", "const": "true"}),
-    "Original-Request-ID": _header("On a retry only: the `request_id` of the first request.", _STRING),
-    "Set-Cookie": _header("The cookie that renews the session next.", _STRING),
+    "WWW-Authenticate": _header("Supported schemes.", _STRING, required=True),
+    "Retry-After": _header("Seconds to wait before a retry.", {"type": "integer", "minimum": 1}),
+    "Idempotent-Replayed": _header("Only on a retry.", {"type": "string", "const": "true"}),
+    "Original-Request-ID": _header("Only on a retry: `request_id` of the first request.", _STRING),
+    "Set-Cookie": _header("Cookie for the next renewal of the session.", _STRING),
 }
 _ALWAYS_RETRY_AFTER = (429, 503)
-_MAY_RETRY_AFTER = (401, 409)  # after too many wrong credentials; `idempotency_in_progress`
+_MAY_RETRY_AFTER = (401, 409)  # too many wrong credentials; `idempotency_in_progress`
 
 
 def _error_response(status: int, reference: Json) -> Json:
@@ -198,38 +198,46 @@ _SECURITY_SCHEMES: Json = {
     "basic": {"type": "http", "scheme": "basic", "description": "SMTP username and password."},
     "apiKey": {"type": "http", "scheme": "bearer", "description": "An API key, `ma_live_…` or `ma_test_…`."},
     "customer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "From /v1/auth/login."},
-    "session": {"type": "apiKey", "in": "cookie", "name": session_cookie.COOKIE_NAME, "description": "Set by a login."},
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": session_cookie.COOKIE_NAME,
+        "description": ("Set by the login."),
+    },
 }
 
 
-# ---- events, which the service posts to webhooks
+# ---- webhook events
 
 _EVENTS = {
     EventType.DELIVERED.value: "The recipient's mail server accepted the message.",
-    EventType.BOUNCED.value: "The recipient was refused permanently; its credit is returned.",
-    EventType.FAILED.value: "Delivery to the recipient was given up: all attempts are used up, or it was cancelled.",
-    EventType.DELAYED.value: "The recipient was deferred for the first time an hour or more after it was accepted.",
-    EventType.LATE_BOUNCED.value: "A bounce came by mail after the recipient's server had accepted the message.",
-    EventType.COMPLAINED.value: "A mailbox provider reported that the recipient has marked the message as spam.",
-    PING_TYPE: "A ping asked for a test event.",
+    EventType.BOUNCED.value: "The recipient was permanently rejected. Its credit is returned.",
+    EventType.FAILED.value: "Delivery to the recipient failed: attempts used up, or cancelled.",
+    EventType.DELAYED.value: "The recipient was deferred for the first time, at least an hour after acceptance.",
+    EventType.LATE_BOUNCED.value: "A bounce arrived by mail after the recipient's server had accepted the message.",
+    EventType.COMPLAINED.value: "A mailbox provider reported that the recipient marked the message as spam.",
+    PING_TYPE: "Test event, requested by a ping.",
 }
 _EVENT_DESCRIPTION = (
-    "Posted once for each recipient, and again until it is answered with a 2xx, at most 7 times in all. `id` stays the "
-    "same in retries and replays: by it, ignore repeated events. Verify `Service-Signature` before trusting the body."
+    "Posted once per recipient, and retried until you respond with a 2xx, up to 7 times in total. Retries "
+    "and replays keep `id`: use it to ignore duplicates. Verify `Service-Signature` before you trust the "
+    "body."
 )
 _EVENT_HEADERS = (
     parameter(
         "Service-Signature",
         "header",
-        "`t=<unix seconds>,v1=<hex>`: the HMAC-SHA256, with the whole secret (`whsec_…`) as key, of `<t>.<raw body>`. "
-        "Refuse a `t` that is more than 300 seconds from now.",
+        (
+            "`t=<unix seconds>,v1=<hex>`: HMAC-SHA256 of `<t>.<raw body>`, keyed with the whole secret "
+            "(`whsec_…`). Reject a `t` more than 300 seconds from now."
+        ),
         {"type": "string", "pattern": "^t=[0-9]+,v1=[0-9a-f]{64}$"},
         required=True,
     ),
     parameter(
         USER_AGENT_HEADER[0],
         "header",
-        "The same in every post.",
+        "The same in every request.",
         {"type": "string", "const": USER_AGENT_HEADER[1]},
         required=True,
     ),
@@ -243,13 +251,13 @@ def _event(name: str, reference: Json) -> Json:
         "description": _EVENT_DESCRIPTION,
         "operationId": camel_case(name),
         "security": [],
-        # No client calls it: openapi-generator leaves such operations out, whose Python would be a syntax error here.
+        # No client calls it. openapi-generator skips internal operations; its Python for these has a syntax error.
         "x-internal": True,
         "parameters": list(_EVENT_HEADERS),
         "requestBody": {"required": True, "content": _content(reference, {name: event_example(name)})},
         "responses": {
-            "2XX": {"description": "Received. The body is not read."},
-            "default": {"description": "Not received; so is no complete answer within 5 seconds. It is posted again."},
+            "2XX": {"description": "Received. The response body is ignored."},
+            "default": {"description": "Not received, as is no complete response within 5 seconds. Retried."},
         },
     }
 

@@ -33,7 +33,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             examples=["acme"],
             extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-            description="1 to 64 letters, digits, dots, underscores and hyphens.",
+            description="Account name: 1 to 64 letters, digits, dots, underscores and hyphens.",
         ),
     ]
     email: Annotated[

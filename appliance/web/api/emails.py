@@ -359,7 +359,7 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
 
 
 def _unknown() -> Refused:
-    return Refused(Code.NOT_FOUND, "There is no message with this id.")
+    return Refused(Code.NOT_FOUND, "No message has this id.")
 
 
 def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:

@@ -49,7 +49,7 @@ class TotalsObject(msgspec.Struct):
     bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
     median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
     p95_ms: Annotated[
-        int | None, Meta(description="95th percentile of the delivery time in milliseconds; null without any.")
+        int | None, Meta(description="Delivery time of 95 % of recipients in milliseconds; null without any.")
     ]
 
 

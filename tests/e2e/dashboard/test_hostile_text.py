@@ -105,7 +105,7 @@ def test_nothing_in_the_settings_runs(stage: Stage, browser: Browser) -> None:
         browser.open(f"/dashboard/{page}")
         shown(browser, text)
     browser.open("/dashboard/messages/%3Cimg%20src=x%20onerror=top.ran=1%3E")
-    shown(browser, "There is no message with this id.")
+    shown(browser, "No message has this id.")
     browser.open("/dashboard/templates/%22%3E%3Cimg%20src=x%20onerror=top.ran=1%3E")
     shown(browser, "There is no template with this alias.")
 
