@@ -1,4 +1,4 @@
-"""All accounts, managed by administrators: /v1/admin/accounts."""
+"""Accounts, managed by administrators: /v1/admin/accounts."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -22,11 +22,11 @@ from appliance.web.app import Routes, client_address, page_limit, request_id, wh
 from appliance.web.operations import PAGING, Tag, for_admins, identifier, parameter
 
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
-BOUNCE_MARKS = (0.05, 0.1)  # shares from which on the bounce rate is high, and too high
+BOUNCE_MARKS = (0.05, 0.1)  # bounce rates that are high and too high
 
 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST: an account and the user who logs in to it. `credits` null: unlimited."""
+    """A new account and its first user."""
 
     name: Annotated[
         str,
@@ -57,7 +57,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of credits: either `change`, what to add (or take, below zero), or the new `balance`."""
+    """Either `change` or the new `balance`."""
 
     change: (
         Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add; negative to remove credits.")]
@@ -69,7 +69,7 @@ class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of the daily cap; null: no cap."""
+    """The new daily cap."""
 
     recipients: (
         Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Maximum recipients per day (UTC); null for no cap.")]
@@ -78,7 +78,7 @@ class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RateMark(StrEnum):
-    """How a rate is to be judged."""
+    """Rating of a bounce or complaint rate."""
 
     GOOD = "good"
     HIGH = "high"
@@ -86,7 +86,7 @@ class RateMark(StrEnum):
 
 
 class UsedDomainObject(msgspec.Struct):
-    """A domain that the account sends from."""
+    """A sending domain."""
 
     name: Annotated[str, Meta(description="Domain.")]
     usable: Annotated[bool, Meta(description="Whether the account may send from it.")]
@@ -94,9 +94,9 @@ class UsedDomainObject(msgspec.Struct):
 
 
 class AccountUsageAnswer(msgspec.Struct):
-    """What an account has sent in the last days, test mail left out, what became of it, and how that is judged.
+    """Statistics of an account without test mail, and how its rates are judged.
 
-    A rate is null without any mail, and the mark of complaints is `good` while there is too little mail to judge.
+    A rate is null without mail. Complaints are `good` below 1,000 deliveries.
     """
 
     sent: Annotated[int, Meta(description="Recipients of accepted messages.")]
@@ -118,7 +118,7 @@ class AccountUsageAnswer(msgspec.Struct):
 
 
 class ManagedAccountObject(msgspec.Struct):
-    """An account as an administrator sees it."""
+    """An account, as administrators see it."""
 
     id: Annotated[str, Meta(description="Account id, `acc_…`.")]
     name: Annotated[str, Meta(description="Account name.")]
@@ -131,21 +131,21 @@ class ManagedAccountObject(msgspec.Struct):
 
 
 class ManagedAccountAnswer(ManagedAccountObject):
-    """One account on its own."""
+    """One account."""
 
     request_id: RequestId
 
 
 class AccountsAnswer(msgspec.Struct):
-    """A page of accounts by name; `next` goes into `after` for the page that follows."""
+    """A page of accounts by name. Pass `next` as `after` to get the next page."""
 
     accounts: Annotated[list[ManagedAccountObject], Meta(description="Accounts, by name.")]
     next: NextPage
     request_id: RequestId
 
 
-_ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
-_ONE = (200, ManagedAccountAnswer, "The account as it is now.")
+_ID = identifier("Account id.", "^acc_[0-9a-f]{32}$")
+_ONE = (200, ManagedAccountAnswer, "The updated account.")
 _DAYS = {"type": "integer", "minimum": 1, "maximum": MOST_USAGE_DAYS, "default": USAGE_DAYS}
 
 
@@ -173,7 +173,7 @@ class AdminAccountRoutes(Routes):
         action="account.created",
     )
     async def create_account(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
-        """Create an account and the user who logs in to it."""
+        """Create an account and its first user."""
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
         about(name, {"email": email, "role": body.role.value})
@@ -191,14 +191,14 @@ class AdminAccountRoutes(Routes):
         "POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.suspended"
     )
     async def suspend_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
-        """Stop an account from sending; what it has queued still goes out."""
+        """Suspend an account: it cannot send. Queued mail is still delivered."""
         return await self._set_suspended(account_id, True)
 
     @for_admins(
         "POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.resumed"
     )
     async def resume_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
-        """Let a suspended account send again."""
+        """Resume a suspended account."""
         return await self._set_suspended(account_id, False)
 
     async def _set_suspended(self, account_id: str, suspended: bool) -> ManagedAccountAnswer:
@@ -221,7 +221,7 @@ class AdminAccountRoutes(Routes):
         found = await accounts.find(account_id)
         about(found.name, {"change": body.change} if body.change is not UNSET else {"balance": body.balance})
         if (body.change is UNSET) == (body.balance is UNSET):
-            raise invalid("body", "give either change or balance")
+            raise invalid("body", "Send either change or balance, not both.")
         if body.change is not UNSET:
             await accounts.change_credits(found.id, body.change)
         elif body.balance is None:
@@ -239,9 +239,9 @@ class AdminAccountRoutes(Routes):
         action="account.cap_changed",
     )
     async def change_daily_cap(self, _admin: User, account_id: str, body: DailyCapRequest) -> ManagedAccountAnswer:
-        """Limit how many recipients an account may send to in a day (UTC), or end the limit.
+        """Set or remove the maximum number of recipients per day (UTC).
 
-        What it has sent to today counts.
+        Recipients of today's messages count.
         """
         found = await self.store.accounts.find(account_id)
         about(found.name, {"recipients": body.recipients or "no cap"})
@@ -250,12 +250,12 @@ class AdminAccountRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/usage",
-        (200, AccountUsageAnswer, "The numbers."),
+        (200, AccountUsageAnswer, "The statistics."),
         Code.NOT_FOUND,
-        parameters=(_ID, parameter("days", "query", "How many days (UTC), with today.", _DAYS)),
+        parameters=(_ID, parameter("days", "query", "Number of days (UTC), including today.", _DAYS)),
     )
     async def get_account_usage(self, _admin: User, account_id: str) -> AccountUsageAnswer:
-        """Read how much an account sends, its rates of bounces and complaints, and its domains."""
+        """Read an account's volume, bounce and complaint rates, and domains."""
         found = await self.store.accounts.find(account_id)
         today = self.services.env.now() // DAY
         since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
@@ -295,7 +295,7 @@ def rate(count: int, of: int) -> float | None:
 
 
 def mark(count: int, of: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
-    """How a share is judged; too little mail is not."""
+    """Rate a share; too little mail is always good."""
     high, too_high = marks
     if of < judged_from or count < high * of:
         return RateMark.GOOD

@@ -1,7 +1,7 @@
-"""What came back of an account's mail: bounces by class and provider, complaints, and reports about its domains.
+"""Bounces by class and provider, complaints, and DMARC and TLS reports: /v1/feedback.
 
-One answer, /v1/feedback, for the dashboard's page: counts of recipients by day and provider, and for each domain what
-DMARC and TLS reports say, with the next step of its DMARC policy.
+One response serves the dashboard's page: recipient counts by day and provider, and per domain the reports with the next
+step of its DMARC policy.
 """
 
 from collections import Counter
@@ -21,15 +21,15 @@ from appliance.web.answer import RequestId, Time, object_from
 from appliance.web.app import Routes, request_id, whole_number
 from appliance.web.operations import Json, Tag, for_customers, parameter
 
-FEEDBACK_DAYS = 30  # unless others are asked for
-# Microseconds to add up a count, to show a day of an account, a domain, and a line of what reports say of it.
+FEEDBACK_DAYS = 30  # default
+# Microseconds per count, per day, per domain, and per line of a report.
 COUNT_COST, DAY_COST, DOMAIN_COST, REPORT_LINE_COST = 5, 20, 100, 6
 
 _KINDS = ("delivered", "bounced", "failed", "late_bounced", "complained")
 
 
 class BounceClassesObject(msgspec.Struct):
-    """Recipients that bounced, bounced late or failed, by class; those of which no server said why have none."""
+    """Recipients that bounced or failed, by class. Recipients without a server's reason have no class."""
 
     invalid_recipient: Annotated[int, Meta(description="The mailbox does not exist.")]
     mailbox_full: Annotated[int, Meta(description="The mailbox is full.")]
@@ -42,7 +42,7 @@ class BounceClassesObject(msgspec.Struct):
 
 
 class FeedbackDayObject(msgspec.Struct):
-    """What became of recipients on one day (UTC)."""
+    """Results of one day (UTC)."""
 
     start: Annotated[Time, Meta(description="Start of the day.")]
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
@@ -54,7 +54,7 @@ class FeedbackDayObject(msgspec.Struct):
 
 
 class FeedbackProviderObject(msgspec.Struct):
-    """What became of recipients at one provider in the whole time; null: all that are no known provider's."""
+    """Results at one provider over the whole period."""
 
     provider: Annotated[str | None, Meta(description="Provider pool; null for all domains without a known provider.")]
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
@@ -67,7 +67,7 @@ class FeedbackProviderObject(msgspec.Struct):
 
 
 class DmarcDayObject(msgspec.Struct):
-    """Messages in the domain's name that receivers saw on one day (UTC), and whether they passed DMARC."""
+    """DMARC results of one day (UTC)."""
 
     start: Annotated[Time, Meta(description="Start of the day or hour.")]
     passed: Annotated[int, Meta(description="Messages that passed DMARC.")]
@@ -75,7 +75,7 @@ class DmarcDayObject(msgspec.Struct):
 
 
 class DmarcSourceObject(msgspec.Struct):
-    """What came from one address in the domain's name; null: further addresses together."""
+    """Mail from one address in the domain's name."""
 
     address: Annotated[str | None, Meta(description="IP address; null for all other addresses together.")]
     messages: Annotated[int, Meta(description="Messages from this address.")]
@@ -89,7 +89,7 @@ class DmarcSourceObject(msgspec.Struct):
 
 
 class DmarcStepObject(msgspec.Struct):
-    """The next step of the domain's DMARC policy, with the numbers that justify it."""
+    """The next step of the domain's DMARC policy, and its basis."""
 
     state: Annotated[
         DmarcState,
@@ -107,7 +107,7 @@ class DmarcStepObject(msgspec.Struct):
 
 
 class DmarcObject(msgspec.Struct):
-    """What DMARC reports say of a domain."""
+    """DMARC reports about a domain."""
 
     record: Annotated[str, Meta(description="Record for `_dmarc.<domain>` with the proposed policy.")]
     reports: Annotated[int, Meta(description="Number of reports.")]
@@ -120,7 +120,7 @@ class DmarcObject(msgspec.Struct):
 
 
 class TlsDayObject(msgspec.Struct):
-    """Sessions with the domain's mail servers on one day (UTC)."""
+    """TLS sessions with the domain's mail servers on one day (UTC)."""
 
     start: Annotated[Time, Meta(description="Start of the day.")]
     successes: Annotated[int, Meta(description="Sessions that met the domain's TLS policy.")]
@@ -128,7 +128,7 @@ class TlsDayObject(msgspec.Struct):
 
 
 class TlsFailuresObject(msgspec.Struct):
-    """Sessions that failed at one server in one way; both null: further ones together."""
+    """Failed sessions by server and type. Both are null for all others together."""
 
     mx: Annotated[str | None, Meta(description="Host name of the mail server; null if not reported.")]
     type: Annotated[str | None, Meta(description="Failure type (RFC 8460 4.3), for example `certificate-expired`.")]
@@ -136,7 +136,7 @@ class TlsFailuresObject(msgspec.Struct):
 
 
 class TlsObject(msgspec.Struct):
-    """What TLS reports say of a domain's mail servers."""
+    """TLS reports about a domain's mail servers."""
 
     record: Annotated[str, Meta(description="Record for `_smtp._tls.<domain>` that requests reports.")]
     reports: Annotated[int, Meta(description="Number of reports.")]
@@ -147,7 +147,7 @@ class TlsObject(msgspec.Struct):
 
 
 class DomainFeedbackObject(msgspec.Struct):
-    """What reports say of one domain."""
+    """Reports about one domain."""
 
     domain: Annotated[str, Meta(description="Domain, in A-labels.")]
     return_path: Annotated[str, Meta(description="Host name that receives the reports.")]
@@ -156,7 +156,7 @@ class DomainFeedbackObject(msgspec.Struct):
 
 
 class FeedbackAnswer(msgspec.Struct):
-    """What came back of the account's mail in the last days, test mail left out."""
+    """Feedback on the account's mail, without test mail."""
 
     takes_reports: Annotated[bool, Meta(description="Whether the service receives feedback by mail.")]
     days: Annotated[list[FeedbackDayObject], Meta(description="Every day of the period (UTC), oldest first.")]
@@ -176,16 +176,16 @@ class FeedbackRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback",
-        (200, FeedbackAnswer, "What came back."),
-        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
+        (200, FeedbackAnswer, "The feedback."),
+        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS),),
     )
     async def get_feedback(self, user: User) -> bytes:
-        """Read what came back: bounces by class and provider, late bounces, complaints, DMARC and TLS reports."""
+        """Read bounces by class and provider, late bounces, complaints, and DMARC and TLS reports."""
         days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.env.now() // DAY
         account_id, first = user.account_id, today - days + 1
         counts = await self.store.statistics.feedback(account_id, first * DAY)
         reports = await self.store.reports.of(account_id, first * DAY)
-        # The proposal is made of the same days, whichever are shown.
+        # The proposal always uses the same days, whichever are shown.
         judged = await self.store.reports.of(account_id, (today - PROPOSAL_DAYS + 1) * DAY)
         takes_reports = bool(self.services.config.inbound.bind)
         shown = takes_reports, counts, range(first, today + 1), reports, judged, request_id()
@@ -194,7 +194,7 @@ class FeedbackRoutes(Routes):
 
 
 def feedback_cost(counts: Mapping[FeedbackKind, int], days: int, reports: Iterable[DomainReports]) -> int:
-    """An estimate for `encoded_feedback`, in microseconds. Pure."""
+    """Estimated cost of `encoded_feedback` in microseconds. Pure."""
     parts = ((each.dmarc.days, each.dmarc.sources, each.tls.days, each.tls.failures) for each in reports)
     of_reports = sum(DOMAIN_COST + REPORT_LINE_COST * sum(map(len, part)) for part in parts)
     return COUNT_COST * len(counts) + DAY_COST * days + of_reports
@@ -208,7 +208,7 @@ def encoded_feedback(
     judged: Iterable[DomainReports],
     asked_by: str,
 ) -> bytes:
-    """The FeedbackAnswer to a request, as JSON. Pure."""
+    """The FeedbackAnswer as JSON. Pure."""
     standing = {each.domain: each.dmarc for each in judged}
     found = FeedbackAnswer(
         takes_reports=takes_reports,
@@ -222,7 +222,7 @@ def encoded_feedback(
 
 
 def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[FeedbackDayObject]:
-    """Each of these days, also those without mail. Pure."""
+    """Every day, including days without mail. Pure."""
     parts: dict[int, Counter[FeedbackKind]] = {day: Counter() for day in days}
     for kind, count in counts.items():
         if kind.day in parts:
@@ -233,7 +233,7 @@ def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[Feed
 
 
 def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObject]:
-    """Those with the most deliveries first, and last all that are no known provider's. Pure."""
+    """Providers by deliveries; domains without a known provider come last. Pure."""
     parts: dict[str, Counter[FeedbackKind]] = {}
     for kind, count in counts.items():
         parts.setdefault(kind.provider, Counter())[kind] += count
@@ -247,7 +247,7 @@ def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObje
 
 
 def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
-    """Their sums by class. Pure."""
+    """Sums by class. Pure."""
     sums: Counter[str] = Counter()
     for kind, count in counts.items():
         sums[kind.bounce_class] += count
