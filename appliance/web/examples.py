@@ -132,7 +132,7 @@ ERROR_TEXTS = {
     Code.WARMUP_LIMITED: "The account has reached its daily limit. Retry tomorrow.",
     Code.ACCOUNT_SUSPENDED: "This account is suspended.",
     Code.PAYLOAD_TOO_LARGE: "The message is larger than 10 MiB.",
-    Code.SERVICE_UNAVAILABLE: "The server is shutting down.",
+    Code.SERVICE_UNAVAILABLE: "The server is shutting down. Retry in a few seconds.",
     Code.TEMPORARY_FAILURE: "Storage is busy. Nothing was accepted; retry with the same key.",
     Code.INTERNAL_ERROR: "Internal error. Retry later; if it persists, give the operator this request_id.",
     Code.IDEMPOTENCY_CONFLICT: "This Idempotency-Key was used with another body.",

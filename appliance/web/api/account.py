@@ -1,4 +1,4 @@
-"""The account of the token, and the ledger of its credits: /v1/account and /v1/credits."""
+"""The account and its credit ledger: /v1/account and /v1/credits."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -15,7 +15,7 @@ from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers
 
 
 class EntryKind(StrEnum):
-    """Why a balance changed: credits were added, corrected downwards, taken for a message, or given back."""
+    """Why a balance changed."""
 
     GRANT = "grant"
     ADJUST = "adjust"
@@ -24,17 +24,17 @@ class EntryKind(StrEnum):
 
 
 class ServiceObject(msgspec.Struct):
-    """How to reach the service, for setting up a client."""
+    """How to reach the service."""
 
     base_url: Annotated[str, Meta(description="Base URL of the HTTP API.")]
     smtp_host: Annotated[str, Meta(description="Host name of the SMTP server.")]
     smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]  # STARTTLS
-    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]  # TLS from the first byte
+    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]  # implicit TLS
     delivery_mode: Annotated[str, Meta(description="`direct`, `relay` or `sandbox`.")]
 
 
 class AccountAnswer(msgspec.Struct):
-    """The account of the token; `credits` is null when it is unlimited, and so is `stored_bytes_limit`."""
+    """The account of the token."""
 
     id: Annotated[str, Meta(description="Account id, `acc_…`.")]
     name: Annotated[str, Meta(description="Account name.")]
@@ -53,7 +53,7 @@ class AccountAnswer(msgspec.Struct):
 
 
 class LedgerEntryObject(msgspec.Struct):
-    """One change of the balance: `amount` is what was added, `balance` what it came to."""
+    """One change of the balance."""
 
     id: Annotated[str, Meta(description="Entry id, `led_…`.")]
     kind: Annotated[
@@ -67,7 +67,7 @@ class LedgerEntryObject(msgspec.Struct):
 
 
 class CreditsAnswer(msgspec.Struct):
-    """The balance and a page of its changes, newest first; `next` goes into `before` for the page that follows."""
+    """The balance and a page of its changes, newest first. Pass `next` as `before` to get the next page."""
 
     credits: Annotated[int | None, Meta(description="Credit balance; null if unlimited.")]
     entries: Annotated[list[LedgerEntryObject], Meta(description="Entries, newest first.")]
@@ -80,7 +80,7 @@ class AccountRoutes(Routes):
 
     @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
-        """Read the account of the token, how to reach the service, and what needs attention."""
+        """Read the account, how to reach the service, and warnings."""
         account, config, intake = (
             await self.store.accounts.find(user.account_id),
             self.services.config,
@@ -117,13 +117,13 @@ class AccountRoutes(Routes):
 
 
 def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:
-    """The warnings without those about something that a key limited to a domain may not see."""
+    """The warnings that a key limited to a domain may see."""
     if not isinstance(principal, KeyPrincipal) or principal.domain is None:
         return warnings
     return [warning for warning in warnings if warning.subject in (None, principal.domain)]
 
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:
-    # The store has a deduction by the operator as a grant of a negative amount.
+    # The store records a deduction by the operator as a negative grant.
     taken = entry.kind is LedgerKind.GRANT and entry.amount < 0
     return object_from(LedgerEntryObject, entry, kind=EntryKind.ADJUST if taken else EntryKind(entry.kind.value))

@@ -1,4 +1,4 @@
-"""The nodes that share the database, for administrators: /v1/admin/nodes."""
+"""The nodes of a shared database, for administrators: /v1/admin/nodes."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ NODE_NAME_LENGTH = 63
 
 
 class NodeReport(msgspec.Struct):
-    """A node: `state` is running, draining, away (its lease has run out) or ended."""
+    """A node of the cluster."""
 
     name: Annotated[str, Meta(description="Node name (`server.node`).")]
     state: Annotated[str, Meta(description="`running`, `draining`, `away` (lease expired) or `ended`.")]
@@ -32,7 +32,7 @@ class NodeReport(msgspec.Struct):
 
 
 class NodesAnswer(msgspec.Struct):
-    """The nodes on the shared database, those that ended in the last hour too; none with the embedded one."""
+    """The nodes of the shared database, including those that ended in the last hour. Empty with SQLite."""
 
     nodes: Annotated[list[NodeReport], Meta(description="Nodes, live nodes first.")]
     next: SinglePage
@@ -40,7 +40,7 @@ class NodesAnswer(msgspec.Struct):
 
 
 class DrainAnswer(msgspec.Struct):
-    """The node that was asked to end."""
+    """The node that is draining."""
 
     name: Annotated[str, Meta(description="Node name.")]
     draining: Annotated[bool, Meta(description="Always true.")]
@@ -48,7 +48,7 @@ class DrainAnswer(msgspec.Struct):
 
 
 _NAME_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": NODE_NAME_LENGTH, "examples": ["mail2"]}
-_NODE = parameter("name", "path", "The node's name.", _NAME_SCHEMA)
+_NODE = parameter("name", "path", "Node name.", _NAME_SCHEMA)
 
 
 class AdminNodeRoutes(Routes):
@@ -61,16 +61,16 @@ class AdminNodeRoutes(Routes):
 
     @for_admins(
         "POST /v1/admin/nodes/{name}/drain",
-        (202, DrainAnswer, "It hands over its mail and ends."),
+        (202, DrainAnswer, "The node hands over its mail and ends."),
         Code.NOT_FOUND,
         parameters=(_NODE,),
         action="node.drained",
     )
     async def drain_node(self, _admin: User, name: str) -> DrainAnswer:
-        """Have a node hand over its mail to the others and end."""
+        """Make a node hand over its mail and end."""
         known = len(name) <= NODE_NAME_LENGTH and not fault_in_line(name) and await self.store.engine.drain(name)
         if not known:
-            raise Refused(Code.NOT_FOUND, "There is no running node of this name.")
+            raise Refused(Code.NOT_FOUND, "No running node has this name.")
         return DrainAnswer(name, True, request_id())
 
 

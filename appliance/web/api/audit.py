@@ -1,4 +1,4 @@
-"""The account's audit log, a page at a time or as CSV: /v1/audit."""
+"""The account's audit log, in pages or as CSV: /v1/audit."""
 
 import csv
 import io
@@ -20,23 +20,23 @@ from appliance.web.answer import NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, answer, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, Json, Tag, for_customers, parameter
 
-CSV_ROWS = 10_000  # the newest, in one answer
+CSV_ROWS = 10_000  # newest entries in one response
 CSV_COLUMNS = ("time", "actor_kind", "actor", "actor_name", "action", "object", "details", "address")
-_ROW_BYTES = 500  # about what making one costs
+_ROW_BYTES = 500  # the cost of encoding one entry
 
 _TIME: Json = {"type": "string", "format": "date-time"}
 ACTION_LENGTH = 64
 _FILTERS = (
     parameter(
-        "action", "query", "An action, or the word before its dot.", {"type": "string", "maxLength": ACTION_LENGTH}
+        "action", "query", "An action, or the part before its dot.", {"type": "string", "maxLength": ACTION_LENGTH}
     ),
-    parameter("since", "query", "From this time on.", _TIME),
-    parameter("until", "query", "Before this time.", _TIME),
+    parameter("since", "query", "Only entries at or after this time.", _TIME),
+    parameter("until", "query", "Only entries before this time.", _TIME),
 )
 
 
 class AuditEntryObject(msgspec.Struct):
-    """One change: who made it, what it was, and from where."""
+    """One change."""
 
     id: Annotated[str, Meta(description="Entry id, `aud_…`.")]
     created_at: Annotated[Time, Meta(description="Time of the change.")]
@@ -50,7 +50,7 @@ class AuditEntryObject(msgspec.Struct):
 
 
 class AuditAnswer(msgspec.Struct):
-    """A page of changes, newest first; `next` goes into `before` for the page that follows."""
+    """A page of entries, newest first. Pass `next` as `before` to get the next page."""
 
     audit: Annotated[list[AuditEntryObject], Meta(description="Entries, newest first.")]
     next: NextPage
@@ -60,12 +60,12 @@ class AuditAnswer(msgspec.Struct):
 class AuditRoutes(Routes):
     tag = Tag.AUDIT
 
-    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of changes."), parameters=(*_FILTERS, *PAGING_BACK))
+    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of entries."), parameters=(*_FILTERS, *PAGING_BACK))
     async def list_audit(self, user: Principal) -> Response:
-        """List the changes of the account in the last year, newest first; of each account the newest 100,000 are kept.
+        """List the account's changes of the last year, newest first. The newest 100,000 per account are kept.
 
-        A page may hold fewer changes than asked for while the search is not over; `next` is null only at its end. With
-        `Accept: text/csv`, or with `format=csv` in the query, the newest 10,000 that the filters leave come as CSV.
+        A page may be incomplete while the search continues; `next` is null only at the end. With `Accept: text/csv` or
+        `format=csv`, the response is the newest 10,000 matching entries as CSV.
         """
         since, until = _time("since", 0), _time("until", 2**53)
         action, before = request.args.get("action", ""), request.args.get("before")
@@ -94,7 +94,7 @@ class AuditRoutes(Routes):
 
 
 def audit_csv(entries: Sequence[AuditEntry]) -> str:
-    """As CSV (RFC 4180), with no cell that a spreadsheet would take for a formula."""
+    """As CSV (RFC 4180). No cell looks like a formula to a spreadsheet."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(CSV_COLUMNS)
@@ -110,7 +110,7 @@ def _time(name: str, usual: int) -> int:
     if given is None:
         return usual
     try:
-        moment = datetime.fromisoformat(given.replace(" ", "+"))  # which a client has not escaped
+        moment = datetime.fromisoformat(given.replace(" ", "+"))  # from clients that do not escape it
         if moment.tzinfo is not None:
             return min(max(0, round(moment.timestamp() * SECOND)), 2**53)
     except (ValueError, OverflowError):

@@ -205,7 +205,7 @@ class DomainRoutes(Routes):
         about(name, {"return_path": body.return_path})
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
-        wanted = await self.lookups.records(user.account_id, added)
+        records = await self.lookups.records(user.account_id, added)
         return _answer(
             added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not checked yet") for record in wanted]
         )

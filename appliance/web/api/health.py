@@ -12,7 +12,7 @@ from appliance.web.operations import Operation, Tag
 
 
 class HealthAnswer(msgspec.Struct):
-    """All is well."""
+    """The service is healthy."""
 
     status: Annotated[str, Meta(description="`ok` (`/healthz`) or `ready` (`/readyz`).")]
     request_id: RequestId
@@ -23,18 +23,20 @@ class HealthRoutes(Routes):
 
     @Operation("GET /healthz", (200, HealthAnswer, "Alive."))
     async def get_health(self) -> HealthAnswer:
-        """Tell whether the process is alive."""
+        """Check that the process is alive."""
         return HealthAnswer("ok", request_id())
 
     @Operation("GET /readyz", (200, HealthAnswer, "Ready."), (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE))
     async def get_readiness(self) -> HealthAnswer:
-        """Tell whether the service takes mail: storage writable, not shutting down."""
+        """Check that the service accepts mail: storage is writable, and no shutdown is in progress."""
         if self.services.stopping.is_set():
-            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
+            raise Refused(
+                Code.SERVICE_UNAVAILABLE, "The server is shutting down. Retry in a few seconds.", retry_after=5
+            )
         self.services.intake.check_disk()
         await self.store.check_writable()
         self.services.intake.check_clock()
         if not self.store.engine.holds_lease():
-            text = "This node may deliver nothing: its lease has expired."
+            text = "This node cannot deliver: its lease has expired. Retry in a few seconds."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         return HealthAnswer("ready", request_id())

@@ -1,4 +1,4 @@
-"""A test message to one address, free of charge and really delivered: /v1/emails/test."""
+"""Sends a free test message that is really delivered: /v1/emails/test."""
 
 import math
 from typing import Annotated
@@ -28,9 +28,9 @@ _Alias = Annotated[
 
 
 class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
-    """The body of a POST: one address, and what to send to it; without anything else, a short text."""
+    """The recipient and optional content of a test message."""
 
-    __test__ = False  # not a test case for pytest
+    __test__ = False  # not a pytest class
 
     to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
     sender: Annotated[
@@ -64,7 +64,7 @@ class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sende
 
 
 class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
-    """A test that is on its way."""
+    """An accepted test message."""
 
     __test__ = False
 
@@ -81,14 +81,14 @@ class SendTestRoutes(Routes):
 
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
-        self._last: dict[str, int] = {}  # by account: when its last test was sent
+        self._last: dict[str, int] = {}  # time of each account's last test
 
     def _check_interval(self, account_id: str) -> None:
         now = self.services.env.now()
         wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
         if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
             seconds = math.ceil(wait / SECOND)
-            text = f"A test can be sent every 15 seconds. Wait {seconds} seconds, then try again."
+            text = f"Tests are limited to one every 15 seconds. Retry in {seconds} seconds."
             raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
         if len(self._last) >= TRACKED_ACCOUNTS:
             self._last.clear()
@@ -96,7 +96,7 @@ class SendTestRoutes(Routes):
 
     @for_customers(
         "POST /v1/emails/test",
-        (202, TestMailAnswer, "Accepted and on disk."),
+        (202, TestMailAnswer, "Stored on disk."),
         Code.FORBIDDEN,
         Code.ACCOUNT_SUSPENDED,
         Code.PAYLOAD_TOO_LARGE,
@@ -105,9 +105,9 @@ class SendTestRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def send_test_email(self, user: Principal, body: TestMailRequest) -> TestMailAnswer:
-        """Send a test to one address: free of charge, really delivered, at most every 15 seconds.
+        """Send a test message to one address. It is free, really delivered, and limited to one every 15 seconds.
 
-        Only `to` is required; the sender, the subject and the text have defaults.
+        Only `to` is required.
         """
         caller = await self.caller_of(user)
         self.services.intake.check_open(caller)
@@ -123,7 +123,7 @@ class SendTestRoutes(Routes):
 
 
 def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
-    """The message to send, with defaults for what was left out."""
+    """The message to send, with defaults for omitted fields."""
     if body.variables is not UNSET:
         check_numbers(body.variables)
     empty = body.text is UNSET and body.html is UNSET and body.template is UNSET

@@ -1,5 +1,5 @@
-"""Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats; the newest recipients
-that did not get their mail: /v1/problems.
+"""Recipient counts by hour and day, delivery times and the queue: /v1/stats. The latest undelivered recipients:
+/v1/problems.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from appliance.web.operations import Json, Tag, for_customers, parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
-HOURLY_DAYS = 7  # the last of them are also given by hour
+HOURLY_DAYS = 7  # the last days that are also shown by hour
 DAY_HOURS = 24
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
@@ -26,7 +26,7 @@ KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
 class CountsObject(msgspec.Struct):
-    """Recipients of one hour or one day (UTC), from `start` on: accepted then, and final then."""
+    """Recipients of one hour or day (UTC): accepted then, and final then."""
 
     start: Annotated[Time, Meta(description="Start of the day or hour.")]
     sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
@@ -38,7 +38,7 @@ class CountsObject(msgspec.Struct):
 
 
 class TotalsObject(msgspec.Struct):
-    """The whole time together. `bounce_rate` is the share of bounced among all that were tried, null without any."""
+    """Totals of the period."""
 
     sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
@@ -54,7 +54,7 @@ class TotalsObject(msgspec.Struct):
 
 
 class PreviousObject(msgspec.Struct):
-    """The period of the same length just before, to the same time of its last day."""
+    """The preceding period of the same length, up to the same time of its last day."""
 
     start: Annotated[Time, Meta(description="Start of the period.")]
     sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
@@ -67,7 +67,7 @@ class PreviousObject(msgspec.Struct):
 
 
 class ClassCountsObject(msgspec.Struct):
-    """Recipients that were refused for one kind of reason: bounced, and failed when all attempts were used up."""
+    """Rejected recipients of one class: bounced, and failed after all attempts."""
 
     bounce_class: Annotated[BounceClass, Meta(description="Bounce class.")]
     bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
@@ -75,7 +75,7 @@ class ClassCountsObject(msgspec.Struct):
 
 
 class BreakdownObject(msgspec.Struct):
-    """The whole time for one value of what the statistics are broken down by; null: all others together."""
+    """Totals for one value of `by`."""
 
     value: Annotated[
         str | None, Meta(description="Domain, tag, template or provider; null (always last) for all others together.")
@@ -90,7 +90,7 @@ class BreakdownObject(msgspec.Struct):
 
 
 class WaitingObject(msgspec.Struct):
-    """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
+    """The account's queue for one provider pool; null for domains not looked up yet."""
 
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
     due: Annotated[int, Meta(description="Recipients due now.")]
@@ -98,7 +98,7 @@ class WaitingObject(msgspec.Struct):
 
 
 class StatsAnswer(msgspec.Struct):
-    """Numbers of the last days, test mail left out."""
+    """Statistics of the last days, without test mail."""
 
     days: Annotated[
         list[CountsObject], Meta(description="Days of the period (UTC), oldest first, including days without mail.")
@@ -124,7 +124,7 @@ class StatsAnswer(msgspec.Struct):
 
 
 class ProblemObject(msgspec.Struct):
-    """A recipient that did not get its mail, or not yet: what its server said last, and when."""
+    """An undelivered recipient, with the last reply of its server."""
 
     message_id: Annotated[str, Meta(description="Message id.")]
     recipient_id: Annotated[str, Meta(description="Recipient id.")]
@@ -142,7 +142,7 @@ class ProblemObject(msgspec.Struct):
 
 
 class ProblemsAnswer(msgspec.Struct):
-    """The newest problems first."""
+    """The latest problems."""
 
     problems: Annotated[list[ProblemObject], Meta(description="Problems, newest first.")]
     request_id: RequestId
@@ -151,12 +151,10 @@ class ProblemsAnswer(msgspec.Struct):
 _PROBLEMS: Json = parameter(
     "limit",
     "query",
-    "How many.",
+    "Number of problems.",
     {"type": "integer", "minimum": 1, "maximum": MAX_PROBLEMS, "default": DEFAULT_PROBLEMS},
 )
-_BY: Json = parameter(
-    "by", "query", "What to break the numbers down by, too.", {"type": "string", "enum": list(Dimension)}
-)
+_BY: Json = parameter("by", "query", "Also break the totals down by this.", {"type": "string", "enum": list(Dimension)})
 _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
 
 
@@ -165,25 +163,25 @@ class StatsRoutes(Routes):
 
     @for_customers(
         "GET /v1/stats",
-        (200, StatsAnswer, "The numbers."),
-        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS), _BY),
+        (200, StatsAnswer, "The statistics."),
+        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS), _BY),
     )
     async def get_stats(self, user: User) -> StatsAnswer:
-        """Read how many recipients were sent to by hour and day, what became of them, and what waits.
+        """Read recipient counts by hour and day, their results, and the queue.
 
-        With `by` also by sending domain, tag, template or provider, in `breakdown`.
+        With `by`, `breakdown` has the totals by sending domain, tag, template or provider.
         """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // HOUR
-        first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
+        first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # midnight at the start of the first day
         times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
         numbers = await self.store.statistics.of(user.account_id, *times)
         by = choice("by", Dimension)
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
-    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
+    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The latest problems."), parameters=(_PROBLEMS,))
     async def list_problems(self, user: User) -> ProblemsAnswer:
-        """List the newest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
+        """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
         found = await self.store.mail_log.problems(user.account_id, most)
         return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
@@ -194,14 +192,14 @@ def _named(counts: list[int]) -> dict[str, int]:
 
 
 def _rate(counts: list[int]) -> float | None:
-    """The share of bounced among all that were tried."""
+    """Bounced as a share of all final recipients."""
     _, delivered, bounced, failed, _, _ = counts
     tried = delivered + bounced + failed
     return round(bounced / tried, 4) if tried else None
 
 
 def hourly_from(first: int, now: int) -> int:
-    """The first hour that is told by itself."""
+    """The first hour that is shown separately."""
     return max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
 
 
@@ -223,7 +221,7 @@ def stats(
     request_id: str,
     parts: CountsByValue | None = None,
 ) -> StatsAnswer:
-    """The answer for the hours from `first` to `now`, also those without mail. Pure."""
+    """The response for the hours from `first` to `now`, including hours without mail. Pure."""
     hourly = hourly_from(first, now)
     by_day = [[0] * len(KINDS) for _ in range(days)]
     by_hour = [[0] * len(KINDS) for _ in range(hourly, now + 1)]
@@ -250,7 +248,7 @@ def stats(
 
 
 def quantile(by_bucket: Mapping[int, int], share: float) -> int | None:
-    """The time in milliseconds within which this share of all deliveries was done, to a tenth of it."""
+    """The delivery time in milliseconds that this share of deliveries met, to within a tenth."""
     left = share * sum(by_bucket.values())
     for bucket in sorted(by_bucket):
         left -= by_bucket[bucket]
