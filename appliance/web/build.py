@@ -1,4 +1,4 @@
-"""Puts the HTTP service together: the edge, the routes of the API, and the dashboard."""
+"""Assembles the HTTP service: the edge, the API's routes and the dashboard."""
 
 from collections.abc import Awaitable, Callable
 

@@ -303,7 +303,7 @@ def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
     node.mkdir()
     check_refused(node, url, r"data/appliance.key: is missing, .* copy the key file of another node, or that kept with")
     load_or_create(node / "data")
-    check_refused(node, url, r"data/appliance.key: is not the key file of this database: copy that of another node")
+    check_refused(node, url, r"data/appliance.key: wrong key file for this database. Copy the key file from another node")
     (node / "data" / KEY_FILE).unlink()
     (node / "data" / KEY_FILE).write_bytes(b"half a key")
     check_refused(node, url, r"data/appliance.key: must hold 32 bytes, holds 10")

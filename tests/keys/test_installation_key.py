@@ -131,4 +131,4 @@ async def test_beside_a_file_the_key_in_use_is_recorded(tmp_path: Path, caplog: 
             await record_own_key(tmp_path, store, bytes(32), created=False)
         assert await store.installation.key_fingerprint() == fingerprint(bytes(32))
     (told,) = caplog.messages
-    assert "the key file is not that of the last start" in told
+    assert "key file changed since the last start" in told

@@ -207,7 +207,7 @@ class DomainRoutes(Routes):
         added = await self.store.domains.register(user.account_id, name, path)
         records = await self.lookups.records(user.account_id, added)
         return _answer(
-            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not checked yet") for record in wanted]
+            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not checked yet") for record in records]
         )
 
     @for_customers(
