@@ -159,7 +159,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     async def list_of_documents() -> Response:
         return _text(document_list(), _PLAIN)
 
-    @routes.get(f"{DOCUMENTS_PATH}/<name>")
+    @routes.get(f"{DOCUMENTS_PATH}/<path:name>")
     async def document(name: str) -> Response:
         if (body := documents().get(name)) is None:
             raise Refused(Code.NOT_FOUND, f"No document has this name. See {LIST_PATH} for the list.")

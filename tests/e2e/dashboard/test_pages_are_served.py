@@ -81,9 +81,10 @@ def test_the_documentation_is_served_as_markdown(stage: Stage) -> None:
     """/llms.txt lists every document of docs/ by its title; each is there as it was written, and nothing else."""
     listed = fetch(stage, "/llms.txt")
     assert (listed.status_code, listed.headers["content-type"]) == (200, "text/plain; charset=utf-8")
-    links = dict(re.findall(r"^- \[(.+)\]\(/docs/([a-z-]+\.md)\): ", listed.text, re.MULTILINE))
-    assert set(links.values()) == {path.name for path in (ROOT / "docs").glob("*.md")}
-    for title, name in links.items():
+    links = re.findall(r"^- \[(.+)\]\(/docs/([\w/-]+\.md)\): ", listed.text, re.MULTILINE)
+    documents = (ROOT / "docs").rglob("*.md")
+    assert {name for _, name in links} == {str(path.relative_to(ROOT / "docs")) for path in documents}
+    for title, name in links:
         answer = fetch(stage, f"/docs/{name}")
         assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
         assert answer.text == (ROOT / "docs" / name).read_text()
