@@ -256,7 +256,7 @@ class LimitedStream(trio.abc.Stream):
     @property
     def silent(self) -> bool:
         """Whether nothing has come, not even the end, since the last answer; True where that cannot be told."""
-        return not isinstance(self._stream, FastSocketStream) or not self._stream.has_come()
+        return not isinstance(self._stream, FastSocketStream) or not self._stream.is_readable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         if self.left <= 0:
