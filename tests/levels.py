@@ -1,6 +1,6 @@
 """Which tests each mode of packaging/test runs.
 
-`--fast` runs the short unit tests: no started program, browser or PostgreSQL. The default run adds the tests of the whole
+`--fast` runs the short unit tests: no started program, browser or PostgreSQL. The default run adds tests of the whole
 program. The rest, which only `--all` and `--rest` run, needs minutes or programs of others: browsers, mail servers,
 database crashes, built packages. A test marked `slow` belongs to the rest, and so does the PostgreSQL half of an
 end-to-end test marked `both_engines`.
@@ -28,7 +28,7 @@ PROGRAM = (
     "tests/packaging",
     "tests/store/postgresql",
     "tests/store/test_copying.py",
-    "tests/systemd",
+    "tests/system/test_unit.py",
     "tests/test_fork_client.py",
     "tests/test_main.py",
     "tests/test_programs.py",
@@ -95,7 +95,7 @@ REST = (
     "tests/packaging/test_from_a_bare_machine_to_accepted_mail.py",
     "tests/packaging/test_licence.py",
     "tests/packaging/test_sbom.py",
-    "tests/systemd/test_unit.py",
+    "tests/system/test_unit.py",
     # Bounds that take time to reach: memory, descriptors, connections, slow peers.
     "tests/e2e/test_a_full_connection_table_stays_open.py",
     "tests/e2e/test_a_log_that_is_not_read_stops_nothing.py",
