@@ -60,7 +60,8 @@ _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sen
         {{texts}}
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> '' {{condition}}
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
+        {{condition}}
     GROUP BY 1, 2, 5, 6, 7, 8"""
 _FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind, count(*) AS recipients,
         {{texts}}

@@ -74,7 +74,8 @@ _FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type,
     FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{condition}} AND m.source <> 'test' AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
+    WHERE {{condition}} AND m.source <> 'test'
+        AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
     GROUP BY 1, 2, 3, 4, 5"""
 _COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
     {_FEEDBACK.format(events="events", condition="e.id > :after AND e.id <= :until")}

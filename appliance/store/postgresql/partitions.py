@@ -7,9 +7,9 @@ dropped; if few have, they are copied into a table that replaces it. All other r
 
 Invariants:
 - One transaction drops a partition with everything that depends on it: the stored bytes of accounts, parts of large
-  messages, noted changes for the search. Other transactions queue behind its lock, so it waits at most LOCK_WAIT for it.
-- Rows that are not final stay. A final row never changes back, and rows added since the reading are looked for under the
-  lock; bodies cannot be added, because the partition refuses them before it is read.
+  messages, noted changes for the search. Others queue behind its lock, so it waits at most LOCK_WAIT for it.
+- Rows that are not final stay. A final row never changes back, and rows added since the reading are looked for under
+  the lock; bodies cannot be added, because the partition refuses them before it is read.
 - The dropped partition is the one that was read, and no other node had the chore since then.
 """
 
