@@ -18,7 +18,7 @@ READ = re.compile(rf"\b(?:FROM|JOIN) (?:{'|'.join(OWNED_TABLES)})\b")
 WRITTEN = re.compile(rf"\bUPDATE (?:{'|'.join(OWNED_TABLES)})\b|DELETE FROM (?:pool_states|smtp_sessions)")
 CONDITION = re.compile(rf"\b(?:{IS_OWNED}|{HAS_ANY_OWNER})\(")
 
-# Statements that choose rows whoever owns them, by the reason.
+# Statements that choose rows of any owner, by the reason.
 EXCEPTIONS = {
     "shows mail or posts to a person, of all nodes": {
         "mail_log._PROBLEMS",

@@ -145,7 +145,7 @@ class NodeIdentity:
 
 
 def _boot_time() -> float:
-    """A clock that runs while the machine sleeps, and that nobody can set."""
+    """A clock that runs while the machine sleeps, and that no process can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
