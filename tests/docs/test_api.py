@@ -13,7 +13,6 @@ from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
 from appliance.model.mail import Scope
-from appliance.web.field_descriptions import FIELD_DESCRIPTIONS, SCHEMA_FIELD_DESCRIPTIONS
 from appliance.web.openapi import document
 from appliance.web.operations import PAGE_LIMIT
 from tests.docs import api_objects
@@ -194,14 +193,3 @@ def test_every_field_has_a_description(name: str) -> None:
     """Each property of each schema is described in a sentence."""
     for field, schema in SCHEMAS[name]["properties"].items():
         assert re.fullmatch(r"[A-Z`].+\.", schema["description"], re.DOTALL), field
-
-
-def test_no_description_is_left_over() -> None:
-    """Each description belongs to a field that there is and that its type does not describe already."""
-    shown = {
-        (name, field["description"]) for each in SCHEMAS.values() for name, field in each.get("properties", {}).items()
-    }
-    assert set(FIELD_DESCRIPTIONS.items()) <= shown
-    for schema, fields in SCHEMA_FIELD_DESCRIPTIONS.items():
-        for name, text in fields.items():
-            assert SCHEMAS[schema]["properties"][name]["description"] == text

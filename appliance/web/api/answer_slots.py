@@ -1,11 +1,11 @@
-"""Limits how many large answers are in memory at once: each takes a slot until it has been written to its client.
+"""Limits how many large responses are in memory: each holds a slot until it is written to its client.
 
 Rules:
-- There are ANSWER_SLOTS slots. An account may have ACCOUNT_SLOTS, the second only while half of all are free.
-- A slot that becomes free goes to the client that has waited longest, of those whose account may have one more.
-- A client that waits makes another give way that has not read a piece of its answer for STALLED_AFTER seconds: one of
-  its own account if that has a slot, of any account otherwise. The connection of the other one ends.
-- A client that waits for longer than it may is told to retry.
+- There are ANSWER_SLOTS slots. An account may hold ACCOUNT_SLOTS, the second only while half of all slots are free.
+- A free slot goes to the longest-waiting client whose account may hold one more.
+- A waiting client evicts a response whose client has read nothing for STALLED_AFTER seconds: one of its own account if
+  that holds a slot, otherwise any. The evicted connection is closed.
+- A client that waits too long gets a 503.
 """
 
 from collections.abc import Callable
@@ -16,24 +16,24 @@ import trio
 
 from appliance.errors import Code, Refused
 
-ANSWER_SLOTS = 8  # each answer has up to 12 MiB when every character of it must be escaped
+ANSWER_SLOTS = 8  # a response has up to 12 MiB if every character is escaped
 ACCOUNT_SLOTS = 2
 STALLED_AFTER = 1.0  # seconds without a read
-STALL_CHECK_INTERVAL = 0.25  # seconds between two searches for a stalled client
+STALL_CHECK_INTERVAL = 0.25  # seconds between searches for a stalled client
 
 
 @dataclass(eq=False, slots=True)
 class AnswerSlot:
-    """One client's slot, or its wait for one."""
+    """A client's slot, or its place in the queue."""
 
     account_id: str
     table: "AnswerSlots"
     given: trio.Event = field(default_factory=trio.Event)
-    read_at: float = inf  # when the client last read something; never late before it has something to read
+    read_at: float = inf  # time of the client's last read; infinite until writing starts
     cut: Callable[[], None] | None = None
 
     def begin(self, cut: Callable[[], None]) -> None:
-        """The answer is being written from now on; calling `cut` ends that."""
+        """Writing starts. `cut` aborts it."""
         self.cut = cut
         self.progress()
 
@@ -41,18 +41,18 @@ class AnswerSlot:
         self.read_at = trio.current_time()
 
     def release(self) -> None:
-        """Give the slot back; it may be called more than once."""
+        """Release the slot. Safe to call more than once."""
         self.table.end(self)
 
 
 class AnswerSlots:
     def __init__(self, wait: float) -> None:
-        self._wait = wait  # seconds that a client waits at most
+        self._wait = wait  # maximum wait in seconds
         self._held: list[AnswerSlot] = []
         self._waiting: list[AnswerSlot] = []  # oldest first
 
     async def take(self, account_id: str) -> AnswerSlot:
-        """Wait for a slot; the caller must release it."""
+        """Wait for a slot. The caller must release it."""
         slot = AnswerSlot(account_id, self)
         self._waiting.append(slot)
         self._deal()
@@ -69,7 +69,7 @@ class AnswerSlots:
         if slot in self._held:
             return slot
         slot.release()
-        text = "Too many messages are being read right now. Retry in a moment."
+        text = "The server is reading too many messages. Retry in a few seconds."
         raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=5)
 
     def end(self, slot: AnswerSlot) -> None:
@@ -90,7 +90,7 @@ class AnswerSlots:
         return sum(slot.account_id == account_id for slot in self._held)
 
     def _make_room_for(self, account_id: str) -> None:
-        """End the answer that its client has not read for longest, if that is too long."""
+        """Abort the response that has stalled longest, if it has stalled."""
         own = self._own(account_id)
         writing = [each for each in self._held if each.cut and (not own or each.account_id == account_id)]
         slowest = min(writing, key=lambda each: each.read_at, default=None)

@@ -105,7 +105,7 @@ def test_an_address_that_was_mistyped_shows_a_page(stage: Stage, browser: Browse
     assert browser.path() == "/dashboard/messages?status=queued"
     for path in ("/dashboard/messages/%zz", "/dashboard/domains/%ff"):
         browser.open(path)
-        browser.see("Nothing here", "h1")
+        browser.see("Page not found", "h1")
     browser.click("Overview")
     browser.see("Overview", "h1")
 
