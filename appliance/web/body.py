@@ -1,8 +1,8 @@
-"""Request bodies: read within limits of size and memory, checked to be JSON, and decoded.
+"""Reads request bodies within limits of size and memory, checks that they are JSON, and decodes them.
 
-Memory is taken as bytes arrive, never by the length a client promises. Three budgets keep clients apart: large bodies,
-small ones, and those of clients that have not authenticated. In each, one account or client network has a share.
-The first bytes of a body are free of any budget, so an ordinary login or message never waits for memory.
+A body takes memory as its bytes arrive, never by the length its client declares. Large bodies, small bodies and bodies
+of unauthenticated clients have separate budgets, each shared between accounts or client networks. The first bytes of a
+body are not counted, so an ordinary login or message never waits for memory.
 """
 
 import re
@@ -19,18 +19,18 @@ from appliance.message.json_faults import explain, find_repeated_key
 from appliance.message.limits import KEY_LENGTH
 from appliance.net.memory_budget import MemoryBudget
 
-# A message is in memory twice for a while, as received and as decoded (then MIME); so it is counted twice.
+# Counted twice: for a while a message is in memory as received and as decoded (then MIME).
 MEMORY_FACTOR = 2
-UNCOUNTED = 8 * 1024  # bytes of each body that are not counted: a few MiB for all connections together
+UNCOUNTED = 8 * 1024  # bytes of a body that are not counted: a few MiB for all connections together
 MEMORY_STEP = 64 * 1024  # bytes by which a body's memory grows
-MEMORY_WAIT = 5.0  # seconds a body may wait for memory, in all, before its client gets 503
-SMALL_BODY = 256 * 1024  # bytes up to which a body is small, as nearly all are
-SMALL_BODY_PART = 8  # one eighth of the budget is for small bodies only
+MEMORY_WAIT = 5.0  # seconds that a body may wait for memory in total before its client gets 503
+SMALL_BODY = 256 * 1024  # bytes; nearly all bodies are smaller
+SMALL_BODY_PART = 8  # small bodies have an eighth of the budget to themselves
 ACCOUNT_BODY_PART = 2  # one account may have half of a budget
-ANONYMOUS_BYTES = 8 * 1024 * 1024  # the budget of all clients that have not authenticated
+ANONYMOUS_BYTES = 8 * 1024 * 1024  # for all unauthenticated clients
 NETWORK_BODY_PART = 8  # one network may have an eighth of that
 
-_SHOWN = 40  # characters of a header repeated in a sentence
+_SHOWN = 40  # characters of a header quoted in an error
 
 _ages = count()
 
@@ -44,7 +44,7 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BodyOwner:
-    """The account or network that sends a body, and the budgets it is counted in."""
+    """The account or network that sends a body, and the budgets that count it."""
 
     name: str
     small: MemoryBudget
@@ -52,7 +52,7 @@ class BodyOwner:
 
 
 class BodyBudgets:
-    """The memory of all bodies, in three budgets."""
+    """The memory for all bodies, in three budgets."""
 
     def __init__(self, total: int) -> None:
         self._large = MemoryBudget(total - total // SMALL_BODY_PART, owner_part=ACCOUNT_BODY_PART)
@@ -67,23 +67,23 @@ class BodyBudgets:
 
 
 def declared_length(headers: dict[bytes, bytes], limit: int) -> int | None:
-    """The Content-Length (None if chunked); too much is refused here, unread."""
+    """The Content-Length, None if chunked; rejects a body over the limit before it is read."""
     chunked = b"transfer-encoding" in headers
-    length = int(headers.get(b"content-length", b"0"))  # checked to be a number when the head was read
+    length = int(headers.get(b"content-length", b"0"))  # the head's parser checked that it is a number
     if length > limit or (chunked and limit == 0):
         raise _too_large(limit)
     return None if chunked else length
 
 
 class RequestBody:
-    """The whole body of a request; it holds its memory until the end of the `async with` block."""
+    """The body of a request; it holds its memory until the end of the `async with` block."""
 
     def __init__(self, receive: Receive, length: int | None, limit: int, owner: BodyOwner) -> None:
         self._receive = receive
         self._limit = limit
         self._owner = owner
         self._memory = owner.large if (length or 0) > SMALL_BODY else owner.small
-        self._taken = 0
+        self._held = 0
         self._age = next(_ages)
         self._patience = MEMORY_WAIT
 
@@ -91,16 +91,16 @@ class RequestBody:
         try:
             return await self._read()
         except BaseException:
-            self._give_back()
+            self._release()
             raise
 
     async def __aexit__(self, *exception: object) -> None:
-        self._give_back()
+        self._release()
 
-    def _give_back(self) -> None:
-        if self._taken:
-            self._memory.give_back(self._owner.name, self._taken, self._age)
-            self._taken = 0
+    def _release(self) -> None:
+        if self._held:
+            self._memory.give_back(self._owner.name, self._held, self._age)
+            self._held = 0
 
     async def _read(self) -> bytearray:
         body = bytearray()
@@ -119,23 +119,23 @@ class RequestBody:
         return body
 
     async def _hold(self, size: int) -> None:
-        """Take the memory for this much, before it is stored."""
+        """Reserve memory for a body of this size before storing its bytes."""
         steps = -(-(size - UNCOUNTED) // MEMORY_STEP)
-        wanted = steps * MEMORY_STEP * MEMORY_FACTOR
+        needed = steps * MEMORY_STEP * MEMORY_FACTOR
         if size > SMALL_BODY and self._memory is not self._owner.large:
-            await self._take(self._owner.large, wanted)
-            self._give_back()
-            self._memory, self._taken = self._owner.large, wanted
-        elif wanted > self._taken:
-            await self._take(self._memory, wanted - self._taken)
-            self._taken = wanted
+            await self._take(self._owner.large, needed)
+            self._release()
+            self._memory, self._held = self._owner.large, needed
+        elif needed > self._held:
+            await self._take(self._memory, needed - self._held)
+            self._held = needed
 
     async def _take(self, memory: MemoryBudget, amount: int) -> None:
-        began = trio.current_time()
+        started = trio.current_time()
         if not await memory.take(self._owner.name, amount, age=self._age, patience=max(0.0, self._patience)):
-            text = "Too many large requests are being read right now. Retry with the same key."
+            text = "Too many large requests are being read. Retry in 2 seconds with the same Idempotency-Key."
             raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)
-        self._patience -= trio.current_time() - began
+        self._patience -= trio.current_time() - started
 
 
 def _too_large(limit: int) -> Refused:
@@ -146,32 +146,32 @@ def _too_large(limit: int) -> Refused:
 _JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?;?", re.IGNORECASE)
 
 
-def check_content_type(given: bytes) -> None:
-    """Refuse a type other than JSON, and a charset other than UTF-8 (RFC 8259 8.1)."""
-    found = _JSON_TYPE.fullmatch(given)
-    if found is None:
+def check_content_type(content_type: bytes) -> None:
+    """Reject types other than JSON and charsets other than UTF-8 (RFC 8259 8.1)."""
+    match = _JSON_TYPE.fullmatch(content_type)
+    if match is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: must be application/json")
-    charset = (found[1] or b"utf-8").decode("ascii", "replace")
+    charset = (match[1] or b"utf-8").decode("ascii", "replace")
     if charset.lower() not in ("utf-8", "utf8"):
         raise Refused(Code.INVALID_REQUEST, f"Content-Type: the charset {charset} is not supported; send UTF-8")
 
 
-def check_encoding(given: bytes | None) -> None:
-    """Refuse a compressed body: a small one could become any size."""
-    if given is not None and given.strip().lower() not in (b"", b"identity"):
-        name = given.strip()[:_SHOWN].decode("ascii", "replace")
+def check_encoding(encoding: bytes | None) -> None:
+    """Reject compressed bodies: a small one could expand to any size."""
+    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+        name = encoding.strip()[:_SHOWN].decode("ascii", "replace")
         raise Refused(Code.INVALID_REQUEST, f"Content-Encoding: {name} is not supported; send the body as it is")
 
 
 def decode_body(body: bytes, kind: type[T]) -> T:
-    """The body as this type; raises Refused, naming the field, if it is not valid."""
+    """Decode a body as this type; raises `Refused`, naming the field, if it is not valid."""
     try:
         value = msgspec.json.decode(body, type=kind)
-    # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
+    # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are not DecodeErrors.
     except (msgspec.DecodeError, ValueError, RecursionError) as fault:
         raise explain(fault, body, kind) from fault
-    if (repeated := find_repeated_key(body)) is not None:
-        raise repeated
+    if (repeated_key := find_repeated_key(body)) is not None:
+        raise repeated_key
     return value
 
 
@@ -179,7 +179,7 @@ _KEY = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
-    """The value of the Idempotency-Key header; refused if it is missing, malformed or there twice."""
+    """The value of the Idempotency-Key header; raises `Refused` if it is missing, malformed or repeated."""
     if key is None:
         raise Refused(Code.INVALID_REQUEST, "Idempotency-Key: this header is required; choose a new value per message")
     if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):

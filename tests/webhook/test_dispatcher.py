@@ -418,7 +418,7 @@ async def test_a_lack_of_this_machine_is_no_attempt(
         for number in range(20):
             (delivery,) = await sim.deliveries(f"a{number}")
             assert (delivery.status, delivery.attempt) == (PostStatus.SUCCESS, 1)
-    assert [record.message for record in caplog.records] == ["events wait: this machine is short"]
+    assert [record.message for record in caplog.records] == ["webhook posts paused: out of local resources"]
 
 
 async def test_accounts_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -731,7 +731,7 @@ async def test_a_slot_that_was_taken_during_a_look_is_not_taken_twice(
 
         late(monkeypatch, WebhookPosts, "due", overtake)
         assert await dispatcher._start(first) is None
-        assert first.queued
+        assert first.queued_as is not None
 
 
 # ---- a database on another machine
