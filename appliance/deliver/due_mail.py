@@ -45,7 +45,7 @@ class Envelope(NamedTuple):
         recipient = self.recipients[0]
         try:
             return parse(recipient.sender, "from").domain
-        except Refused:  # stored by an older version; the mail still goes out
+        except (Refused, ValueError):  # stored by an older version; the mail still goes out
             return recipient.envelope_from.rpartition("@")[2]
 
 

@@ -28,6 +28,7 @@ POLL_EVERY = 5.0  # seconds between two scans of all lanes
 POLL_SHARE = 50  # scans take at most one fiftieth of the time: with many lanes there are fewer scans
 NEW_POSTS_EVERY = 0.02  # seconds between two reads of new posts while posts are being started
 PAUSE_POLL_EVERY = 1.0  # seconds between two reads of the pause of all mail
+UNREADABLE_PAUSE = 60.0  # seconds until a webhook whose row cannot be parsed is read again
 SHORTAGE_LOG_EVERY = 60.0  # seconds without a shortage after which the next one is logged again
 RETRY_CLOCK_SLACK = 60_000_000  # microseconds; a post due later than any retry was postponed by a wrong clock
 
@@ -257,6 +258,10 @@ class Dispatcher:
             webhook = await self._store.webhooks.by_id(post.lane.webhook_id)
         except StorageUnavailable:
             queue.pause(trio.current_time() + STORAGE_PAUSE)
+            return None
+        except Exception as error:  # a stored value that this version cannot parse must not stop other webhooks
+            log.exception("webhook skipped: unreadable settings", error, webhook_id=post.lane.webhook_id)
+            queue.pause(trio.current_time() + UNREADABLE_PAUSE)
             return None
         if webhook is not None and webhook.enabled:
             try:

@@ -68,11 +68,18 @@ def waiting_pools() -> Pending:
     return pending
 
 
+class Session(SimpleNamespace):
+    """A fake that can be in a set."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity
+    __eq__ = object.__eq__
+
+
 def hanging_session(number: int) -> Any:
     """A session without progress for longer than any limit, of an account with one session."""
     progress = SimpleNamespace(moved_at=-STALLED_LONG - number, handed_over=False, address=None)
     slot = SimpleNamespace(limiter=PoolLimiter(f"slow{number}", PoolLimits()), account=f"slow{number}")
-    return SimpleNamespace(progress=progress, slot=slot, holder=Holder(f"slow{number}", False), gives_way=False)
+    return Session(progress=progress, slot=slot, holder=Holder(f"slow{number}", False), gives_way=False)
 
 
 async def test_serving_all_pools_is_sliced(autojump_clock: MockClock) -> None:
