@@ -20,7 +20,7 @@ FEW_PENDING = 50  # envelopes, in total or of one pool, below which a poll for m
 UNROUTED_NEW = "*new"  # as UNROUTED, for mail from memory: older mail that is being routed must not delay it
 
 
-class PoolStates(Protocol):
+class PoolRules(Protocol):
     """The part of `PoolLimiters` that decides."""
 
     def pool_of(self, domain: str) -> str: ...
@@ -37,7 +37,7 @@ class PendingLimits(Protocol):
 @dataclass(slots=True)
 class Admission:
     pending: Pending
-    limiters: PoolStates
+    limiters: PoolRules
     warmup: PendingLimits
     _left: dict[str, set[str]] = field(default_factory=dict)  # by pool: accounts whose due mail was left in the store
 

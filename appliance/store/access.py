@@ -354,7 +354,7 @@ class Access(StorePart):
         which = "WHERE k.id = :id AND k.account_id = coalesce(:account_id, k.account_id)"
         for found in await self._keys(which, {"id": key_id, "account_id": account_id}):
             return found
-        raise Refused(Code.NOT_FOUND, "there is no such API key")
+        raise Refused(Code.NOT_FOUND, "No API key has this id.")
 
     async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
         found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.env.now()})
@@ -367,7 +367,7 @@ class Access(StorePart):
         """Stop an API key, named by its id or by itself, from working; its id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.env.now()}
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
-            raise Refused(Code.NOT_FOUND, "there is no such API key")
+            raise Refused(Code.NOT_FOUND, "No API key has this id.")
         return str(revoked[0][0])
 
     async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:

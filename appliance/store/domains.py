@@ -141,7 +141,7 @@ class Domains(StorePart):
 
 def _known(found: list[Row]) -> Domain:
     if not found:
-        raise Refused(Code.NOT_FOUND, "There is no such domain in this account.")
+        raise Refused(Code.NOT_FOUND, "This account has no such domain.")
     return domain_of(*found[0])
 
 

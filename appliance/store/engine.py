@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -147,8 +148,20 @@ Work = Callable[[Tx], T]
 JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
 
 
+class FailureKind(StrEnum):
+    """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
+
+    LOGIN = "login"
+    CODE = "code"  # two-factor code from a network that the account does not know
+    KNOWN_CODE = "known_code"  # two-factor code from a known network
+    CREDENTIAL = "credential"  # API key, token, cookie or SMTP password; has no account
+
+
 class LoginFailure(NamedTuple):
-    account: str
+    """A failed login on one node, counted on all nodes."""
+
+    kind: FailureKind
+    account: str  # as the client sent it
     network: str
     at: int
 

@@ -177,7 +177,7 @@ class People(StorePart):
         def work(tx: Tx) -> tuple[PasswordLink, str]:
             found = first(tx, _FOR_RESET, row)
             if found is None:
-                raise Refused(Code.NOT_FOUND, "There is no such user.")
+                raise Refused(Code.NOT_FOUND, "No user has this id.")
             run(tx, REPLACE_RESET, row)
             return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
 

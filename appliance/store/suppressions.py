@@ -144,4 +144,4 @@ class Suppressions(StorePart):
             return bool(deleted)
 
         if not await self.engine.write(work):
-            raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.")
+            raise Refused(Code.NOT_FOUND, "This address is not suppressed.")

@@ -94,7 +94,7 @@ class Templates(StorePart):
 
         def work(tx: Tx) -> None:
             if not rows(tx, _DELETE, row):
-                raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+                raise Refused(Code.NOT_FOUND, "No template has this alias.")
             ((size,),) = rows(tx, _SIZE, row)
             run(tx, _DELETE_VERSIONS, row)
             run(tx, _TRIM_DELETED, row | {"kept": DELETED_TEMPLATES, "most": TRIMMED})

@@ -254,7 +254,7 @@ class LimitedStream(trio.abc.Stream):
     @property
     def silent(self) -> bool:
         """Whether no byte and no end of stream arrived since the last answer; True if the stream cannot tell."""
-        return not isinstance(self._stream, FastSocketStream) or not self._stream.has_come()
+        return not isinstance(self._stream, FastSocketStream) or not self._stream.is_readable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         if self.left <= 0:

@@ -65,7 +65,7 @@ def test_counts_add_up(total: int, changes: list[tuple[bool, str, int]]) -> None
         assert shares.has_room(owner) or not shares.has_room(owner, SPARE_SHARE)
 
 
-def test_shrunk_shares_admit_nobody() -> None:
+def test_shrunk_shares_admit_no_holder() -> None:
     """The total may shrink below the slots in use: then no holder gets one until enough are given back."""
     shares = Shares[str](10)
     shares.take("one", 5)

@@ -17,11 +17,11 @@ from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Permit
-from appliance.metrics.readings import Readings
 from appliance.model.mail import Outcome
 from appliance.model.warmup import begin
 from appliance.report.explain import standing
 from appliance.store.pools import WarmupStates
+from appliance.telemetry.prometheus import Readings
 from appliance.times import DAY, HOUR
 from tests.deliver.simulated_delivery import SOURCES, START, Stage, domain_zone, one
 from tests.deliver.simulated_delivery import stage as simulated

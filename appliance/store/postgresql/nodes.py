@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors
 
 from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import LoginFailure, Row
+from appliance.store.engine import FailureKind, LoginFailure, Row
 from appliance.store.faults import DatabaseRefused, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
@@ -100,8 +100,9 @@ def drain(connection: psycopg.Connection[Row], name: str) -> bool:
 
 
 FAILURES_SHARED = 60_000_000  # microseconds for which others can still hear of a failed login
-_TELL = "INSERT INTO login_failures (account, network, at) SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[])"
-_HEAR = """SELECT number, account, network, at FROM login_failures
+_TELL = """INSERT INTO login_failures (kind, account, network, at)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])"""
+_HEAR = """SELECT number, kind, account, network, at FROM login_failures
     WHERE at > %s AND owner <> current_setting('appliance.owner')"""
 _FORGET_FAILURES = "DELETE FROM login_failures WHERE at < %s"
 
@@ -118,11 +119,11 @@ class SharedFailures:
         """Tell of these; what others have told since the last time."""
         since = now - FAILURES_SHARED
         if own:
-            accounts, networks, times = zip(*own, strict=True)  # accounts as they were given, whatever that was
-            run(connection, _TELL, (TextArray(accounts), TextArray(networks), IntArray(times)))
+            kinds, accounts, networks, times = zip(*own, strict=True)
+            run(connection, _TELL, (TextArray(kinds), TextArray(accounts), TextArray(networks), IntArray(times)))
             run(connection, _FORGET_FAILURES, (since - FAILURES_SHARED,))
         found = run(connection, _HEAR, (since,))
-        new = [LoginFailure(*row) for number, *row in found if number not in self._heard]
+        new = [LoginFailure(FailureKind(kind), *row) for number, kind, *row in found if number not in self._heard]
         self._heard = {number for number, *_ in found}
         return new
 

@@ -70,7 +70,7 @@ class AnswerSlots:
         if slot in self._held:
             return slot
         slot.release()
-        text = "Too many large messages are being read. Retry in 5 seconds."
+        text = "The server is reading too many messages. Retry in a few seconds."
         raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=5)
 
     def end(self, slot: AnswerSlot) -> None:

@@ -72,7 +72,7 @@ class FakeAppliance:
         for sent in self.sent:
             if sent.id == wanted:
                 return _answer(200, _message(sent))
-        return _answer(404, {"error": "There is no message with this id.", "code": "not_found"})
+        return _answer(404, {"error": "No message has this id.", "code": "not_found"})
 
     def _accept(self, fields: dict[str, Any], key: str) -> Answer:
         for sent in self.sent:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from appliance.systemd.steps import InstallStep, copy, keep, link, remove, run, write
+from appliance.system.service_steps import InstallStep, copy, keep, link, remove, run, write
 
 UNIT = "appliance.service"
 UNIT_FILE = Path("/etc/systemd/system/appliance.service")
@@ -65,7 +65,7 @@ class Installation:
 
 
 def file(name: str) -> str:
-    return (resources.files("appliance.systemd") / "files" / name).read_text("utf-8")
+    return (resources.files("appliance.system") / "files" / name).read_text("utf-8")
 
 
 def unit(program: Program, target: Installation) -> str:

@@ -15,16 +15,16 @@ import trio
 
 from appliance.environment import Environment
 from appliance.store import open_store
-from appliance.systemd import plan
-from appliance.systemd.plan import Installation, Program
+from appliance.system import service_plan as plan
+from appliance.system.service_plan import Installation, Program
 from tests.e2e.submission.client import final_status, submit
 from tests.ports import free_port
 from tests.postgresql_server import USER, postgresql
 from tests.programs import find, needs
 from tests.running_appliance import PROGRAM as THIS
 from tests.running_appliance import Provisioned, Running, appliance, provision
-from tests.systemd.denying import can_deny, denying_writable_code
-from tests.systemd.system_calls import ARCHITECTURES, allowed_calls, calls_of, exists_on, filtered
+from tests.system.denying import can_deny, denying_writable_code
+from tests.system.system_calls import ARCHITECTURES, allowed_calls, calls_of, exists_on, filtered
 
 ANALYZE = find("systemd")
 EXPOSURE = 2.0  # less is better: the promise of the project's threat model

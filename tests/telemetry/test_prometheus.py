@@ -9,13 +9,13 @@ from trio.testing import MockClock
 
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
-from appliance.metrics import server
-from appliance.metrics.readings import QUEUE_CACHED, Readings
 from appliance.store import Store, open_store
 from appliance.store.faults import busy
+from appliance.telemetry import prometheus
 from appliance.telemetry.metrics import LOOP_LAG
+from appliance.telemetry.prometheus import QUEUE_CACHED, Readings
 from tests import stored_mail
-from tests.metrics.exposition import read
+from tests.telemetry.exposition import read
 
 OUTSIDE = Environment()
 
@@ -32,14 +32,14 @@ async def told() -> str:
         (b"GET /metrics?x=y HTTP/1.0\r\nHost: a\r\n\r\n", b"200 OK", b"a 1\n"),
         (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"200 OK", b""),
         (b"GET / HTTP/1.1\r\n\r\n", b"404 Not Found", b"The page is /metrics.\n"),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"The page can only be read.\n"),
-        (b"", b"400 Bad Request", b"This is no request.\n"),
-        (b"\x16\x03\x01" + b"x" * 8189, b"400 Bad Request", b"This is no request.\n"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed", b"Use GET or HEAD.\n"),
+        (b"", b"400 Bad Request", b"Not a valid HTTP request.\n"),
+        (b"\x16\x03\x01" + b"x" * 8189, b"400 Bad Request", b"Not a valid HTTP request.\n"),
     ],
 )
 async def test_each_request_has_its_answer(head: bytes, status: bytes, body: bytes) -> None:
     """The page, and what is said to everything else."""
-    answered = await server.answer(head, told)
+    answered = await prometheus.answer(head, told)
     first, _, rest = answered.partition(b"\r\n")
     assert first == b"HTTP/1.1 " + status
     assert rest.partition(b"\r\n\r\n")[2] == body
@@ -66,7 +66,7 @@ async def test_it_tells_of_the_queue_and_the_process(tmp_path: Path, nursery: tr
         await store.engine.change(later, {"id": deferred.id})
         await store.pools.hold("google", "refused")
         before = sum(LOOP_LAG.counts)
-        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
+        (address,) = await nursery.start(prometheus.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
         await trio.sleep(0.3)
         found = read(await ask(address))
     queue = {labels: value for (_, labels), value in found["appliance_queue_recipients"].samples.items()}
@@ -91,9 +91,9 @@ async def silent_clients(address: str, count: int) -> list[trio.SocketStream]:
 async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: trio.Nursery) -> None:
     """Beside half of the connections without a request another client is served before they time out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        (address,) = await nursery.start(server.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
-        silent = await silent_clients(address, server.METRICS_CONNECTIONS // 2)
-        with trio.fail_after(server.SCRAPE_TIMEOUT - 1):
+        (address,) = await nursery.start(prometheus.serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
+        silent = await silent_clients(address, prometheus.METRICS_CONNECTIONS // 2)
+        with trio.fail_after(prometheus.SCRAPE_TIMEOUT - 1):
             assert "appliance_build_info" in await ask(address)
         for stream in silent:
             await stream.aclose()
@@ -103,9 +103,9 @@ async def test_silent_clients_leave_room_for_others(tmp_path: Path, nursery: tri
 async def test_slow_and_rude_clients_are_cut(tmp_path: Path, nursery: trio.Nursery) -> None:
     """With more silent or closed connections than are allowed, others are served once those have timed out."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        serve = partial(server.serve, scrape_timeout=0.3)
+        serve = partial(prometheus.serve, scrape_timeout=0.3)
         (address,) = await nursery.start(serve, (Endpoint("127.0.0.1", 0),), Readings(tmp_path, store))
-        silent = await silent_clients(address, server.METRICS_CONNECTIONS * 3 // 2)
+        silent = await silent_clients(address, prometheus.METRICS_CONNECTIONS * 3 // 2)
         for rude in silent[:4]:
             await rude.aclose()
         await trio.sleep(0.5)
@@ -148,4 +148,4 @@ async def _due(readings: Readings) -> float | None:
 async def test_without_an_address_there_is_no_listener(tmp_path: Path, nursery: trio.Nursery) -> None:
     """The default: nothing is opened."""
     async with open_store(tmp_path, OUTSIDE, inline=True) as store:
-        assert await nursery.start(server.serve, (), Readings(tmp_path, store)) == []
+        assert await nursery.start(prometheus.serve, (), Readings(tmp_path, store)) == []

@@ -1,8 +1,8 @@
 """The page that Prometheus reads: its format, its numbers, and any text in a label."""
 
-from appliance.metrics.page import Reading, page
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter, Histogram
-from tests.metrics.exposition import read
+from appliance.telemetry.prometheus import Reading, page
+from tests.telemetry.exposition import read
 
 
 def test_counts_by_their_labels() -> None:
