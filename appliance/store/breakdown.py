@@ -13,12 +13,10 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-import msgspec
-
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Dimension
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.search_index import OUTCOME
+from appliance.store.search_index import OUTCOME, readable_tags
 from appliance.store.statistics import (
     EVENT_LAG,
     FINAL_EVENT,
@@ -47,10 +45,9 @@ _TEXTS = {
     Dimension.TEMPLATE: "m.template_alias",
     Dimension.PROVIDER: PROVIDER,
 }
-_tags = msgspec.json.Decoder(set[str])
 _VALUES_OF: dict[Dimension, Callable[[str], Iterable[str]]] = {
     Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
-    Dimension.TAG: _tags.decode,
+    Dimension.TAG: readable_tags,
     Dimension.TEMPLATE: lambda text: (text,),
     Dimension.PROVIDER: lambda text: (text,),
 }

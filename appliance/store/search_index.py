@@ -31,6 +31,7 @@ import trio
 from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.message.search_words import folded, holds, terms
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
+from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, and what is below
@@ -51,6 +52,8 @@ INDEXING_SHARE: Final = 0.025  # of one processor that the indexer takes while i
 CHORE_RENEWED_EVERY: Final = 10.0  # seconds; after 30 another node may index
 
 _SORTING = trio.CapacityLimiter(1)
+
+log = get_logger("store")
 
 ID = 32  # characters of a message's id behind `msg_`
 POSTING = 4
@@ -76,6 +79,18 @@ class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
     replies: str
 
 
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+def readable_tags(text: str | msgspec.Raw) -> Iterable[str]:
+    """The tags of a message; none if another version stored them in a form that this one cannot parse."""
+    try:
+        return dict.fromkeys(_tags.decode(text))
+    except msgspec.DecodeError as fault:
+        log.warning("unreadable tags skipped", reason=str(fault))
+        return ()
+
+
 class MessageTexts(msgspec.Struct, frozen=True):
     """All of a message that words are looked for in."""
 
@@ -83,17 +98,17 @@ class MessageTexts(msgspec.Struct, frozen=True):
     status: str
     source: str
     texts: str
-    tags: tuple[str, ...]
+    tags: msgspec.Raw
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
         """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
         recipients = self.recipients or ()
-        result = [
+        texts = [
             *(recipient.address for recipient in recipients),
             *dict.fromkeys(recipient.replies for recipient in recipients),
         ]
-        return folded(" ".join([self.texts, *self.tags, *result])[:SEARCHED_LENGTH])
+        return folded(" ".join([self.texts, *readable_tags(self.tags), *texts])[:SEARCHED_LENGTH])
 
     def has(self, words: Iterable[str]) -> bool:
         text = self.whole()

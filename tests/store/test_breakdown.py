@@ -288,3 +288,17 @@ async def test_days_are_told_apart(store: Store, messages: Messages, account: Ac
         assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 1, "delivered": 1}}
         assert await told(store, account, Dimension.DOMAIN, clock.now) == {"example.com": {"delivered": 1}}
         await count_all(store, clock)
+
+
+async def test_unreadable_tags_of_one_message_stop_no_counting(
+    store: Store, messages: Messages, account: Account, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tags that this version cannot parse count under no tag; everything else is counted."""
+    bad = messages.new("a@x.test")
+    await accept(store, bad, tags=("one",))
+    await accept(store, messages.new("b@x.test"), tags=("two",))
+    await store.engine.change("UPDATE messages SET tags = :tags WHERE id = :id", {"tags": '{"one": 1}', "id": bad.id})
+    await count_all(store, clock)
+    assert await told(store, account, Dimension.TAG) == {"two": {"sent": 1}}
+    assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 2}}
+    assert "unreadable tags skipped" in caplog.text
