@@ -33,22 +33,20 @@ from appliance.intake.accept import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.metrics import server as metrics
-from appliance.metrics.readings import Readings
 from appliance.model.database_server import LastStart
 from appliance.net.local_addresses import told_addresses
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import StorageFault, Store, open_store
-from appliance.store.engine import LoginFailure
+from appliance.store import StorageFault, Store, has_secrets, open_store
 from appliance.store.faults import OnFault
-from appliance.store.sqlite.integrity import has_secrets
 from appliance.submission import server as submission
 from appliance.system import memory
 from appliance.system.instance_lock import only_server
 from appliance.system.sd_notify import ServiceManager, service_manager
-from appliance.telemetry.log import MESSAGE_LOG, get_logger, named_node, set_level
+from appliance.telemetry import prometheus
+from appliance.telemetry.log import MESSAGE_LOG, get_logger, set_level
+from appliance.telemetry.log_lines import named_node
 from appliance.web import build as site
 from appliance.web import server
 from appliance.web.edge import Edge
@@ -210,10 +208,10 @@ async def _run_all(
         workers.start_soon(switch_rotations, rotating, partial(DnsResolver, config.dns.resolvers))
         workers.start_soon(DomainWatch(config, store, env, partial(DnsResolver, config.dns.resolvers)).run)
         workers.start_soon(MESSAGE_LOG.run)
-        readings = Readings(config.server.data_dir, store)
+        readings = prometheus.Readings(config.server.data_dir, store)
         async with trio.open_nursery() as listeners:
             with shutdown.begun_by_errors():
-                metrics_urls = await workers.start(metrics.serve, config.metrics.bind, readings)
+                metrics_urls = await workers.start(prometheus.serve, config.metrics.bind, readings)
                 challenges = await workers.start(acme.serve, config, env, live, store, key)
                 new_id, intake = partial(env.identifier, "req"), shared.intake
                 urls = await listeners.start(server.serve, edge, config, new_id, stopping, live, shared.known)
@@ -299,18 +297,18 @@ async def _share_failures(store: Store, shared: IntakeServices) -> None:
     while store.engine.is_shared:
         await trio.sleep(FAILURES_SHARED_EVERY)
         try:
-            heard = await store.engine.share_failures([LoginFailure(*each) for each in shared.guesses.to_tell()])
+            failures = await store.engine.share_failures(shared.guesses.take_unshared())
         except StorageUnavailable:
             continue  # the database is away, so that no login can succeed
-        for failure in heard:
-            shared.guesses.heard(*failure)
+        for failure in failures:
+            shared.guesses.count_from_node(failure)
 
 
 async def _update_statistics(store: Store, shared: IntakeServices) -> None:
     """Write the statistics and the last use of credentials, and log which refused logins ended, in the background."""
     while True:
         more = False
-        shared.guesses.refusals.tell_ended()
+        shared.guesses.refusals.log_ended()
         try:
             await shared.credentials.record_uses()
             if await store.engine.has_chore("statistics"):

@@ -19,14 +19,17 @@ from appliance.keys.keyfile import KeyFileError
 from appliance.net.local_addresses import bind_error, binds
 from appliance.store import (
     FILE_NAME,
+    NO_SPACE_ERRNOS,
     CopyWaits,
+    DamagedDatabase,
+    DatabaseFault,
     DatabaseRefused,
+    DiskFault,
     NewerDatabase,
     OlderDatabase,
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.system.instance_lock import AlreadyRunning
 from appliance.times import rfc3339
 

@@ -12,8 +12,8 @@ from appliance.cli.options import common, named_config
 from appliance.cli.output import show, system_text
 
 if TYPE_CHECKING:
-    from appliance.systemd.plan import Installation, Program
-    from appliance.systemd.steps import InstallStep
+    from appliance.system.service_plan import Installation, Program
+    from appliance.system.service_steps import InstallStep
 
 RUNNING_SYSTEMD = Path("/run/systemd/system")  # sd_booted(3)
 
@@ -47,7 +47,7 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
       ./appliance install --dry-run
       sudo ./appliance install --hostname mail.example.com
     """
-    from appliance.systemd import plan
+    from appliance.system import service_plan as plan
 
     program = _program()
     target = _installation(root, hostname, start=not no_start)
@@ -82,7 +82,7 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
       sudo appliance uninstall
       sudo appliance uninstall --purge --dry-run
     """
-    from appliance.systemd import plan
+    from appliance.system import service_plan as plan
 
     target = plan.Installation(root)
     _check_no_package(target)
@@ -93,7 +93,7 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
 
 
 def _program() -> "Program":
-    from appliance.systemd.plan import Program
+    from appliance.system.service_plan import Program
 
     if getattr(sys, "frozen", False):
         executable = Path(sys.executable).resolve()
@@ -112,7 +112,7 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
     from appliance.config.load import load
     from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
-    from appliance.systemd.plan import CONFIG_FILE, DATA_DIR, Installation
+    from appliance.system.service_plan import CONFIG_FILE, DATA_DIR, Installation
 
     if hostname and not is_host_name(hostname):
         raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
@@ -126,7 +126,7 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
 
 def _check_no_package(target: "Installation") -> None:
     """Two installations would share one data directory; removing one would take it from the other."""
-    from appliance.systemd.plan import PACKAGES_UNIT_FILE
+    from appliance.system.service_plan import PACKAGES_UNIT_FILE
 
     if target.at(PACKAGES_UNIT_FILE).exists():
         raise click.ClickException("the Debian package is installed here: upgrade, remove or purge it with apt")
@@ -143,7 +143,7 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
 
 def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
     """Show the steps, and do them unless it is a dry run; stop at the first that fails."""
-    from appliance.systemd.steps import StepFailed
+    from appliance.system.service_steps import StepFailed
 
     done = []
     # The whole list first: no step may depend on what an earlier one has changed.

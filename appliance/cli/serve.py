@@ -129,8 +129,7 @@ def _run(read_settings: "Callable[[], Config]") -> None:
 def _end(settings: "Config", error: BaseException) -> None:
     """Exit 1 with the reason; return only from Ctrl-C, which is a clean stop."""
     from appliance.cli import failures
-    from appliance.store import FilesMoved
-    from appliance.store.sqlite.faults import DamagedDatabase
+    from appliance.store import DamagedDatabase, FilesMoved
     from appliance.supervisor import StorageFailed
     from appliance.telemetry import log
 

@@ -170,8 +170,8 @@ def _settings(hostname: str | None, asks: bool) -> tuple["Config", bool]:
     from appliance.config import load
     from appliance.config.settings import ConfigError
     from appliance.config.values import is_host_name
-    from appliance.systemd import plan
-    from appliance.systemd.steps import StepFailed, run
+    from appliance.system import service_plan as plan
+    from appliance.system.service_steps import StepFailed, run
 
     named, text = named_config(), None
     try:
@@ -222,7 +222,7 @@ def _write(file: Path, text: str) -> None:
     """Replace the file at once, with its owner and mode; a new one is for root and the service's group."""
     import shutil
 
-    from appliance.systemd.plan import USER
+    from appliance.system.service_plan import USER
 
     if file.exists() and not os.access(file, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))

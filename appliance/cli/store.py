@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.config.settings import Config
-    from appliance.store.copying import Copied, CopyEndpoint, CopyProgress, Table
+    from appliance.store.copying import Copied, CopyEndpoint, CopyProgress
 
 LINE_EVERY = 10.0  # seconds between two lines about one table
 
@@ -45,10 +45,9 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
       appliance store copy --to-sqlite /var/lib/appliance-new
     """
     from appliance.environment import Environment
-    from appliance.store import DatabaseRefused
+    from appliance.store import DatabaseRefused, copied_tables
     from appliance.store.copying import NotCopied
     from appliance.store.copying import copy as copy_rows
-    from appliance.store.sqlite.copy_endpoint import tables
 
     where = url or path
     if where is None or (url and path):
@@ -58,11 +57,13 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
     settings = database.load_settings()
     database.prepare(settings)
     try:
-        with database.explained(settings), _shown(as_json) as on, ExitStack() as until_done:
-            wanted = tables()
-            source = until_done.enter_context(_source(settings, wanted))
-            target = until_done.enter_context(_target(settings, where))
-            copied = copy_rows(source, target, wanted, Environment().now(), on)
+        with (
+            database.explained(settings),
+            _progress(as_json) as report,
+            _source(settings) as source,
+            _target(settings, where) as target,
+        ):
+            copied = copy_rows(source, target, copied_tables(), Environment().now(), report)
     except (NotCopied, DatabaseRefused) as reason:
         raise click.ClickException(printable(str(reason))) from None
     answer = {"from": source.name, "to": target.name, "tables": copied.tables, "rows": copied.rows}
@@ -83,72 +84,56 @@ def _check_url(url: str) -> None:
 
 
 @contextmanager
-def _source(settings: "Config", tables: "list[Table]") -> "Iterator[CopyEndpoint]":
-    """What the settings name, with no server running on it."""
-    from appliance.store import FILE_NAME, driver_needed
-    from appliance.store.sqlite import copy_endpoint
-    from appliance.store.sqlite.file_care import refuse_waiting_copy
+def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
+    """Open the database of the settings; no server may run on it."""
+    from appliance.store import FILE_NAME, copy_source
     from appliance.system.instance_lock import only_server
 
     data_dir = settings.server.data_dir
-    with ExitStack() as until_done:
-        if data_dir.exists():
-            until_done.enter_context(only_server(data_dir))
-        if settings.store.url:
-            with driver_needed():
-                from appliance.store.postgresql import copy_endpoint as server_endpoint
-
-            yield until_done.enter_context(server_endpoint.source(settings.store.url, tables))
-            return
-        file = data_dir / FILE_NAME
-        if not os.path.lexists(file):
+    with only_server(data_dir) if data_dir.exists() else nullcontext():
+        if not settings.store.url and not os.path.lexists(data_dir / FILE_NAME):
             raise click.ClickException(f"there is no database in {data_dir}")
-        refuse_waiting_copy(file)
-        yield until_done.enter_context(copy_endpoint.source(file))
+        with copy_source(data_dir, settings.store.url) as source:
+            yield source
 
 
 @contextmanager
 def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
-    """What the options name, with no server running on it."""
-    from appliance.store import FILE_NAME, driver_needed
-    from appliance.store.sqlite import copy_endpoint
+    """Open the empty database that the options name; no server may run on it."""
+    from appliance.store import FILE_NAME, copy_target
     from appliance.system.instance_lock import only_server
 
     if isinstance(where, str):
-        with driver_needed():
-            from appliance.store.postgresql import copy_endpoint as server_endpoint
-
-        with server_endpoint.target(where) as target:
+        with copy_target(where) as target:
             yield target
         return
     directory = (where.parent if where.name == FILE_NAME else where).absolute()
     database.check_usable(directory, make=True)
-    with ExitStack() as until_done:
-        # The source's own directory is locked already.
-        if directory.resolve() != settings.server.data_dir.resolve():
-            until_done.enter_context(only_server(directory))
-        yield until_done.enter_context(copy_endpoint.target(directory / FILE_NAME))
+    # The source's own directory is locked already.
+    is_source = directory.resolve() == settings.server.data_dir.resolve()
+    with nullcontext() if is_source else only_server(directory), copy_target(directory) as target:
+        yield target
 
 
-# ---- what is said
+# ---- output
 
 
 @contextmanager
-def _shown(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
-    """A bar on a terminal, else lines; both on stderr."""
+def _progress(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
+    """Show a bar on a terminal, otherwise lines; both on stderr."""
     if sys.stderr.isatty():
         with progress_bar("copy") as bar:
             yield lambda progress: bar(progress.fraction)
         return
-    told_at = time.monotonic()
+    printed_at = time.monotonic()
 
     def line(progress: "CopyProgress") -> None:
-        nonlocal told_at
-        whole = progress.rows >= progress.of
-        if as_json or not (whole or time.monotonic() > told_at + LINE_EVERY):
+        nonlocal printed_at
+        is_complete = progress.rows >= progress.of
+        if as_json or not (is_complete or time.monotonic() > printed_at + LINE_EVERY):
             return
-        told_at = time.monotonic()
-        rows = f"{progress.rows:,}" if whole else f"{progress.rows:,} of {progress.of:,}"
+        printed_at = time.monotonic()
+        rows = f"{progress.rows:,}" if is_complete else f"{progress.rows:,} of {progress.of:,}"
         click.echo(f"{progress.table}: {rows} rows {'compared' if progress.verifying else 'copied'}", err=True)
 
     yield line

@@ -251,10 +251,10 @@ class Deliverer:
             try:
                 addresses.append(parse(recipient.address, "to").wire)
                 recipients.append(recipient)
-            except Refused as refused:
+            except (Refused, ValueError) as fault:
                 unreadable.append(recipient)
                 ids = {"message_id": envelope.message_id, "recipient_id": recipient.id}
-                log.error("recipient deferred: stored address cannot be read", **ids, reason=refused.text)
+                log.error("recipient deferred: stored address cannot be read", **ids, reason=str(fault))
         return recipients, tuple(addresses), unreadable
 
     # ---- one server after the other

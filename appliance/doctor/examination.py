@@ -24,9 +24,7 @@ from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus
-from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, open_store
-from appliance.store.sqlite.integrity import quick_check
-from appliance.store.sqlite.migrate import newest_known
+from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, newest_known, open_store, quick_check
 from appliance.times import DAY, SECOND
 from appliance.tls.certificate_files import by_acme
 

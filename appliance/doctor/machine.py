@@ -26,9 +26,8 @@ from appliance.model.warmup import WarmupStatus
 from appliance.net.local_addresses import bind_error, binds
 from appliance.report.explain import clock
 from appliance.store import FILE_NAME as DATABASE
+from appliance.store import QuickCheck, newest_known
 from appliance.store.pools import EVERY
-from appliance.store.sqlite.integrity import QuickCheck
-from appliance.store.sqlite.migrate import newest_known
 from appliance.system.instance_lock import is_running
 from appliance.times import SECOND
 from appliance.tls.certificate import tls_context

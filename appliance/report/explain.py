@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.model.mail import (
     Attempt,
+    FailureReason,
     OutgoingSession,
     RecipientStatus,
     Suppression,
@@ -70,9 +71,9 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
 
 def _failed(tried: TriedRecipient, now: int) -> str:
     response = tried.recipient.last_smtp_response or ""
-    last = tried.attempts[-1] if tried.attempts else None
-    if last is None or response != last.smtp_response:  # cancelled, which is not the result of an attempt
+    if not tried.attempts or tried.recipient.failure is FailureReason.CANCELLED:
         return response + (f" (after {_count(len(tried.attempts))})" if tried.attempts else "")
+    last = tried.attempts[-1]
     return f"failed at {clock(last.finished_at, now)}: {_count(len(tried.attempts))} used up, the last: {_said(last)}"
 
 

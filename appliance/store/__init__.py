@@ -1,7 +1,7 @@
-"""Everything on disk: domain verbs over one SQLite file, each a single transaction.
+"""The database, as domain verbs: each is one transaction on SQLite or PostgreSQL.
 
-SQL and `apsw` are nowhere else. What other packages need of the state in memory (new mail, new posts, recipients under
-delivery) are verbs here, too.
+No other package contains SQL or imports a driver or an engine. The state in memory that packages share (new mail, new
+posts, recipients under delivery) belongs to the store, too.
 """
 
 import secrets
@@ -51,8 +51,13 @@ from appliance.store.search_index import SearchIndex
 from appliance.store.second_factors import SecondFactors
 from appliance.store.sessions import Sessions
 from appliance.store.shared_certificates import SharedCertificates
+from appliance.store.sqlite import copy_endpoint
+from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
+from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
 from appliance.store.sqlite.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
+from appliance.store.sqlite.integrity import QuickCheck, has_secrets, quick_check
+from appliance.store.sqlite.migrate import newest_known
 from appliance.store.sqlite.space import Space
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
@@ -62,16 +67,18 @@ from appliance.store.unsubscriptions import Unsubscriptions
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed
+    from appliance.store.copying import CopyEndpoint
     from appliance.store.postgresql.engine import PostgresEngine
 
 __all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
-__all__ += ["StorageFault", "UnfinishedCopy", "UpgradeRefused"]
+__all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
+__all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 
 FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"
 WRITABLE_WITHIN = 0.8  # seconds; load balancers wait one or two for /readyz
 
-# Raises unless the node's key file is the one of this fingerprint; None: the database has none yet.
+# Raises unless the node's key file has this fingerprint; None: the database records no key file yet.
 CheckKey = Callable[[str | None], None]
 
 
@@ -122,7 +129,7 @@ class Store:
     async def check_writable(self) -> None:
         """Raise unless something can be written right now; that takes at most WRITABLE_WITHIN.
 
-        All who ask at the same time share one check, which goes on when they no longer wait: a write is not abandoned.
+        Concurrent callers share one check. It continues after they stop waiting, because a write cannot be abandoned.
         """
         if self._check is None:
             self._check = _WriteCheck()
@@ -206,11 +213,11 @@ async def _open_server(
 ) -> "PostgresEngine":
     with driver_needed():
         from appliance.store.postgresql.engine import PostgresEngine, prepare
-        from appliance.store.postgresql.migrate import newest_known
+        from appliance.store.postgresql.migrate import newest_known as newest_there
         from appliance.store.postgresql.nodes import NodeIdentity
 
     def identity() -> NodeIdentity:
-        return NodeIdentity(env.identifier("node"), node, _home(data_dir), address, __version__, newest_known())
+        return NodeIdentity(env.identifier("node"), node, _home(data_dir), address, __version__, newest_there())
 
     file = data_dir / HOME_FILE
     earlier = file.read_text() if node and file.exists() else ""
@@ -235,6 +242,35 @@ async def examine_server(url: str, env: Environment) -> ServerFacts:
         from appliance.store.postgresql.examine import examine
 
     return await trio.to_thread.run_sync(examine, url, env.now, limiter=trio.CapacityLimiter(1))
+
+
+@contextmanager
+def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
+    """The installation's database, opened for `copying.copy`; no server may run on it."""
+    if url:
+        with driver_needed():
+            from appliance.store.postgresql import copy_endpoint as server_endpoint
+
+        with server_endpoint.source(url, copied_tables()) as source:
+            yield source
+        return
+    refuse_waiting_copy(data_dir / FILE_NAME)
+    with copy_endpoint.source(data_dir / FILE_NAME) as file:
+        yield file
+
+
+@contextmanager
+def copy_target(where: str | Path) -> Iterator["CopyEndpoint"]:
+    """An empty database for a copy: a URL of PostgreSQL, or a data directory."""
+    if isinstance(where, str):
+        with driver_needed():
+            from appliance.store.postgresql import copy_endpoint as server_endpoint
+
+        with server_endpoint.target(where) as target:
+            yield target
+        return
+    with copy_endpoint.target(where / FILE_NAME) as file:
+        yield file
 
 
 @contextmanager

@@ -8,10 +8,9 @@ from pathlib import Path
 import trio
 
 from appliance.environment import Environment
-from appliance.metrics.page import Reading
-from appliance.metrics.readings import Readings
 from appliance.store import open_store
 from appliance.telemetry.metrics import COUNTERS, HISTOGRAMS, Counter
+from appliance.telemetry.prometheus import Reading, Readings
 from tests.programs import needs
 
 ROOT = Path(__file__).parents[2]

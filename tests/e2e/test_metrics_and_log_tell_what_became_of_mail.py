@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from tests.metrics.exposition import read
 from tests.running_appliance import Running, appliance
+from tests.telemetry.exposition import read
 
 METRICS = '\n[metrics]\nbind = ["127.0.0.1:0"]\n'
 

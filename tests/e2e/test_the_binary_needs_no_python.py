@@ -20,8 +20,8 @@ from tests.fakes.service_manager import Manager
 from tests.packaging.built_binary import binary
 from tests.programs import needs
 from tests.running_appliance import STOP_TIMEOUT, appliance
-from tests.systemd.denying import can_deny, denying_writable_code
-from tests.systemd.system_calls import filtered
+from tests.system.denying import can_deny, denying_writable_code
+from tests.system.system_calls import filtered
 
 STATIC = Path(__file__).parents[2] / "appliance" / "web" / "static"
 MESSAGE = {"from": "hello@example.com", "to": "user@example.net", "subject": "Packed", "text": "It works."}

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from appliance.telemetry import log
+from appliance.telemetry import log, log_lines
+from appliance.telemetry.log_lines import LineFormatter
 from tests.cpu_time import cpu_seconds
 
 Lines = Callable[[], list[str]]
@@ -37,7 +38,7 @@ HOSTILE = "ok\n12:00:00 INFO    forged\r\x1b[2J\x85\u2028\u202e\x7f\x00\udc80 en
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """What `setup` changes is the interpreter's; the next test gets it back."""
-    root, ours = logging.getLogger(), logging.getLogger(log.ROOT_LOGGER)
+    root, ours = logging.getLogger(), logging.getLogger(log_lines.ROOT_LOGGER)
     before = (root.handlers[:], root.level, ours.level)
     names = ("raiseExceptions", "logThreads", "logProcesses", "logMultiprocessing")
     switches = {name: getattr(logging, name) for name in names}
@@ -89,7 +90,7 @@ def test_json_time_is_the_records_in_utc() -> None:
     """The time stamp is UTC whatever the machine's zone is."""
     record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
     record.created, record.msecs = 1_700_000_000.25, 250.0
-    assert json.loads(log.JsonFormatter().format(record))["ts"] == "2023-11-14T22:13:20.250Z"
+    assert json.loads(LineFormatter(as_json=True).format(record))["ts"] == "2023-11-14T22:13:20.250Z"
 
 
 def test_text_is_readable() -> None:
@@ -118,7 +119,7 @@ def rows(level: int, columns: int, event: str = "deferred", /, **fields: object)
     """What a terminal of this width shows of an event."""
     record = logging.LogRecord("appliance.mail", level, "", 0, event, (), None)
     record.fields = fields
-    return log.TextFormatter(lambda: columns).format(record).split("\n")
+    return LineFormatter(as_json=False, width=lambda: columns).format(record).split("\n")
 
 
 @pytest.mark.parametrize("columns", [50, 80, 81, 120, 200, 1000])
@@ -216,7 +217,7 @@ def test_what_looks_like_a_secret_is_never_written(as_json: bool, secret: str) -
         logger.exception("failed")
     written = "\n".join(lines())
     assert "Zm9vYmFy" not in written
-    assert written.count(log.REDACTED) >= 6
+    assert written.count(log_lines.REDACTED) >= 6
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_fields_named_like_a_secret_are_never_written(name: str) -> None:
     lines = lines_of(as_json=True)
     log.get_logger("web").info("event", **{name: "hunter2"}, tree={"x": {name: ["hunter2"]}})
     assert "hunter2" not in lines()[0]
-    assert one_object(lines)[name] == log.REDACTED
+    assert one_object(lines)[name] == log_lines.REDACTED
 
 
 def test_ids_and_sizes_of_secrets_are_shown() -> None:
@@ -306,7 +307,7 @@ def test_a_huge_traceback_is_cut_from_the_front() -> None:
     except RuntimeError:
         log.get_logger("web").exception("failed")
     read = one_object(lines)
-    assert len(read["traceback"]) == log.TRACEBACK_LIMIT + 1
+    assert len(read["traceback"]) == log_lines.TRACEBACK_LIMIT + 1
     assert read["traceback"].endswith(" the cause")
 
 
@@ -348,7 +349,7 @@ def test_a_terminal_gets_text_and_a_pipe_json(monkeypatch: pytest.MonkeyPatch) -
         log.setup()
         record = logging.LogRecord("appliance.web", logging.INFO, "", 0, "x", (), None)
         record.created = time.mktime((2024, 1, 1, 12, 0, 0, 0, 0, -1))
-        logging.getLogger(log.ROOT_LOGGER).handle(record)
+        logging.getLogger(log_lines.ROOT_LOGGER).handle(record)
         assert stream.getvalue().startswith(start)
 
 
@@ -395,7 +396,8 @@ def test_a_line_is_cheap() -> None:
 
 STUCK = """
 import sys
-from appliance.telemetry import log
+from appliance.telemetry import log, log_lines
+from appliance.telemetry.log_lines import LineFormatter
 with log.unblocked_stderr():
     for number in range(2_000):
         log.get_logger("web").info("event", number=number)
@@ -426,7 +428,8 @@ def test_nothing_that_is_written_to_stderr_waits_for_its_reader() -> None:
 def test_the_last_lines_of_a_crash_are_written() -> None:
     """With a reader that reads nothing is lost, and a traceback comes after the lines before it."""
     code = """
-from appliance.telemetry import log
+from appliance.telemetry import log, log_lines
+from appliance.telemetry.log_lines import LineFormatter
 with log.unblocked_stderr():
     for number in range(500):
         log.get_logger("web").info("event", number=number)
@@ -448,19 +451,19 @@ def test_a_line_is_what_the_standard_library_writes() -> None:
     """Whichever encoder wrote it: ASCII without control characters, of every character and kind of value."""
     texts = [chr(code) for code in (*range(0x300), 0x2028, 0xD800, 0xDFFF, 0x1F600)]
     for value in (*texts, 1, 2**70, -1, 1.5, None, True, [], {}, [1, ["a"]], {"a": {"b": [""]}}):
-        line = log.json_line(1_700_000_000.25, "info", "appliance.test", "an event", {"key": value})
+        line = LineFormatter(as_json=True).line(1_700_000_000.25, "info", "appliance.test", "an event", {"x": value})
         told = {"ts": "2023-11-14T22:13:20.250Z", "level": "info", "logger": "appliance.test", "event": "an event"}
-        assert line == json.dumps({**told, "key": value})
+        assert line == json.dumps({**told, "x": value})
 
 
 def test_the_lines_of_a_node_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line in JSON has the node's name, once it has one."""
-    monkeypatch.setattr(log, "_of_process", {})
-    with log.named_node("mail1"):
-        line = json.loads(log.json_line(0.0, "info", "appliance.x", "during", {"count": 1}))
+    monkeypatch.setattr(log_lines, "_process_fields", {})
+    with log_lines.named_node("mail1"):
+        line = json.loads(LineFormatter(as_json=True).line(0.0, "info", "appliance.x", "during", {"count": 1}))
     assert (line["node"], line["count"]) == ("mail1", 1)
-    with log.named_node(""):
-        assert "node" not in json.loads(log.json_line(0.0, "info", "appliance.x", "alone", {}))
+    with log_lines.named_node(""):
+        assert "node" not in json.loads(LineFormatter(as_json=True).line(0.0, "info", "appliance.x", "alone", {}))
 
 
 def test_the_journal_gets_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,7 +477,10 @@ def test_the_journal_gets_priorities(tmp_path: Path, monkeypatch: pytest.MonkeyP
         mine = log.get_logger("test")
         for write in (mine.debug, mine.info, mine.warning, mine.error):
             write("happened")
-        log.write_many(mine, [(0.0, "noted", {})])
+        messages = log.MessageLog()
+        messages.keep = True
+        messages.note("noted")
+        messages.write()
         log.flush()
     lines = file.read_text().splitlines()
     assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<6>"]

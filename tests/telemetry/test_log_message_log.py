@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.telemetry import log
-from appliance.telemetry.log import NOTES_WAITING, MessageLog
+from appliance.telemetry.log import NOTES_KEPT, MessageLog
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def kept(size: int = NOTES_WAITING) -> MessageLog:
+def kept(size: int = NOTES_KEPT) -> MessageLog:
     """One that keeps notes."""
     made = MessageLog(size)
     made.keep = True
@@ -105,6 +105,22 @@ def test_on_a_terminal_it_is_text() -> None:
         logging.getLogger().handlers[:] = before
         logging.getLogger().setLevel(level)
     assert stream.getvalue().endswith("INFO    delivered message_id=msg_1 smtp_code=250\n")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_level_above_info_leaves_notes_out(as_json: bool) -> None:
+    """`server.log_level` applies to the lines about messages too."""
+    stream = io.StringIO()
+    before, level = list(logging.getLogger().handlers), logging.getLogger().level
+    log.setup(stream, logging.WARNING, json=as_json)
+    try:
+        made = kept()
+        made.note("delivered", message_id="msg_1")
+        made.write()
+    finally:
+        logging.getLogger().handlers[:] = before
+        logging.getLogger().setLevel(level)
+    assert stream.getvalue() == ""
 
 
 def test_a_log_that_cannot_be_written_stops_nothing() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.contract.service import eventually, new_key
 from tests.fakes.webhook_server import hooks
-from tests.metrics.exposition import read
 from tests.running_appliance import appliance, command
+from tests.telemetry.exposition import read
 
 pytestmark = pytest.mark.sqlite_only
 

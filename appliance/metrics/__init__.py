@@ -1,1 +1,0 @@
-"""The listener of Prometheus metrics."""
