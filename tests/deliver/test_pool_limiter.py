@@ -106,7 +106,7 @@ def test_a_transaction_that_does_not_take_place_returns_its_token() -> None:
 
 
 def test_verdicts_are_forgotten_after_a_week() -> None:
-    """A destination that refuses every message and gets no more mail does not keep its limiter for ever."""
+    """A destination that refuses every message and gets no more mail does not keep its limiter indefinitely."""
     repeated, limiter = PoolLimiter("pool", PoolLimits()), PoolLimiter("pool", PoolLimits())
     repeated.repeats(NOW, ACCOUNT, (451, None), 1)
     refuse(limiter, "550 5.7.1 no", MINE, times=SENDER_FAULTS - 1)
