@@ -55,13 +55,13 @@ class SigningKeys:
             await self.rotate(account_id, domain, unless_there=True)
             stored = await self._signing(account_id, domain)
         signing: list[SigningKey] = []
-        for each in stored:
-            context = _context(account_id, domain, each.selector)
+        for key in stored:
+            context = _context(account_id, domain, key.selector)
             if (opened := self._opened.get(context)) is None:
-                der = open_sealed(self.key, account_id, domain, each.selector, each.private_key)
+                der = open_sealed(self.key, account_id, domain, key.selector, key.private_key)
                 # On a thread: loading an RSA key validates it, which takes a tenth of a second.
                 private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
-                opened = SigningKey(domain, each.selector, Algorithm(each.algorithm), private)
+                opened = SigningKey(domain, key.selector, Algorithm(key.algorithm), private)
                 self._opened.put(context, opened)
             signing.append(opened)
         return signing
@@ -96,10 +96,10 @@ class SigningKeys:
 
     async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
         """Activate a domain's pending keys if DNS shows all their records. Return whether it did."""
-        pending = [each for each in checked if each.record.pending]
-        if not pending or any(each.status is not RecordStatus.OK for each in pending):
+        pending = [record for record in checked if record.record.pending]
+        if not pending or any(record.status is not RecordStatus.OK for record in pending):
             return False
-        selectors = {each.record.name.partition(".")[0] for each in pending}
+        selectors = {record.record.name.partition(".")[0] for record in pending}
         if not await self.store.dkim_keys.activate(account_id, domain, selectors):
             return False
         log.info("DKIM keys activated: DNS shows their records", domain=domain, selectors=sorted(selectors))
@@ -160,6 +160,6 @@ async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
     """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
-        wanted = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
+        pending = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
         with trio.move_on_after(LOOK_TIMEOUT):
-            await keys.switch(account_id, domain, await check(resolver, domain, wanted))
+            await keys.switch(account_id, domain, await check(resolver, domain, pending))

@@ -121,14 +121,14 @@ class RequestBody:
     async def _hold(self, size: int) -> None:
         """Reserve memory before the bytes are stored."""
         steps = -(-(size - UNCOUNTED) // MEMORY_STEP)
-        wanted = steps * MEMORY_STEP * MEMORY_FACTOR
+        needed = steps * MEMORY_STEP * MEMORY_FACTOR
         if size > SMALL_BODY and self._memory is not self._owner.large:
-            await self._take(self._owner.large, wanted)
+            await self._take(self._owner.large, needed)
             self._give_back()
-            self._memory, self._taken = self._owner.large, wanted
-        elif wanted > self._taken:
-            await self._take(self._memory, wanted - self._taken)
-            self._taken = wanted
+            self._memory, self._taken = self._owner.large, needed
+        elif needed > self._taken:
+            await self._take(self._memory, needed - self._taken)
+            self._taken = needed
 
     async def _take(self, memory: MemoryBudget, amount: int) -> None:
         began = trio.current_time()
@@ -148,20 +148,20 @@ def _too_large(limit: int) -> Refused:
 _JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?;?", re.IGNORECASE)
 
 
-def check_content_type(given: bytes) -> None:
+def check_content_type(header: bytes) -> None:
     """Accept only JSON in UTF-8 (RFC 8259 8.1)."""
-    found = _JSON_TYPE.fullmatch(given)
-    if found is None:
+    match = _JSON_TYPE.fullmatch(header)
+    if match is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: expected application/json")
-    charset = (found[1] or b"utf-8").decode("ascii", "replace")
+    charset = (match[1] or b"utf-8").decode("ascii", "replace")
     if charset.lower() not in ("utf-8", "utf8"):
         raise Refused(Code.INVALID_REQUEST, f"Content-Type: charset {charset} is not supported. Send UTF-8.")
 
 
-def check_encoding(given: bytes | None) -> None:
+def check_encoding(header: bytes | None) -> None:
     """Refuse a compressed body, which could expand to any size."""
-    if given is not None and given.strip().lower() not in (b"", b"identity"):
-        name = given.strip()[:_SHOWN].decode("ascii", "replace")
+    if header is not None and header.strip().lower() not in (b"", b"identity"):
+        name = header.strip()[:_SHOWN].decode("ascii", "replace")
         raise Refused(Code.INVALID_REQUEST, f"Content-Encoding: {name} is not supported. Send the body uncompressed.")
 
 

@@ -135,9 +135,9 @@ class Edge:
         if b"authorization" in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, "Send exactly one Authorization header.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        given = scope["path"]
-        path = scope["path"] = _route(given)
-        if path == "/emails" and given.endswith("/") and scope["method"] in ("GET", "HEAD"):
+        raw_path = scope["path"]
+        path = scope["path"] = _route(raw_path)
+        if path == "/emails" and raw_path.endswith("/") and scope["method"] in ("GET", "HEAD"):
             path = "/emails/"  # the id is missing: not found
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
@@ -471,23 +471,23 @@ class _AsgiExchange(_Exchange):
     async def pass_on(self, event: Any) -> None:
         """ASGI `send` for Quart: adds the request id, and the security headers that the response does not set."""
         if event["type"] == "http.response.start":
-            given = {name for name, _ in event["headers"]}
-            ours = [header for header in SECURITY_HEADERS if header[0] not in given]
+            present = {name for name, _ in event["headers"]}
+            missing = [header for header in SECURITY_HEADERS if header[0] not in present]
             identified = (b"x-request-id", self.request_id.encode("ascii"))
-            await self._start(event["status"], [*event["headers"], identified, *ours])
+            await self._start(event["status"], [*event["headers"], identified, *missing])
         else:
             await self._send(event)
 
 
 def _once(body: bytes) -> Receive:
     """ASGI `receive` for a complete body. A disconnect cancels nothing."""
-    given = False
+    is_read = False
 
     async def receive() -> dict[str, Any]:
-        nonlocal given
-        if given:
+        nonlocal is_read
+        if is_read:
             await trio.sleep_forever()
-        given = True
+        is_read = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive

@@ -119,7 +119,7 @@ class Operation:
     @property
     def rule(self) -> str:
         """The path in Quart's notation."""
-        return _PARAMETER.sub(lambda found: f"<{found[2] or 'default'}:{found[1]}>", self.name.partition(" ")[2])
+        return _PARAMETER.sub(lambda match: f"<{match[2] or 'default'}:{match[1]}>", self.name.partition(" ")[2])
 
 
 def camel_case(name: str) -> str:
@@ -155,7 +155,7 @@ def for_customers(
     """
     if permission is None:
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
-    of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
+    of_query = (Code.INVALID_REQUEST,) if any(declared["in"] == "query" for declared in parameters) else ()
     of_body = () if body is None else WITH_BODY
     of_permission = () if permission is Permission.VIEW and limited is Limited.OPEN else (Code.FORBIDDEN,)
     all_errors = (*of_query, *of_body, Code.RATE_LIMITED, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)

@@ -110,10 +110,10 @@ class AccountRoutes(Routes):
     async def list_credit_changes(self, user: Principal) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
-        found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
-        following = found[limit - 1].id if len(found) > limit else None
+        entries = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        following = entries[limit - 1].id if len(entries) > limit else None
         balance = (await self.store.accounts.find(user.account_id)).credits
-        return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
+        return CreditsAnswer(balance, [_entry(entry) for entry in entries[:limit]], following, request_id())
 
 
 def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:

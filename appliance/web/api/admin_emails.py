@@ -22,7 +22,7 @@ INSTALLATION = ""  # stands for the installation's own log
 _ACCOUNT_ID = identifier("Account id.", "^acc_[0-9a-f]{32}$")
 _MESSAGE_ID = parameter("message_id", "path", "Message id.", {"type": "string"})
 _OF_MESSAGE = (_ACCOUNT_ID, _MESSAGE_ID)
-_FILTER_NAMES = frozenset(each["name"] for each in EMAIL_FILTERS)
+_FILTER_NAMES = frozenset(declared["name"] for declared in EMAIL_FILTERS)
 
 
 class AdminEmailRoutes(Routes):
@@ -34,10 +34,10 @@ class AdminEmailRoutes(Routes):
 
     async def _reader(self, admin: User, account_id: str, message_id: str = "") -> User:
         """The administrator acting as a user of the account. Records what is read."""
-        found = await self.store.accounts.find(account_id)
-        about(message_id or found.name, {"account": found.name})
+        account = await self.store.accounts.find(account_id)
+        about(message_id or account.name, {"account": account.name})
         concerns(INSTALLATION)
-        return replace(admin, account_id=found.id)
+        return replace(admin, account_id=account.id)
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails",

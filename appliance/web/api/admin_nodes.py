@@ -57,7 +57,7 @@ class AdminNodeRoutes(Routes):
     @for_admins("GET /v1/admin/nodes", (200, NodesAnswer, "The nodes."))
     async def list_nodes(self, _admin: User) -> NodesAnswer:
         """List the nodes that share the database."""
-        return NodesAnswer([_report(each) for each in await self.store.engine.nodes()], None, request_id())
+        return NodesAnswer([_report(node) for node in await self.store.engine.nodes()], None, request_id())
 
     @for_admins(
         "POST /v1/admin/nodes/{name}/drain",

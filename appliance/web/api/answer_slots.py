@@ -92,8 +92,8 @@ class AnswerSlots:
     def _make_room_for(self, account_id: str) -> None:
         """Abort the response that has stalled longest, if it has stalled."""
         own = self._own(account_id)
-        writing = [each for each in self._held if each.cut and (not own or each.account_id == account_id)]
-        slowest = min(writing, key=lambda each: each.read_at, default=None)
+        writing = [slot for slot in self._held if slot.cut and (not own or slot.account_id == account_id)]
+        slowest = min(writing, key=lambda slot: slot.read_at, default=None)
         if slowest is not None and slowest.cut is not None and trio.current_time() - slowest.read_at >= STALLED_AFTER:
             slowest.cut()
             slowest.cut = None

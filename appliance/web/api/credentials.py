@@ -88,9 +88,9 @@ class SmtpCredentialRoutes(Routes):
         """List the account's SMTP credentials, newest first, including revoked ones."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
-        following = found[limit - 1].username if len(found) > limit else None
-        shown = [object_from(SmtpCredentialObject, each) for each in found[:limit]]
+        credentials = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
+        following = credentials[limit - 1].username if len(credentials) > limit else None
+        shown = [object_from(SmtpCredentialObject, credential) for credential in credentials[:limit]]
         return SmtpCredentialsAnswer(shown, following, request_id())
 
     @for_customers(
@@ -244,9 +244,9 @@ class ApiKeyRoutes(Routes):
         limit, before = page_limit(), request.args.get("before")
         domain = user.domain if isinstance(user, KeyPrincipal) else None
         await self.services.auth.credentials.record_uses()
-        found = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
-        following = found[limit - 1].id if len(found) > limit else None
-        shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
+        keys = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
+        following = keys[limit - 1].id if len(keys) > limit else None
+        shown = [object_from(ApiKeyObject, key) for key in keys[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
 
     @for_customers(
@@ -320,12 +320,12 @@ class ApiKeyRoutes(Routes):
         stops working immediately.
         """
         _check_is_current(user)
-        found = await self.store.access.key(key_id, user.account_id)
-        if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
+        old = await self.store.access.key(key_id, user.account_id)
+        if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(old.domain, old.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
-        about(None, {"name": found.name, "overlap": int(body.overlap)})
+        about(None, {"name": old.name, "overlap": int(body.overlap)})
         overlap = int(body.overlap * SECOND)
-        key = await self.store.access.roll_key(found, overlap, user.account_id, _creator(user))
+        key = await self.store.access.roll_key(old, overlap, user.account_id, _creator(user))
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())

@@ -145,18 +145,18 @@ class DomainLookups:
         """Check DNS now and store the result, without an entry in the audit log."""
         with unnoted():
             checked = await self.check(account_id, await self.records(account_id, domain))
-            found = summary(checked, self.services.env.now())
+            dns = summary(checked, self.services.env.now())
             with suppress(PublicError):  # the response does not depend on it
-                await self.services.store.domains.record_dns(account_id, domain, found)
+                await self.services.store.domains.record_dns(account_id, domain, dns)
         return checked
 
-    async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
+    async def check(self, account_id: str, records: list[DnsRecord]) -> list[CheckedRecord]:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
                 config = self.services.config
-                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), wanted)
-        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in wanted]
+                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), records)
+        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in records]
 
 
 _NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "examples": ["example.com"]})
@@ -183,9 +183,9 @@ class DomainRoutes(Routes):
                     raise
                 own = []
             return DomainsAnswer(own, None, request_id())
-        found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        return DomainsAnswer([_listed(domain) for domain in found[:limit]], following, request_id())
+        domains = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
+        following = domains[limit - 1].name if len(domains) > limit else None
+        return DomainsAnswer([_listed(domain) for domain in domains[:limit]], following, request_id())
 
     @for_customers(
         "POST /v1/domains",
@@ -219,9 +219,9 @@ class DomainRoutes(Routes):
     )
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain, the DNS records to publish, and their current state in DNS."""
-        found = await self.store.domains.find(user.account_id, _spelled(user, name))
-        checked = await self.lookups.look(user.account_id, found)
-        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
+        domain = await self.store.domains.find(user.account_id, _spelled(user, name))
+        checked = await self.lookups.look(user.account_id, domain)
+        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
@@ -232,21 +232,21 @@ class DomainRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def verify_domain(self, user: Principal, name: str) -> DomainAnswer:
-        """Check DNS. A published DKIM record verifies the domain, and new DKIM keys sign once all their records are
-        published.
+        """Check DNS, and verify the domain if one of its DKIM records is published.
 
-        Mail uses the return path once both of its records are published.
+        New DKIM keys sign once all their records are published. Mail uses the return path once both of its records are
+        published.
         """
-        found = await self.store.domains.find(user.account_id, _spelled(user, name))
-        checked = await self.lookups.look(user.account_id, found)
-        if await self.services.signing_keys.switch(user.account_id, found.name, checked):
-            checked = await self.lookups.look(user.account_id, found)
+        domain = await self.store.domains.find(user.account_id, _spelled(user, name))
+        checked = await self.lookups.look(user.account_id, domain)
+        if await self.services.signing_keys.switch(user.account_id, domain.name, checked):
+            checked = await self.lookups.look(user.account_id, domain)
         if is_proven(checked):
-            found = await self.store.domains.prove(user.account_id, found.name)
+            domain = await self.store.domains.prove(user.account_id, domain.name)
             self.services.auth.forget()
-        if found.usable:
-            await use_if_shown(self.store, user.account_id, found, checked)
-        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
+        if domain.usable:
+            await use_if_shown(self.store, user.account_id, domain, checked)
+        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
         "DELETE /v1/domains/{domain}",
@@ -284,11 +284,11 @@ def _status(domain: Domain) -> DomainStatus:
 
 def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
     records = []
-    for each in checked:
-        seen = {"status": each.status, "found": list(each.found), "note": each.note}
-        records.append(object_from(RecordObject, each.record, **seen))
-    given = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
-    return object_from(DomainAnswer, domain, **given, request_id=request_id())
+    for record in checked:
+        seen = {"status": record.status, "found": list(record.found), "note": record.note}
+        records.append(object_from(RecordObject, record.record, **seen))
+    fields = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
+    return object_from(DomainAnswer, domain, **fields, request_id=request_id())
 
 
 def _dns(shown: DomainDns | None) -> DomainDnsObject | None:

@@ -75,11 +75,11 @@ class FeedbackInboxRoutes(Routes):
     )
     async def get_feedback_mail(self, user: Principal, mail_id: str) -> bytes:
         """Read a message of the feedback inbox as text."""
-        found = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
-        if found is None:
+        mail = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
+        if mail is None:
             raise Refused(Code.NOT_FOUND, "The feedback inbox has no message with this id.")
-        work = of_size(2 * len(found[1]))
-        return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *found, request_id())
+        work = of_size(2 * len(mail[1]))
+        return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *mail, request_id())
 
 
 def _sees_shared(user: Principal) -> bool:

@@ -140,18 +140,18 @@ class LoginRoutes(Routes):
         LoginRequest,
         headers=("Set-Cookie",),
     )
-    async def log_in(self, wanted: LoginRequest) -> Response:
+    async def log_in(self, body: LoginRequest) -> Response:
         """Get a token that is valid for 12 hours, and a cookie to renew it.
 
         Send the token as `Authorization: Bearer …` with all other requests under `/v1`. A wrong address and a wrong
         password get the same refusal, after a second. If two-factor authentication is on, a right password without a
         valid `code` is refused with the header `Second-Factor: required`.
         """
-        address, email = client_address(), wanted.email.strip().lower()
+        address, email = client_address(), body.email.strip().lower()
         user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
         logins = self.services.logins
         try:
-            right = await logins.is_right_with_code(email, wanted.password, wanted.code.strip(), user, address)
+            right = await logins.is_right_with_code(email, body.password, body.code.strip(), user, address)
         except SecondFactorNeeded as needed:
             refused = await refusal(needed)
             refused.headers[SECOND_FACTOR_HEADER] = "required"
@@ -185,12 +185,12 @@ class LoginRoutes(Routes):
         return await self._renew(cookie)
 
     async def _renew(self, cookie: str) -> Response:
-        given = self.services.cookies.read(cookie)
-        if given is None:  # a wrong signature counts as a guess
+        session = self.services.cookies.read(cookie)
+        if session is None:  # a wrong signature counts as a guess
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             ended = Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)
             return self._with_cookie(await refusal(ended), None)
-        renewal = await self.store.sessions.renew(*given, client_address(), user_agent())
+        renewal = await self.store.sessions.renew(*session, client_address(), user_agent())
         if renewal.reused:
             self.services.auth.forget()
             log.warning("session cookie replayed; session revoked", address=client_address())
@@ -214,10 +214,10 @@ class LoginRoutes(Routes):
         body=PasswordRequest,
         action="user.password_changed",
     )
-    async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
+    async def change_password(self, user: User, body: PasswordRequest) -> Response:
         """Change the password, and end every session of the user."""
-        new = check_new(wanted.new_password, "new_password")
-        if not await self.services.logins.is_right(user.email, wanted.current_password, user, client_address()):
+        new = check_new(body.new_password, "new_password")
+        if not await self.services.logins.is_right(user.email, body.current_password, user, client_address()):
             raise Refused(Code.FORBIDDEN, "current_password: wrong password. Enter your current password.")
         new_hash = await self.services.hashing.hashed(new, site_of(client_address()))
         if not await self.store.accounts.set_password(user.id, new_hash, user.token_epoch):
@@ -274,8 +274,8 @@ class SessionRoutes(Routes):
     async def list_sessions(self, user: User) -> SessionsAnswer:
         """List the user's active sessions."""
         _, claims = await self.current_user()
-        found = await self.store.sessions.of(user.id)
-        shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
+        sessions = await self.store.sessions.of(user.id)
+        shown = [object_from(SessionObject, session, current=session.id == claims.session_id) for session in sessions]
         return SessionsAnswer(shown, None, request_id())
 
     @for_people(

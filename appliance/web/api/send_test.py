@@ -111,10 +111,10 @@ class SendTestRoutes(Routes):
         """
         caller = await self.caller_of(user)
         self.services.intake.check_open(caller)
-        wanted = _request(body, caller)
+        message = _request(body, caller)
         self._check_interval(user.account_id)
         try:
-            receipt = await self.services.intake.send_test(caller, wanted, request_id())
+            receipt = await self.services.intake.send_test(caller, message, request_id())
         except PublicError:
             self._last.pop(user.account_id, None)  # nothing was sent
             raise

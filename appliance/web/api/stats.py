@@ -183,8 +183,8 @@ class StatsRoutes(Routes):
     async def list_problems(self, user: User) -> ProblemsAnswer:
         """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
-        found = await self.store.mail_log.problems(user.account_id, most)
-        return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
+        problems = await self.store.mail_log.problems(user.account_id, most)
+        return ProblemsAnswer([object_from(ProblemObject, problem) for problem in problems], request_id())
 
 
 def _named(counts: list[int]) -> dict[str, int]:
@@ -234,12 +234,12 @@ def stats(
     totals = [sum(counts) for counts in zip(*by_day, strict=True)]
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
-        [CountsObject(rfc3339((first + day * DAY_HOURS) * HOUR), *each) for day, each in enumerate(by_day)],
-        [CountsObject(rfc3339(hour * HOUR), *each) for hour, each in enumerate(by_hour, hourly)],
+        [CountsObject(rfc3339((first + day * DAY_HOURS) * HOUR), *counts) for day, counts in enumerate(by_day)],
+        [CountsObject(rfc3339(hour * HOUR), *counts) for hour, counts in enumerate(by_hour, hourly)],
         TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
         None if numbers.previous is None else _previous(numbers.previous, first - days * DAY_HOURS),
-        [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
-        [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
+        [ClassCountsObject(counts, *counted) for counts, counted in numbers.by_class.items() if any(counted)],
+        [WaitingObject(counts.pool, counts.due, counts.deferred) for counts in numbers.waiting],
         numbers.simulated,
         None if parts is None else _broken_down(parts),
         rfc3339(parts.until) if parts is not None and parts.until is not None else None,

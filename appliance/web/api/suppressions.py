@@ -126,14 +126,14 @@ class SuppressionRoutes(Routes):
         With `q` or `origin`, a page may be incomplete while the search continues; `next` is null only at the end.
         """
         limit, (after, after_list) = page_limit(), _read_cursor(request.args.get("after", ""))
-        wanted = _filter()
-        if wanted != SuppressionFilter():
-            searched, end = await self.store.suppressions.search(user.account_id, wanted, after, limit, after_list)
+        filters = _filter()
+        if filters != SuppressionFilter():
+            searched, end = await self.store.suppressions.search(user.account_id, filters, after, limit, after_list)
             shown = [object_from(SuppressionObject, entry) for entry in searched]
             return SuppressionsAnswer(shown, None if end is None else _cursor(end), request_id())
-        found = await self.store.suppressions.page(user.account_id, after, limit + 1, after_list)
-        following = _cursor(found[limit - 1]) if len(found) > limit else None
-        shown = [object_from(SuppressionObject, entry) for entry in found[:limit]]
+        entries = await self.store.suppressions.page(user.account_id, after, limit + 1, after_list)
+        following = _cursor(entries[limit - 1]) if len(entries) > limit else None
+        shown = [object_from(SuppressionObject, entry) for entry in entries[:limit]]
         return SuppressionsAnswer(shown, following, request_id())
 
     @for_customers(
@@ -168,8 +168,8 @@ class SuppressionRoutes(Routes):
             raise invalid("csv", f"has too many lines (limit {IMPORT_LINES}). Send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
         estimate = LINE_COST * len(lines) + sum(map(cost.of_address, lines))
-        found = await intake.workers.run(account_id, estimate, _read_lines, lines)
-        entries = {each.address: each.reason for each in found if isinstance(each, ListedAddress)}
+        parsed = await intake.workers.run(account_id, estimate, _read_lines, lines)
+        entries = {line.address: line.reason for line in parsed if isinstance(line, ListedAddress)}
         about(details={"addresses": len(entries)})
         added = 0
         listed, may_store = list(entries.items()), intake.quota.bytes()
@@ -177,7 +177,7 @@ class SuppressionRoutes(Routes):
             part = listed[at : at + AT_A_TIME]
             origin = SuppressionOrigin.IMPORT
             added += await self.store.suppressions.add_all(account_id, part, origin, may_store=may_store)
-        skipped = [SkippedObject(each.line, each.error) for each in found if isinstance(each, SkippedLine)]
+        skipped = [SkippedObject(line.line, line.error) for line in parsed if isinstance(line, SkippedLine)]
         return ImportedAnswer(added, len(entries) - added, skipped, request_id())
 
     @for_customers(

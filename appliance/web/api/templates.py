@@ -130,12 +130,11 @@ class TemplateRoutes(Routes):
     async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
-        found, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
-        variables = await self._variables(user.account_id, *map(_sources, found))
-        shown = [
-            object_from(TemplateObject, each, variables=names) for each, names in zip(found, variables, strict=True)
-        ]
-        return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
+        templates, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
+        variables = await self._variables(user.account_id, *map(_sources, templates))
+        rows = zip(templates, variables, strict=True)
+        shown = [object_from(TemplateObject, template, variables=names) for template, names in rows]
+        return TemplatesAnswer(shown, templates[-1].alias if more else None, request_id())
 
     @for_customers(
         "GET /v1/templates/{alias}",
@@ -210,9 +209,9 @@ class TemplateRoutes(Routes):
             raise invalid("before", "must be `next` of the previous page")
         if not ALIAS.fullmatch(alias) or await self.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
-        found, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
-        shown = [object_from(TemplateVersionObject, each) for each in found]
-        return TemplateVersionsAnswer(shown, str(found[-1].version) if more else None, request_id())
+        versions, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
+        shown = [object_from(TemplateVersionObject, version) for version in versions]
+        return TemplateVersionsAnswer(shown, str(versions[-1].version) if more else None, request_id())
 
     async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
         """The variables of each template. A template may have thousands, which are extracted at every read."""

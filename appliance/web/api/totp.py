@@ -75,8 +75,8 @@ class TotpRoutes(Routes):
     @for_people("GET /v1/account/totp", (200, TotpAnswer, "The state."))
     async def get_totp(self, user: User) -> TotpAnswer:
         """Read whether two-factor authentication is on."""
-        found = await self.store.second_factors.of(user.id)
-        since = None if found is None else found.confirmed_at
+        factor = await self.store.second_factors.of(user.id)
+        since = None if factor is None else factor.confirmed_at
         left = await self.store.second_factors.recovery_codes_left(user.id)
         required = self.services.auth.demands_totp(user)
         return TotpAnswer(since is not None, required, time_or_none(since), left, request_id())
@@ -105,8 +105,8 @@ class TotpRoutes(Routes):
         From now on, a login requires a code, and the user's other sessions end. The ten recovery codes are only in this
         response. A wrong password is 403 and counts as a failed login.
         """
-        found = await self.store.second_factors.of(user.id)
-        if found is None or found.confirmed_at is not None:
+        factor = await self.store.second_factors.of(user.id)
+        if factor is None or factor.confirmed_at is not None:
             raise Refused(Code.CONFLICT, NOT_BEGUN)
         if not await self.services.logins.is_right(user.email, body.password, user, client_address()):
             raise Refused(Code.FORBIDDEN, NOT_CURRENT)
@@ -115,7 +115,7 @@ class TotpRoutes(Routes):
             raise invalid("code", "wrong code. Check that the clock of the app's device is right.")
         codes = self.services.logins.totp.recovery_codes()
         about(user.email)
-        await self.store.second_factors.confirm(user.id, found.secret, step, [plain_code(each) for each in codes])
+        await self.store.second_factors.confirm(user.id, factor.secret, step, [plain_code(code) for code in codes])
         _, claims = await self.current_user()
         await self.store.sessions.end_all(user.id, but=claims.session_id)
         self.services.auth.forget()

@@ -187,10 +187,10 @@ class AcceptedAnswer(msgspec.Struct):
 class _People(Routes):
     async def _people(self, account_id: str) -> UsersAnswer:
         access = await self.store.access.of_people(account_id)
-        users = [_shown(UserObject, each, access) for each in await self.store.people.of(account_id)]
+        users = [_shown(UserObject, person, access) for person in await self.store.people.of(account_id)]
         open_ones = [
-            object_from(InvitationObject, each, role=each.account_role)
-            for each in await self.store.people.invitations(account_id)
+            object_from(InvitationObject, person, role=person.account_role)
+            for person in await self.store.people.invitations(account_id)
         ]
         return UsersAnswer(users, open_ones, None, request_id())
 
@@ -300,24 +300,24 @@ class UserRoutes(_People):
         (*WITH_BODY, Code.UNAUTHORIZED, Code.CONFLICT, *ALWAYS),
         AcceptanceRequest,
     )
-    async def accept_invitation(self, wanted: AcceptanceRequest) -> AcceptedAnswer:
+    async def accept_invitation(self, body: AcceptanceRequest) -> AcceptedAnswer:
         """Accept an invitation, or set a new password with an administrator's link.
 
         The token follows `token=` in the link. A wrong token is refused after a second, like a wrong credential.
         """
-        password = check_new(wanted.password)
-        found = await self.store.people.open_link(wanted.token)
-        if found is not None:  # do not hash for an invalid token
+        password = check_new(body.password)
+        link = await self.store.people.open_link(body.token)
+        if link is not None:  # do not hash for an invalid token
             address = client_address()
             password_hash = await self.services.hashing.hashed(password, site_of(address))
-            actor, action = Actor("user", found.email), "user.password_changed" if found.user_id else "user.joined"
-            async with self.store.audit.noting(actor, action, address, (found.account_id,), always=False):
-                found = await self.store.people.use_link(wanted.token, password_hash)
-        if found is None:
+            actor, action = Actor("user", link.email), "user.password_changed" if link.user_id else "user.joined"
+            async with self.store.audit.noting(actor, action, address, (link.account_id,), always=False):
+                link = await self.store.people.use_link(body.token, password_hash)
+        if link is None:
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             raise Refused(refused.code, LINK_REFUSED, retry_after=refused.retry_after)
         self.services.auth.forget()
-        return AcceptedAnswer(found.email, request_id())
+        return AcceptedAnswer(link.email, request_id())
 
 
 class AdminUserRoutes(_People):

@@ -99,8 +99,8 @@ class WebhookRoutes(Routes):
 
         An account has one webhook. The signing secret is only in the response that creates it.
         """
-        wanted = set(RESULT_EVENTS if body.events is UNSET else body.events)
-        options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
+        chosen = set(RESULT_EVENTS if body.events is UNSET else body.events)
+        options = WebhookOptions(body.url, tuple(event for event in EventType if event in chosen), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)
         new_id = self.services.env.identifier("whk")

@@ -104,12 +104,12 @@ class WebhookDeliveryRoutes(Routes):
             return await self.services.intake.workers.run(
                 user.account_id, DELIVERY_COST * len(posts), _encoded_page, *shown
             )
-        wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
+        query = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
         off_loop = DELIVERY_COST * limit > ON_LOOP
-        found = await (history.page_off_loop(*wanted) if off_loop else history.page(*wanted))
-        cost, config = DELIVERY_COST * len(found), self.services.config
+        deliveries = await (history.page_off_loop(*query) if off_loop else history.page(*query))
+        cost, config = DELIVERY_COST * len(deliveries), self.services.config
         return await self.services.intake.workers.run(
-            user.account_id, cost, _encoded, found, limit, config, request_id()
+            user.account_id, cost, _encoded, deliveries, limit, config, request_id()
         )
 
     @for_customers(
@@ -131,13 +131,13 @@ def delivery_answer(delivery: WebhookDelivery, config: Config) -> DeliveryAnswer
     return DeliveryAnswer(_delivery(delivery, config), request_id())
 
 
-def _encoded(found: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
-    following = found[limit - 1].id if len(found) > limit else None
-    return _encoded_page(found[:limit], following, config, request_id)
+def _encoded(deliveries: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
+    following = deliveries[limit - 1].id if len(deliveries) > limit else None
+    return _encoded_page(deliveries[:limit], following, config, request_id)
 
 
-def _encoded_page(found: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
-    shown = [_delivery(each, config) for each in found]
+def _encoded_page(deliveries: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
+    shown = [_delivery(delivery, config) for delivery in deliveries]
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 
