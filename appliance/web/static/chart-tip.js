@@ -1,8 +1,8 @@
-// Tells the bars of a chart one by one, in a tooltip and to screen readers: with the mouse, and with the arrow keys.
+// Announces the bars of a chart one by one, in a tooltip and to screen readers, by mouse and arrow keys.
 import { h, s, style } from "./dom.js";
 import { number } from "./time.js";
 
-/** What handles the events of a chart's drawing. */
+/** Event handlers of a chart's drawing. */
 export async function teller(drawing, buckets, kinds, label, link, go) {
 	await style("chart-tip");
 	const field = drawing.parentElement;
