@@ -167,7 +167,7 @@ def check_reach(principal: Principal, domain: str | None = None) -> None:
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
         raise Refused(
             Code.FORBIDDEN,
-            (f"This API key is limited to the domain {principal.domain} and may not call this endpoint."),
+            f"This API key is limited to the domain {principal.domain} and may not call this endpoint.",
         )
 
 

@@ -184,7 +184,7 @@ def idempotency_key(key: bytes | None, *, doubled: bool = False) -> str:
     """The Idempotency-Key. Refuses a missing, malformed or repeated header."""
     if key is None:
         raise Refused(
-            Code.INVALID_REQUEST, ("Idempotency-Key: missing header. Send a new unique value for each message.")
+            Code.INVALID_REQUEST, "Idempotency-Key: missing header. Send a new unique value for each message."
         )
     if doubled or len(key) > KEY_LENGTH or not _KEY.fullmatch(key):
         text = f"Idempotency-Key: expected one header with 1 to {KEY_LENGTH} printable ASCII characters"

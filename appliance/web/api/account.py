@@ -56,9 +56,7 @@ class LedgerEntryObject(msgspec.Struct):
     """One change of the balance."""
 
     id: Annotated[str, Meta(description="Entry id, `led_…`.")]
-    kind: Annotated[
-        EntryKind, Meta(description="`reserve` and `release` for messages, `grant` and `adjust` by the operator.")
-    ]
+    kind: Annotated[EntryKind, Meta(description="`reserve`, `release`, or by the operator `grant`, `adjust`.")]
     amount: Annotated[int, Meta(description="Credits added; negative if credits were removed.")]
     balance: Annotated[int, Meta(description="Balance after the change.")]
     message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
@@ -78,7 +76,7 @@ class CreditsAnswer(msgspec.Struct):
 class AccountRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
+    @for_customers("GET /v1/account", AccountAnswer, limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
         """Read the account, how to reach the service, and warnings."""
         account, config, intake = (
@@ -106,7 +104,7 @@ class AccountRoutes(Routes):
             request_id=request_id(),
         )
 
-    @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
+    @for_customers("GET /v1/credits", CreditsAnswer, parameters=PAGING_BACK)
     async def list_credit_changes(self, user: Principal) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()

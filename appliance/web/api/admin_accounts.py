@@ -33,7 +33,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             examples=["acme"],
             extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-            description="Account name: 1 to 64 letters, digits, dots, underscores and hyphens.",
+            description="Letters, digits, dots, underscores and hyphens.",
         ),
     ]
     email: Annotated[
@@ -44,15 +44,11 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
     ]
     password: Annotated[
         str,
-        Meta(
-            min_length=MIN_PASSWORD_CHARACTERS,
-            max_length=MAX_PASSWORD_BYTES,
-            description="At least 8 characters, at most 1,024 bytes.",
-        ),
+        Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="At least 8 characters."),
     ]
-    credits: (
-        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: null (unlimited).")] | None
-    ) = None
+    credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: unlimited.")] | None = (
+        None
+    )
     role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")] = Role.CUSTOMER
 
 
@@ -60,7 +56,7 @@ class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Either `change` or the new `balance`."""
 
     change: (
-        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add; negative to remove credits.")]
+        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add or, if negative, remove.")]
         | UnsetType
     ) = UNSET
     balance: (
@@ -72,8 +68,7 @@ class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The new daily cap."""
 
     recipients: (
-        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Maximum recipients per day (UTC); null for no cap.")]
-        | None
+        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Recipients per day (UTC); null for no cap.")] | None
     )
 
 
@@ -109,9 +104,7 @@ class AccountUsageAnswer(msgspec.Struct):
     bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
     bounce_mark: Annotated[RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, otherwise `good`.")]
     complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
-    complaint_mark: Annotated[
-        RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, of 1,000 deliveries or more.")
-    ]
+    complaint_mark: Annotated[RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, otherwise `good`.")]
     waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
     domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
     request_id: RequestId
@@ -156,7 +149,7 @@ class AdminAccountRoutes(Routes):
         self.services.auth.forget()
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
-    @for_admins("GET /v1/admin/accounts", (200, AccountsAnswer, "A page of accounts."), parameters=PAGING)
+    @for_admins("GET /v1/admin/accounts", AccountsAnswer, parameters=PAGING)
     async def list_accounts(self, _admin: User) -> AccountsAnswer:
         """List all accounts by name."""
         limit = page_limit()
@@ -180,9 +173,7 @@ class AdminAccountRoutes(Routes):
         account = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
         return await self._changed(account.id)
 
-    @for_admins(
-        "GET /v1/admin/accounts/{id}", (200, ManagedAccountAnswer, "The account."), Code.NOT_FOUND, parameters=(_ID,)
-    )
+    @for_admins("GET /v1/admin/accounts/{id}", ManagedAccountAnswer, Code.NOT_FOUND, parameters=(_ID,))
     async def get_managed_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Read one account."""
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
@@ -250,7 +241,7 @@ class AdminAccountRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/usage",
-        (200, AccountUsageAnswer, "The statistics."),
+        AccountUsageAnswer,
         Code.NOT_FOUND,
         parameters=(_ID, parameter("days", "query", "Number of days (UTC), including today.", _DAYS)),
     )

@@ -41,7 +41,7 @@ class AdminEmailRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails",
-        (200, EmailsAnswer, "A page of messages."),
+        EmailsAnswer,
         Code.NOT_FOUND,
         parameters=(_ACCOUNT_ID, *EMAIL_FILTERS, *PAGING_BACK),
         action="email.listed",
@@ -57,7 +57,7 @@ class AdminEmailRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails/{message_id}",
-        (200, MessageDetails, "The message."),
+        MessageDetails,
         Code.NOT_FOUND,
         parameters=_OF_MESSAGE,
         action="email.read",
@@ -68,7 +68,7 @@ class AdminEmailRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails/{message_id}/body",
-        (200, BodyAnswer, "Headers, texts and attachments."),
+        BodyAnswer,
         Code.NOT_FOUND,
         parameters=_OF_MESSAGE,
         action="email.body_read",

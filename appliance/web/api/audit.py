@@ -60,7 +60,7 @@ class AuditAnswer(msgspec.Struct):
 class AuditRoutes(Routes):
     tag = Tag.AUDIT
 
-    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of entries."), parameters=(*_FILTERS, *PAGING_BACK))
+    @for_customers("GET /v1/audit", AuditAnswer, parameters=(*_FILTERS, *PAGING_BACK))
     async def list_audit(self, user: Principal) -> Response:
         """List the account's changes of the last year, newest first. The newest 100,000 per account are kept.
 

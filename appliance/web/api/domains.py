@@ -46,15 +46,7 @@ class DomainStatus(StrEnum):
 class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A domain to add."""
 
-    domain: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=253,
-            examples=["example.com"],
-            description="Domain to add. Non-ASCII names are converted to A-labels.",
-        ),
-    ]
+    domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"], description="Domain to add.")]
     return_path: (
         Annotated[
             str,
@@ -62,7 +54,7 @@ class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
                 min_length=1,
                 max_length=253,
                 examples=["bounces.example.com"],
-                description="Subdomain that receives bounces. Default: `bounces.<domain>`.",
+                description="Default: `bounces.<domain>`.",
             ),
         ]
         | None
@@ -76,18 +68,14 @@ class DomainDnsObject(msgspec.Struct):
     spf: Annotated[RecordStatus, Meta(description="State of the SPF record.")]
     dkim: Annotated[RecordStatus, Meta(description="State of the DKIM records in use.")]
     dmarc: Annotated[RecordStatus, Meta(description="State of the DMARC record.")]
-    return_path: Annotated[
-        RecordStatus | None, Meta(description="State of the return path; null if inbound mail is off.")
-    ]
+    return_path: Annotated[RecordStatus | None, Meta(description="State of the return path; null if unused.")]
 
 
 class DomainObject(msgspec.Struct):
     """One domain in a list."""
 
     name: Annotated[str, Meta(description="Domain, in A-labels.")]
-    status: Annotated[
-        DomainStatus, Meta(description="`pending`, `verified` (proven by DNS) or `allowed` (by the operator).")
-    ]
+    status: Annotated[DomainStatus, Meta(description="`pending`, `verified` (by DNS) or `allowed` (by the operator).")]
     created_at: CreatedAt
     verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
     return_path: Annotated[str, Meta(description="Host name that receives bounces.")]
@@ -107,7 +95,7 @@ class RecordObject(msgspec.Struct):
     proves: Annotated[bool, Meta(description="Whether this record proves ownership of the domain.")]
     status: Annotated[RecordStatus, Meta(description="`ok`, `missing`, `differs` or `unknown` (no answer yet).")]
     found: Annotated[list[str], Meta(description="Values that DNS returned for this name.")]
-    note: Annotated[str, Meta(description="Problem with the published record; empty if there is none.")]
+    note: Annotated[str, Meta(description="Problem with the published record, or empty.")]
 
 
 class DomainAnswer(DomainObject):
@@ -169,9 +157,7 @@ class DomainRoutes(Routes):
         super().__init__(services)
         self.lookups = DomainLookups(services)
 
-    @for_customers(
-        "GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING, limited=Limited.NARROWED
-    )
+    @for_customers("GET /v1/domains", DomainsAnswer, parameters=PAGING, limited=Limited.NARROWED)
     async def list_domains(self, user: Principal) -> DomainsAnswer:
         """List the account's domains by name. An API key that is limited to a domain sees only that domain."""
         limit = page_limit()
@@ -211,11 +197,7 @@ class DomainRoutes(Routes):
         )
 
     @for_customers(
-        "GET /v1/domains/{domain}",
-        (200, DomainAnswer, "The domain."),
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-        limited=Limited.NARROWED,
+        "GET /v1/domains/{domain}", DomainAnswer, Code.NOT_FOUND, parameters=(_NAME,), limited=Limited.NARROWED
     )
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain, the DNS records to publish, and their current state in DNS."""
@@ -225,7 +207,7 @@ class DomainRoutes(Routes):
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
-        (200, DomainAnswer, "The updated domain; still `pending` if no record proves it."),
+        DomainAnswer,
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.checked",
@@ -250,7 +232,7 @@ class DomainRoutes(Routes):
 
     @for_customers(
         "DELETE /v1/domains/{domain}",
-        (200, DeletedAnswer, "Removed."),
+        DeletedAnswer,
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.removed",

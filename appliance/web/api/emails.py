@@ -100,12 +100,7 @@ class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     recipients: (
         Annotated[
-            list[str],
-            Meta(
-                min_length=1,
-                max_length=RECIPIENTS,
-                description="Recipient ids. Default: all recipients that bounced or failed.",
-            ),
+            list[str], Meta(min_length=1, max_length=RECIPIENTS, description="Default: all that bounced or failed.")
         ]
         | UnsetType
     ) = UNSET
@@ -178,12 +173,7 @@ class EmailRoutes(Routes):
             raise _unknown()
         return message, facts
 
-    @for_customers(
-        "GET /v1/emails",
-        (200, EmailsAnswer, "A page of messages."),
-        parameters=(*EMAIL_FILTERS, *PAGING_BACK),
-        limited=Limited.NARROWED,
-    )
+    @for_customers("GET /v1/emails", EmailsAnswer, parameters=(*EMAIL_FILTERS, *PAGING_BACK), limited=Limited.NARROWED)
     async def list_emails(self, user: Principal) -> bytes:
         """List the account's messages, newest first.
 
@@ -214,7 +204,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "GET /v1/emails/{id:not_test}",
-        (200, MessageDetails, "The message."),
+        MessageDetails,
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         limited=Limited.NARROWED,
@@ -236,7 +226,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/body",
-        (200, BodyAnswer, "Headers, texts and attachments."),
+        BodyAnswer,
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         limited=Limited.NARROWED,
@@ -248,7 +238,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/cancel",
-        (200, CancelledAnswer, "Cancelled."),
+        CancelledAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
@@ -336,7 +326,7 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
         ]
         if not undelivered:
             raise Refused(
-                Code.CONFLICT, ("No recipient of this message bounced or failed. Name the recipients to send to.")
+                Code.CONFLICT, "No recipient of this message bounced or failed. Name the recipients to send to."
             )
         return undelivered
     ids = set(body.recipients)
@@ -345,7 +335,7 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
         raise invalid("recipients", "must be recipient ids of this message")
     if any(recipient.status in _WAITING for recipient in recipients):
         raise Refused(
-            Code.CONFLICT, ("One of these recipients is still queued. Cancel it first, or wait for its result.")
+            Code.CONFLICT, "One of these recipients is still queued. Cancel it first, or wait for its result."
         )
     return recipients
 

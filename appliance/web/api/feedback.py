@@ -93,12 +93,10 @@ class DmarcStepObject(msgspec.Struct):
 
     state: Annotated[
         DmarcState,
-        Meta(description="`no_reports`, `collect`, `mend` (own mail fails), `step` (publish `proposed`) or `done`."),
+        Meta(description="`no_reports`, `collect`, `mend`, `step` (publish `proposed`) or `done`."),
     ]
     text: Annotated[str, Meta(description="What to do, and why.")]
-    policy: Annotated[
-        str | None, Meta(description="Policy seen last: `none`, `quarantine` or `reject`; null without reports.")
-    ]
+    policy: Annotated[str | None, Meta(description="Current policy: `none`, `quarantine`, `reject` or null.")]
     percentage: Annotated[int, Meta(description="Share of mail that the policy covers (`pct`), in percent.")]
     proposed: Annotated[str | None, Meta(description="Policy to publish next; null if no change is proposed.")]
     days: Annotated[int, Meta(description="Days with reports under this policy, within the last 30 days.")]
@@ -160,9 +158,7 @@ class FeedbackAnswer(msgspec.Struct):
 
     takes_reports: Annotated[bool, Meta(description="Whether the service receives feedback by mail.")]
     days: Annotated[list[FeedbackDayObject], Meta(description="Every day of the period (UTC), oldest first.")]
-    providers: Annotated[
-        list[FeedbackProviderObject], Meta(description="Providers, most deliveries first; other domains last.")
-    ]
+    providers: Annotated[list[FeedbackProviderObject], Meta(description="Most deliveries first; other domains last.")]
     classes: Annotated[BounceClassesObject, Meta(description="Bounces of the period by class.")]
     domains: Annotated[list[DomainFeedbackObject], Meta(description="The first 50 usable domains, by name.")]
     request_id: RequestId
@@ -176,7 +172,7 @@ class FeedbackRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback",
-        (200, FeedbackAnswer, "The feedback."),
+        FeedbackAnswer,
         parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS),),
     )
     async def get_feedback(self, user: User) -> bytes:

@@ -26,9 +26,7 @@ class InboxMailObject(msgspec.Struct):
     address: Annotated[str, Meta(description="Recipient address.")]
     sender: Annotated[str, Meta(description="From header. Not authenticated.")]
     subject: Annotated[str, Meta(description="Subject header.")]
-    result: Annotated[
-        str, Meta(description="`not_understood`, `not_verified` (unproven complaint), `kept` or `forwarded`.")
-    ]
+    result: Annotated[str, Meta(description="`not_understood`, `not_verified`, `kept` or `forwarded`.")]
     received_at: Annotated[Time, Meta(description="Time of receipt.")]
     size: Annotated[int, Meta(description="Size of the whole message in bytes.")]
 
@@ -54,7 +52,7 @@ class InboxMailAnswer(msgspec.Struct):
 class FeedbackInboxRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/feedback/inbox", (200, InboxAnswer, "A page of messages."), parameters=PAGING_BACK)
+    @for_customers("GET /v1/feedback/inbox", InboxAnswer, parameters=PAGING_BACK)
     async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
         """List mail to fbl@, postmaster@ and abuse@ of the account's return paths that needs a human.
 
@@ -69,7 +67,7 @@ class FeedbackInboxRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback/inbox/{id}",
-        (200, InboxMailAnswer, "The message."),
+        InboxMailAnswer,
         Code.NOT_FOUND,
         parameters=(parameter("id", "path", "Id from the list.", {"type": "string"}),),
     )

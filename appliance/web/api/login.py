@@ -47,34 +47,15 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ]
     password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Password.")]
-    code: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            examples=["123456"],
-            description="Two-factor or recovery code. Required if two-factor authentication is on.",
-        ),
-    ] = ""
+    code: Annotated[str, Meta(max_length=64, examples=["123456"], description="Two-factor or recovery code.")] = ""
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The current and the new password."""
 
-    current_password: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_PASSWORD_BYTES,
-            description="Current password. A wrong one counts as a failed login.",
-        ),
-    ]
+    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Current password.")]
     new_password: Annotated[
-        str,
-        Meta(
-            min_length=MIN_PASSWORD_CHARACTERS,
-            max_length=MAX_PASSWORD_BYTES,
-            description="New password: at least 8 characters, at most 1,024 bytes.",
-        ),
+        str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="New password.")
     ]
 
 
@@ -199,7 +180,7 @@ class LoginRoutes(Routes):
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
-    @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."), action="user.logged_out")
+    @for_people("POST /v1/auth/logout", LoggedOutObject, action="user.logged_out")
     async def log_out(self, user: User) -> Response:
         """End the current session and all its tokens."""
         _, claims = await self.current_user()
@@ -208,11 +189,7 @@ class LoginRoutes(Routes):
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
     @for_people(
-        "POST /v1/auth/password",
-        (200, ChangedObject, "Changed. Log in again."),
-        Code.FORBIDDEN,
-        body=PasswordRequest,
-        action="user.password_changed",
+        "POST /v1/auth/password", ChangedObject, Code.FORBIDDEN, body=PasswordRequest, action="user.password_changed"
     )
     async def change_password(self, user: User, body: PasswordRequest) -> Response:
         """Change the password, and end every session of the user."""
@@ -270,7 +247,7 @@ _KEEP = parameter(
 class SessionRoutes(Routes):
     tag = Tag.SESSIONS
 
-    @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
+    @for_people("GET /v1/auth/sessions", SessionsAnswer)
     async def list_sessions(self, user: User) -> SessionsAnswer:
         """List the user's active sessions."""
         _, claims = await self.current_user()
@@ -278,9 +255,7 @@ class SessionRoutes(Routes):
         shown = [object_from(SessionObject, session, current=session.id == claims.session_id) for session in sessions]
         return SessionsAnswer(shown, None, request_id())
 
-    @for_people(
-        "DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), parameters=(_KEEP,), action="session.ended_all"
-    )
+    @for_people("DELETE /v1/auth/sessions", EndedAnswer, parameters=(_KEEP,), action="session.ended_all")
     async def end_all_sessions(self, user: User) -> EndedAnswer:
         """Log out everywhere, or everywhere else with `keep=current`."""
         kept = ""
@@ -294,7 +269,7 @@ class SessionRoutes(Routes):
 
     @for_people(
         "DELETE /v1/auth/sessions/{id}",
-        (200, EndedAnswer, "Ended."),
+        EndedAnswer,
         Code.NOT_FOUND,
         parameters=(identifier("Session id.", "^ses_[0-9a-f]{32}$"),),
         action="session.ended",

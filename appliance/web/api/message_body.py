@@ -57,8 +57,7 @@ class BodyAnswer(msgspec.Struct):
     html: Annotated[str | None, Meta(description="HTML body; null without one.")]
     attachments: Annotated[list[FileObject], Meta(description="Attached files.")]
     truncated: Annotated[
-        bool,
-        Meta(description="Whether content is omitted. The limits are 1 MiB per text, 200 header fields and 200 parts."),
+        bool, Meta(description="Whether content is omitted: 1 MiB per text, 200 headers and 200 parts are shown.")
     ]
     request_id: RequestId
 

@@ -43,8 +43,8 @@ RecipientState = Annotated[
 BareAddress = Annotated[str, Meta(description="Address without a display name.")]
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
-LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
-NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
+NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
 
@@ -122,9 +122,7 @@ class TimelineObject(RecipientObject):
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
     simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
     bounce_class: LastClass
-    late_bounce: Annotated[
-        LateBounceObject | None, Meta(description="Bounce after delivery; the status stays `delivered`. Null if none.")
-    ]
+    late_bounce: Annotated[LateBounceObject | None, Meta(description="Bounce after delivery, or null.")]
     next_attempt_at: NextAttemptAt
     attempts: Annotated[list[AttemptObject], Meta(description="Delivery attempts, oldest first.")]
 

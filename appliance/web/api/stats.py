@@ -48,9 +48,7 @@ class TotalsObject(msgspec.Struct):
     cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
     bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
     median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
-    p95_ms: Annotated[
-        int | None, Meta(description="Delivery time of 95 % of recipients in milliseconds; null without any.")
-    ]
+    p95_ms: Annotated[int | None, Meta(description="95 % were delivered in this time, in milliseconds.")]
 
 
 class PreviousObject(msgspec.Struct):
@@ -77,9 +75,7 @@ class ClassCountsObject(msgspec.Struct):
 class BreakdownObject(msgspec.Struct):
     """Totals for one value of `by`."""
 
-    value: Annotated[
-        str | None, Meta(description="Domain, tag, template or provider; null (always last) for all others together.")
-    ]
+    value: Annotated[str | None, Meta(description="Value of `by`; null (always last) for all others.")]
     sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
     delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
     bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
@@ -100,25 +96,14 @@ class WaitingObject(msgspec.Struct):
 class StatsAnswer(msgspec.Struct):
     """Statistics of the last days, without test mail."""
 
-    days: Annotated[
-        list[CountsObject], Meta(description="Days of the period (UTC), oldest first, including days without mail.")
-    ]
-    hours: Annotated[
-        list[CountsObject], Meta(description="Hours of the last 7 days, oldest first, including hours without mail.")
-    ]
+    days: Annotated[list[CountsObject], Meta(description="All days (UTC), oldest first.")]
+    hours: Annotated[list[CountsObject], Meta(description="Hours of the last 7 days, oldest first.")]
     totals: Annotated[TotalsObject, Meta(description="Totals of the period.")]
-    previous: Annotated[
-        PreviousObject | None,
-        Meta(description="Preceding period of the same length; null if its statistics are incomplete."),
-    ]
-    bounce_classes: Annotated[
-        list[ClassCountsObject], Meta(description="Bounced and failed recipients by class; empty classes are omitted.")
-    ]
+    previous: Annotated[PreviousObject | None, Meta(description="The preceding period; null if incomplete.")]
+    bounce_classes: Annotated[list[ClassCountsObject], Meta(description="Bounced and failed, by class.")]
     queue: Annotated[list[WaitingObject], Meta(description="Queued recipients by provider pool.")]
     sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
-    breakdown: Annotated[
-        list[BreakdownObject] | None, Meta(description="Totals per value of `by`, largest first; null without `by`.")
-    ]
+    breakdown: Annotated[list[BreakdownObject] | None, Meta(description="Totals by value, largest first.")]
     breakdown_until: Annotated[Time | None, Meta(description="End of the data in `breakdown`; null if it is complete.")]
     request_id: RequestId
 
@@ -134,11 +119,11 @@ class ProblemObject(msgspec.Struct):
     outcome: Annotated[RecipientOutcome, Meta(description="`bounced`, `failed` or `deferred`.")]
     last_smtp_code: Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
     last_smtp_response: Annotated[
-        str | None, Meta(description="Last SMTP reply, or the error instead of one; null before the first attempt.")
+        str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")
     ]
-    bounce_class: Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
+    bounce_class: Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
     happened_at: Annotated[Time, Meta(description="Time of the result, or of the last attempt if deferred.")]
-    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 
 class ProblemsAnswer(msgspec.Struct):
@@ -163,7 +148,7 @@ class StatsRoutes(Routes):
 
     @for_customers(
         "GET /v1/stats",
-        (200, StatsAnswer, "The statistics."),
+        StatsAnswer,
         parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS), _BY),
     )
     async def get_stats(self, user: User) -> StatsAnswer:
@@ -179,7 +164,7 @@ class StatsRoutes(Routes):
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
-    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The latest problems."), parameters=(_PROBLEMS,))
+    @for_customers("GET /v1/problems", ProblemsAnswer, parameters=(_PROBLEMS,))
     async def list_problems(self, user: User) -> ProblemsAnswer:
         """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)

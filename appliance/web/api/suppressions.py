@@ -36,10 +36,7 @@ class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     reason: Annotated[
         str,
         Meta(
-            min_length=1,
-            max_length=200,
-            extra_json_schema={"pattern": LINE_PATTERN},
-            description="Reason: one line of 1 to 200 characters.",
+            min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN}, description="Reason, one line."
         ),
     ] = BY_HAND
 
@@ -77,7 +74,7 @@ class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             examples=["email,reason\nada@example.net,hard bounce"],
-            description="One address per line, or CSV with a header row; at most 1,000 lines.",
+            description="One address per line, or CSV with a header row.",
         ),
     ]
 
@@ -93,9 +90,7 @@ class ImportedAnswer(msgspec.Struct):
     """The result of an import."""
 
     imported: Annotated[int, Meta(description="Number of addresses added.")]
-    listed_already: Annotated[
-        int, Meta(description="Number of addresses that were already listed. They are unchanged.")
-    ]
+    listed_already: Annotated[int, Meta(description="Number of addresses already listed.")]
     skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
     request_id: RequestId
 
@@ -117,9 +112,7 @@ _TEMPLATE = parameter("template", "query", "Remove only the unsubscription from 
 class SuppressionRoutes(Routes):
     tag = Tag.SUPPRESSIONS
 
-    @for_customers(
-        "GET /v1/suppressions", (200, SuppressionsAnswer, "A page of suppressions."), parameters=(*_FILTERS, *PAGING)
-    )
+    @for_customers("GET /v1/suppressions", SuppressionsAnswer, parameters=(*_FILTERS, *PAGING))
     async def list_suppressions(self, user: User) -> SuppressionsAnswer:
         """List suppressed addresses.
 
@@ -151,12 +144,7 @@ class SuppressionRoutes(Routes):
         entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
         return object_from(SuppressionAnswer, entry, request_id=request_id())
 
-    @for_customers(
-        "POST /v1/suppressions/import",
-        (200, ImportedAnswer, "The result of the import."),
-        body=ImportRequest,
-        action="suppression.imported",
-    )
+    @for_customers("POST /v1/suppressions/import", ImportedAnswer, body=ImportRequest, action="suppression.imported")
     async def import_suppressions(self, user: User, body: ImportRequest) -> ImportedAnswer:
         """Suppress every address of a list: one per line, or CSV as email services export it.
 
@@ -182,7 +170,7 @@ class SuppressionRoutes(Routes):
 
     @for_customers(
         "DELETE /v1/suppressions/{address:rest}",
-        (200, DeletedAnswer, "Removed."),
+        DeletedAnswer,
         Code.NOT_FOUND,
         parameters=(_ADDRESS, _TAG, _TEMPLATE),
         action="suppression.removed",

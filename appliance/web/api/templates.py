@@ -44,11 +44,7 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     text: (
         Annotated[
             str,
-            Meta(
-                examples=["Hello {{name}}!"],
-                extra_json_schema=BODY,
-                description="Plain-text body. Required unless `html` is set.",
-            ),
+            Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY, description="Required unless `html` is set."),
         ]
         | UnsetType
     ) = UNSET
@@ -58,14 +54,12 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
             Meta(
                 examples=["<p>Hello {{name}}!</p>"],
                 extra_json_schema=BODY,
-                description="HTML body. Required unless `text` is set.",
+                description="Required unless `text` is set.",
             ),
         ]
         | UnsetType
     ) = UNSET
-    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link. Default: false.")] = (
-        False
-    )
+    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link.")] = False
 
 
 class TemplateObject(msgspec.Struct):
@@ -109,9 +103,7 @@ class TemplateVersionObject(msgspec.Struct):
 class TemplateVersionsAnswer(msgspec.Struct):
     """A page of versions, newest first. Pass `next` as `before` to get the next page."""
 
-    versions: Annotated[
-        list[TemplateVersionObject], Meta(description="Versions, newest first. The newest version of all is in use.")
-    ]
+    versions: Annotated[list[TemplateVersionObject], Meta(description="Newest first. The newest of all is in use.")]
     next: NextPage
     request_id: RequestId
 
@@ -124,9 +116,7 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions per page."), {**BEFORE_
 class TemplateRoutes(Routes):
     tag = Tag.TEMPLATES
 
-    @for_customers(
-        "GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING, limited=Limited.OPEN
-    )
+    @for_customers("GET /v1/templates", TemplatesAnswer, parameters=PAGING, limited=Limited.OPEN)
     async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
@@ -137,11 +127,7 @@ class TemplateRoutes(Routes):
         return TemplatesAnswer(shown, templates[-1].alias if more else None, request_id())
 
     @for_customers(
-        "GET /v1/templates/{alias}",
-        (200, TemplateAnswer, "The template."),
-        Code.NOT_FOUND,
-        parameters=(_ALIAS,),
-        limited=Limited.OPEN,
+        "GET /v1/templates/{alias}", TemplateAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), limited=Limited.OPEN
     )
     async def get_template(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
@@ -153,7 +139,7 @@ class TemplateRoutes(Routes):
 
     @for_customers(
         "PUT /v1/templates/{alias}",
-        (200, TemplateAnswer, "The stored template."),
+        TemplateAnswer,
         Code.CONFLICT,
         body=TemplateRequest,
         parameters=(_ALIAS,),
@@ -182,11 +168,7 @@ class TemplateRoutes(Routes):
         return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
 
     @for_customers(
-        "DELETE /v1/templates/{alias}",
-        (200, DeletedAnswer, "Deleted."),
-        Code.NOT_FOUND,
-        parameters=(_ALIAS,),
-        action="template.deleted",
+        "DELETE /v1/templates/{alias}", DeletedAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), action="template.deleted"
     )
     async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
         """Delete a template."""
@@ -197,7 +179,7 @@ class TemplateRoutes(Routes):
 
     @for_customers(
         "GET /v1/templates/{alias}/versions",
-        (200, TemplateVersionsAnswer, "A page of versions."),
+        TemplateVersionsAnswer,
         Code.NOT_FOUND,
         parameters=(_ALIAS, *_VERSIONS),
         limited=Limited.OPEN,

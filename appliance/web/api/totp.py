@@ -31,9 +31,7 @@ class TotpAnswer(msgspec.Struct):
 
     enabled: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
     required: Annotated[bool, Meta(description="Whether the installation requires it for this user.")]
-    enabled_at: Annotated[
-        Time | None, Meta(description="Time two-factor authentication was turned on; null if it is off.")
-    ]
+    enabled_at: Annotated[Time | None, Meta(description="Time it was turned on; null if it is off.")]
     recovery_codes_left: Annotated[int, Meta(description="Number of unused recovery codes.")]
     request_id: RequestId
 
@@ -56,9 +54,7 @@ class TotpConfirmRequest(msgspec.Struct, forbid_unknown_fields=True):
 class RecoveryCodesAnswer(msgspec.Struct):
     """Recovery codes for a login without the app. They are only in this response."""
 
-    recovery_codes: Annotated[
-        list[str], Meta(description="Ten recovery codes. Each works once instead of a code from the app.")
-    ]
+    recovery_codes: Annotated[list[str], Meta(description="Ten codes. Each works once instead of the app.")]
     request_id: RequestId
 
 
@@ -72,7 +68,7 @@ class TotpRemovalRequest(msgspec.Struct, forbid_unknown_fields=True):
 class TotpRoutes(Routes):
     tag = Tag.PEOPLE
 
-    @for_people("GET /v1/account/totp", (200, TotpAnswer, "The state."))
+    @for_people("GET /v1/account/totp", TotpAnswer)
     async def get_totp(self, user: User) -> TotpAnswer:
         """Read whether two-factor authentication is on."""
         factor = await self.store.second_factors.of(user.id)
@@ -94,7 +90,7 @@ class TotpRoutes(Routes):
 
     @for_people(
         "POST /v1/account/totp/confirm",
-        (200, RecoveryCodesAnswer, "The recovery codes."),
+        RecoveryCodesAnswer,
         Code.CONFLICT,
         body=TotpConfirmRequest,
         action="totp.enabled",
@@ -121,12 +117,7 @@ class TotpRoutes(Routes):
         self.services.auth.forget()
         return RecoveryCodesAnswer(codes, request_id())
 
-    @for_people(
-        "DELETE /v1/account/totp",
-        (200, DeletedAnswer, "Two-factor authentication is off."),
-        Code.NOT_FOUND,
-        body=TotpRemovalRequest,
-    )
+    @for_people("DELETE /v1/account/totp", DeletedAnswer, Code.NOT_FOUND, body=TotpRemovalRequest)
     async def remove_totp(self, user: User, body: TotpRemovalRequest) -> DeletedAnswer:
         """Turn off two-factor authentication with the password and a code or recovery code.
 

@@ -35,23 +35,17 @@ class DeliveryObject(msgspec.Struct):
     recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
     url: Annotated[str, Meta(description="URL of the last or next attempt.")]
     trigger: Annotated[Trigger, Meta(description="Cause of the delivery: `event`, `ping` or `replay`.")]
-    status: Annotated[
-        PostStatus, Meta(description="`pending`, `success` (2xx response) or `failed` (attempts used up).")
-    ]
+    status: Annotated[PostStatus, Meta(description="`pending`, `success` (2xx) or `failed` (attempts used up).")]
     attempt: Annotated[int, Meta(ge=0, description="Number of attempts so far.")]
     max_attempts: Annotated[int, Meta(ge=1, description="Maximum number of attempts.")]
     request_body: Annotated[str, Meta(description="First 2 KiB of the posted body.")]
-    response_status: Annotated[
-        int | None, Meta(description="HTTP status of the last response; null if there was none.")
-    ]
-    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response; null if there was none.")]
+    response_status: Annotated[int | None, Meta(description="HTTP status of the last response, or null.")]
+    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response, or null.")]
     error: Annotated[str | None, Meta(description="Why no complete response arrived; null otherwise.")]
-    duration_ms: Annotated[
-        int | None, Meta(description="Duration of the last attempt in milliseconds; null before the first.")
-    ]
+    duration_ms: Annotated[int | None, Meta(description="Duration of the last attempt in milliseconds.")]
     created_at: CreatedAt
     attempted_at: Annotated[Time | None, Meta(description="Time of the last attempt; null before the first.")]
-    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 
 class DeliveryAnswer(msgspec.Struct):
@@ -86,7 +80,7 @@ class WebhookDeliveryRoutes(Routes):
         super().__init__(services)
         self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
-    @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
+    @for_customers("GET /v1/webhook/deliveries", DeliveriesAnswer, parameters=_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:
         """List the webhook deliveries of the last 7 days, newest first.
 
