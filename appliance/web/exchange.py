@@ -40,7 +40,7 @@ class Exchange:
         return event
 
     def framed(self, headers: Headers) -> Headers:
-        """Add the connection's headers to those of an answer."""
+        """Add the connection's headers to an answer's headers."""
         if self._secure:
             headers = [*headers, _HSTS]
         if self.expects_body:

@@ -1,7 +1,7 @@
 """Messages of other accounts, read by administrators: /v1/admin/accounts/{id}/emails.
 
-Invariant: every read is recorded in the audit logs of that account, of the administrator's account and of the
-installation before it is answered. Nothing here changes a message.
+Invariant: the audit logs of that account, of the administrator's account and of the installation record every read
+before the response. Nothing here changes a message.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ class AdminEmailRoutes(Routes):
         self.emails = EmailRoutes(services)
 
     async def _reader(self, admin: User, account_id: str, message_id: str = "") -> User:
-        """The administrator acting as a user of the account. Records what is read."""
+        """The administrator acting as a user of the account. Every read is recorded."""
         account = await self.store.accounts.find(account_id)
         about(message_id or account.name, {"account": account.name})
         concerns(INSTALLATION)

@@ -52,7 +52,7 @@ class WebhookObject(msgspec.Struct):
 class WebhookAnswer(msgspec.Struct):
     """The account's webhook."""
 
-    webhook: Annotated[WebhookObject | None, Meta(description="The webhook; null if the account has none.")]
+    webhook: Annotated[WebhookObject | None, Meta(description="The webhook, or null.")]
     request_id: RequestId
 
 

@@ -36,8 +36,8 @@ export async function teller(drawing, buckets, kinds, label, link, go) {
 		);
 		const middle = ((chosen + 0.5) / buckets.length) * field.clientWidth;
 		const room = field.clientWidth - tip.offsetWidth;
-		const beside = middle + 12 <= room ? middle + 12 : middle - 12 - tip.offsetWidth;
-		tip.style.left = `${Math.max(0, Math.min(room, beside))}px`;
+		const position = middle + 12 <= room ? middle + 12 : middle - 12 - tip.offsetWidth;
+		tip.style.left = `${Math.max(0, Math.min(room, position))}px`;
 	}
 	const at = (event) => {
 		const box = drawing.getBoundingClientRect();

@@ -29,7 +29,10 @@ export function marks(buckets) {
 	return { hourly, marks: found.filter((_, at) => has(at)) };
 }
 
-/** Kinds are [field, name, colour class]; the kind `behind` is drawn behind the others. A click on a bar, or Enter on the current one, opens `link(field, bucket)`. */
+/**
+ * Kinds are [field, name, colour class]; the kind `behind` is drawn behind the others. A click on a bar, or Enter
+ * on the current one, opens `link(field, bucket)`.
+ */
 export function chart(title, buckets, kinds, label, behind, link, go) {
 	const stack = kinds.filter((kind) => kind !== behind);
 	const sum = (each) => stack.reduce((all, [field]) => all + each[field], 0);

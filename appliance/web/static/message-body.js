@@ -52,7 +52,7 @@ function html(found, images) {
 	const shown = preview("HTML message", found.html, images, (held) => {
 		note.hidden = held === 0;
 		note.replaceChildren(
-			`${count(held, "remote image", "remote images")} blocked. Loading ${held === 1 ? "it" : "them"} reveals that you opened the message.`,
+			`${count(held, "remote image", "remote images")} blocked. Loading reveals that you opened the message.`,
 			button("Load images", () => shown.loadImages(), "tiny"),
 		);
 	});

@@ -15,7 +15,11 @@ export const code = (text, what = "this", kind = "") =>
 export const empty = (title, text, ...next) =>
 	h("div", { class: "card empty" }, h("h2", null, title), h("p", null, text), next);
 
-/** A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. With the class `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the rest. */
+/**
+ * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. With the class
+ * `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the
+ * rest.
+ */
 export function table(caption, columns, rows, kind) {
 	const body = h(
 		"tbody",

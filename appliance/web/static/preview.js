@@ -32,7 +32,10 @@ const REMOTE = /^\s*(?:https?:)?\/\//i;
 const harmless = (style) =>
 	style.replace(/@import[^;]*;?/gi, "").replace(/(?:image-set|url)\((?!\s*['"]?data:image\/)[^)]*\)/gi, "none");
 
-/** Remove references to other servers. `inline` are the message's own images by content id; remote images stay only with `remote`. Returns the number of removed images. */
+/**
+ * Remove references to other servers. `inline` are the message's own images by content id; remote images stay only
+ * with `remote`. Returns the number of removed images.
+ */
 function clean(parsed, inline, remote) {
 	let kept = 0;
 	for (const each of parsed.querySelectorAll(DROPPED)) each.remove();
@@ -57,7 +60,10 @@ function clean(parsed, inline, remote) {
 	return kept;
 }
 
-/** A frame and its controls: {frame, show(html), loadImages()}. `inline` are images by content id; `held` gets the number of blocked remote images. */
+/**
+ * A frame and its controls: {frame, show(html), loadImages()}. `inline` are images by content id; `held` gets the
+ * number of blocked remote images.
+ */
 export function preview(title, html = "", inline = new Map(), held = () => {}) {
 	let wanted = html;
 	const frame = h("iframe", {

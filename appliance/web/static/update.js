@@ -1,7 +1,11 @@
 // Updates shown content without losing focus, selected text or opened parts.
 import { fragment } from "./dom.js";
 
-/** Show new content in a place, and keep nodes that stay: those with the same `data-key` or `data-id`, and between them nodes of the same kind at the same position. A node with listeners belongs to its content: it is kept only inside a keyed node, and only with the same label. */
+/**
+ * Show new content in a place, and keep nodes that stay: those with the same `data-key` or `data-id`, and between
+ * them nodes of the same kind at the same position. A node with listeners belongs to its content: it is kept only
+ * inside a keyed node, and only with the same label.
+ */
 export function update(place, ...content) {
 	children(place, fragment(...content), false);
 }

@@ -302,4 +302,4 @@ def test_what_is_not_added_up_yet_is_told(stage: Stage, browser: Browser) -> Non
             return Response.json({ ...(await answer.json()), breakdown_until: "2026-01-02T03:04:05.000Z" });
         }""")
     browser.click("By tag")
-    assert re.search("what came after .+ is missing", browser.see("Still being computed", "p").text)
+    assert re.search("data after .+ is missing", browser.see("Still being computed", "p").text)

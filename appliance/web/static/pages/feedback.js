@@ -218,7 +218,7 @@ function reports(found, wanted, choose) {
 		!found.takes_reports &&
 			notice(
 				"deferred",
-				"This server does not receive mail, so reports do not reach it. The operator can turn this on with inbound.bind.",
+				"This server does not receive mail, so it gets no reports. The operator can set inbound.bind.",
 			),
 		section(`DMARC: mail from ${shown.domain}`, dmarc(shown)),
 		section(`TLS: mail to ${shown.domain}`, tls(shown)),

@@ -180,7 +180,10 @@ async function nothing(page, filters, home) {
 	);
 }
 
-/** Replace the rows between `above` and below another id with `emails`: update changed rows, remove missing ones. Returns rows that are newer than all others. */
+/**
+ * Replace the rows between `above` and below another id with `emails`: update changed rows, remove missing ones.
+ * Returns rows that are newer than all others.
+ */
 function merge(body, emails, below, above, toRow) {
 	const inside = [...body.rows].filter((each) => !(below <= each.dataset.id) && !(each.dataset.id < above));
 	const known = new Map(inside.map((each) => [each.dataset.id, each]));
