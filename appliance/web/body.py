@@ -83,7 +83,7 @@ class RequestBody:
         self._limit = limit
         self._owner = owner
         self._memory = owner.large if (length or 0) > SMALL_BODY else owner.small
-        self._taken = 0
+        self._held = 0
         self._age = next(_ages)
         self._patience = MEMORY_WAIT
 
@@ -98,9 +98,9 @@ class RequestBody:
         self._give_back()
 
     def _give_back(self) -> None:
-        if self._taken:
-            self._memory.give_back(self._owner.name, self._taken, self._age)
-            self._taken = 0
+        if self._held:
+            self._memory.give_back(self._owner.name, self._held, self._age)
+            self._held = 0
 
     async def _read(self) -> bytearray:
         body = bytearray()
@@ -125,10 +125,10 @@ class RequestBody:
         if size > SMALL_BODY and self._memory is not self._owner.large:
             await self._take(self._owner.large, needed)
             self._give_back()
-            self._memory, self._taken = self._owner.large, needed
-        elif needed > self._taken:
-            await self._take(self._memory, needed - self._taken)
-            self._taken = needed
+            self._memory, self._held = self._owner.large, needed
+        elif needed > self._held:
+            await self._take(self._memory, needed - self._held)
+            self._held = needed
 
     async def _take(self, memory: MemoryBudget, amount: int) -> None:
         began = trio.current_time()
@@ -148,9 +148,9 @@ def _too_large(limit: int) -> Refused:
 _JSON_TYPE = re.compile(rb"application/json\s*(?:;\s*charset\s*=\s*\"?([^\s\";]{1,40})\"?\s*)?;?", re.IGNORECASE)
 
 
-def check_content_type(header: bytes) -> None:
+def check_content_type(content_type: bytes) -> None:
     """Accept only JSON in UTF-8 (RFC 8259 8.1)."""
-    match = _JSON_TYPE.fullmatch(header)
+    match = _JSON_TYPE.fullmatch(content_type)
     if match is None:
         raise Refused(Code.INVALID_REQUEST, "Content-Type: expected application/json")
     charset = (match[1] or b"utf-8").decode("ascii", "replace")
@@ -158,10 +158,10 @@ def check_content_type(header: bytes) -> None:
         raise Refused(Code.INVALID_REQUEST, f"Content-Type: charset {charset} is not supported. Send UTF-8.")
 
 
-def check_encoding(header: bytes | None) -> None:
+def check_encoding(encoding: bytes | None) -> None:
     """Refuse a compressed body, which could expand to any size."""
-    if header is not None and header.strip().lower() not in (b"", b"identity"):
-        name = header.strip()[:_SHOWN].decode("ascii", "replace")
+    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+        name = encoding.strip()[:_SHOWN].decode("ascii", "replace")
         raise Refused(Code.INVALID_REQUEST, f"Content-Encoding: {name} is not supported. Send the body uncompressed.")
 
 

@@ -37,6 +37,7 @@ from appliance.web.api.message_objects import (
     MessageId,
     MessageSource,
     MessageState,
+    Outcome,
     RecipientCount,
     RecipientState,
     Sender,
@@ -70,7 +71,7 @@ class ListedRecipientObject(msgspec.Struct):
 
     email: BareAddress
     status: RecipientState
-    outcome: Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
+    outcome: Outcome
 
 
 class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):

@@ -15,6 +15,7 @@ from appliance.model.mail import (
     Message,
     MessageRecord,
     MessageStatus,
+    RecipientOutcome,
     RecipientStatus,
     Source,
     TriedRecipient,
@@ -40,6 +41,7 @@ BillingState = Annotated[
 RecipientState = Annotated[
     RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
 ]
+Outcome = Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
 BareAddress = Annotated[str, Meta(description="Address without a display name.")]
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
@@ -118,6 +120,7 @@ class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
 class TimelineObject(RecipientObject):
     """One recipient with every delivery attempt."""
 
+    outcome: Outcome
     explanation: Annotated[str, Meta(description="Current state of the recipient, its cause and the next step.")]
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
     simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
@@ -186,6 +189,7 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
     return object_from(
         TimelineObject,
         tried.recipient,
+        outcome=tried.recipient.outcome,
         explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,

@@ -44,17 +44,9 @@ export function paged(caption, columns, first, toRow, load, label) {
 	);
 }
 
-/** A recipient's outcome: `outcome` in a list, derived from its details on a message page. */
-export function outcomeOf(recipient) {
-	if (recipient.outcome) return recipient.outcome;
-	const note = recipient.last_smtp_code === null ? (recipient.last_smtp_response ?? "") : "";
-	if (recipient.status === "bounced" && note.startsWith("suppressed:")) return "suppressed";
-	return recipient.status === "failed" && note.startsWith("cancelled:") ? "cancelled" : recipient.status;
-}
-
 /** A message's status, or the common outcome of its recipients if that says more. */
 export function standing(message) {
-	const words = new Set(message.recipients.map(outcomeOf));
+	const words = new Set(message.recipients.map((recipient) => recipient.outcome));
 	if (message.status === "queued" && words.has("deferred")) return "deferred";
 	if (message.status !== "failed" || words.size === 0) return message.status;
 	if (words.size === 1) return [...words][0];

@@ -171,7 +171,7 @@ def test_the_plots_are_told_to_those_who_do_not_see_them(browser: Browser, busy:
     browser.open("/dashboard/feedback")
     drawing = browser.one("(//main//*[name()='svg'][@role='img'])[1]")
     label = str(drawing.get_attribute("aria-label"))
-    assert label.startswith("Bounces by class per day (UTC). In all: 1,200 no such mailbox")
+    assert label.startswith("Bounces by class per day (UTC). Total: 1,200 no such mailbox")
     drawing.send_keys(Keys.ARROW_LEFT)
     browser.see("UTC: 40 no such mailbox, 9 mailbox full, 12 reputation, 3 given up")
     browser.click_summary("Show as table")
