@@ -148,7 +148,7 @@ def test_an_invitation_is_withdrawn(acme: Shell) -> None:
 def test_people_of_another_account_are_not_changed(acme: Shell, words: tuple[str, ...]) -> None:
     """The line says how to see who is there."""
     acme.create("zoo")
-    told = "Error: zoo@example.org is not in account acme: `appliance user list acme` shows who is\n"
+    told = "Error: zoo@example.org is not a user of account acme: see appliance user list acme\n"
     assert acme.refused("user", *words) == told
     assert roles(acme, "zoo") == {"zoo@example.org": "owner"}
 
@@ -177,7 +177,7 @@ def test_a_second_factor_is_turned_off(acme: Shell) -> None:
         await store.second_factors.confirm(user.id, b"sealed", 7, ["a", "b"])
 
     for _ in range(2):
-        assert "has no second factor" in acme.refused("user", "reset-totp", address)
+        assert "does not use two-factor authentication" in acme.refused("user", "reset-totp", address)
         acme.stored(turn_on)
         assert acme.json("user", "list")["users"][0]["totp"] is True
         answer = acme.json("user", "reset-totp", address)
