@@ -170,7 +170,7 @@ class SmtpSettings:
         _TIMEOUT, "5m", "Maximum time for a client to send one message; the minimum rate is 500 bytes a second"
     )
     session_timeout: float = key(
-        _TIMEOUT, "15m", "Maximum v.duration of a connection; a message in transfer is finished first"
+        _TIMEOUT, "15m", "Maximum duration of a connection; a message in transfer is finished first"
     )
     message_memory: int = key(
         v.size(), "256MiB", "Memory for incoming messages; lower on small machines; further messages get 451"
@@ -353,7 +353,7 @@ class LimitSettings:
     stored_bytes_per_account: v.Share = key(
         v.SIZE_OR_PERCENT,
         "25%",
-        'Storage quota per account: a v.size, or a share of the space usable for mail; "0": no quota',
+        'Storage quota per account: a size, or a share of the space usable for mail; "0": no quota',
     )
 
 

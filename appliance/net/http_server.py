@@ -21,7 +21,7 @@ _FIRST_LINE = re.compile(rb"([A-Z]+) (/[\x21-\x7e]*) HTTP/1\.[01]\r\n")
 class ShortConnection:
     scope: trio.CancelScope
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         self.scope.cancel()
 
 
@@ -38,7 +38,7 @@ async def answer_one(
             await trio.aclose_forcefully(stream)
             return
         connection = ShortConnection(trio.CancelScope())
-        with connections.inside(connection, address):
+        with connections.tracking(connection, address):
             async with stream:
                 with trio.move_on_after(patience), connection.scope:
                     await stream.send_all(await answer(await read_head(stream)))

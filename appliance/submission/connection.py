@@ -1,13 +1,12 @@
-"""One SMTP connection: moves octets between the client and `protocol.py`, does its actions, and enforces deadlines.
+"""One SMTP connection: moves bytes between the client and `protocol.py`, runs its actions, and enforces deadlines.
 
-This file is the fence around aiosmtpd (written against 1.4.6). In use is `aiosmtpd.smtp.SMTP` as the base class; every
-call that asyncio makes to it is overridden, so none of its code runs. It reads each line through a stream, a future and
-a task switch, builds every reply anew, tells clients about internal errors, and lets a client that goes away cancel the
-storing of its message: on trio-asyncio 1.6 ms of each message and 3.2 ms of each connection. A test fails when one of
-asyncio's calls is not overridden, or when a name used here gets a meaning in aiosmtpd.
+This file is the fence around aiosmtpd (written against 1.4.6). `aiosmtpd.smtp.SMTP` is only the base class: every
+method that asyncio calls is overridden, so none of its code runs. Its own loop costs 1.6 ms per message and 3.2 ms per
+connection on trio-asyncio, tells clients about internal errors, and lets a client that disconnects cancel the storing
+of its message. A test fails when an asyncio callback is not overridden, or when aiosmtpd uses a name defined here.
 
-asyncio calls the session as data comes, and replies leave within that call. Only what takes time runs in the session's
-own Trio task (`run`), which nothing but the end of the program cancels.
+asyncio calls the session when data arrives, and replies leave within that call. Only slow actions run in the session's
+Trio task (`run`), which nothing but the end of the program cancels.
 """
 
 import asyncio
@@ -36,12 +35,9 @@ _TLS_TIMEOUTS: dict[str, Any] = {
     "ssl_shutdown_timeout": limits.TLS_SHUTDOWN,
 }
 
-# Asking an enum for a member takes ten times as long as asking a module.
-_COMMAND, _CONTENT, _ACTION, _OVER = Phase
-
 
 class SmtpSession(SMTP):
-    """A client's connection. aiosmtpd's `__init__` is not called: all of it is for the code that is not used."""
+    """A client's connection. aiosmtpd's `__init__` is not called, since none of its code runs."""
 
     def __init__(
         self,
@@ -65,15 +61,15 @@ class SmtpSession(SMTP):
         self._way = way  # in metrics
         self._log = log
         self._action: Action | None = None
-        self._wakeup = trio.Event()  # there is an action, or the connection is lost
+        self._wakeup = trio.Event()  # an action is pending, or the connection is lost
         self._handshake = trio.CancelScope()
         self._abort_timer: asyncio.TimerHandle | None = None
         self._lost = False
-        self._at_eof = False  # the client will send nothing more
+        self._at_eof = False  # the client sends nothing more
         self._blocked = False  # the client does not read its replies
-        self._awaits_tls = False  # after STARTTLS no plain text is read: it may be injected
+        self._awaits_tls = False  # after STARTTLS no plaintext is read: it may be injected
         self._began = now = trio.current_time()
-        self._phase = _COMMAND
+        self._phase = Phase.COMMAND
         self._phase_began = now
         self._due = now + settings.command_timeout
 
@@ -82,14 +78,14 @@ class SmtpSession(SMTP):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self.transport = transport
-        if self._phase is _OVER:  # the program has begun to stop meanwhile
+        if self._phase is Phase.OVER:  # the shutdown has begun
             transport.abort()
             return
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _OVER:
-            return  # read only so that no reset destroys the last reply
+        if self._phase is Phase.OVER:
+            return  # input is read only so that no reset destroys the last reply
         try:
             action = self._protocol.receive(data)
         except Exception:
@@ -98,20 +94,20 @@ class SmtpSession(SMTP):
             self._begin(action)
 
     def eof_received(self) -> bool:
-        """Keep the transport open for a reply that the client still waits for; TLS cannot."""
+        """Keep the transport open while a reply is pending; TLS cannot."""
         self._at_eof = True
-        return self._phase is _ACTION and not self._protocol.secure
+        return self._phase is Phase.ACTION and not self._protocol.secure
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the session; a message that is being stored is stored all the same."""
+        """End the session; a message being stored is stored anyway."""
         self._lost = True
         if self._abort_timer is not None:
-            self._abort_timer.cancel()  # which frees the transport now instead of when the timer is due
+            self._abort_timer.cancel()  # frees the transport now
         self._protocol.close()
         self._wakeup.set()
 
     def pause_writing(self) -> None:
-        """The client does not read: read nothing from it either."""
+        """The client does not read its replies: stop reading from it."""
         self._blocked = True
         self._due = trio.current_time() + limits.WRITE_TIMEOUT
         self._pause()
@@ -124,7 +120,7 @@ class SmtpSession(SMTP):
     # ---- called by the server
 
     async def accept_tls(self, client: socket.socket) -> bool:
-        """Do the TLS handshake on a new socket and attach the session to it; False when it failed."""
+        """Do the TLS handshake on a new socket and attach the session to it; return False if it failed."""
         with suppress(OSError), self._handshake:
             await run_coroutine(
                 self.loop.connect_accepted_socket(lambda: self, client, ssl=self._certificate.context, **_TLS_TIMEOUTS)
@@ -132,7 +128,7 @@ class SmtpSession(SMTP):
         return self.transport is not None
 
     async def run(self) -> None:
-        """Do the actions of the protocol until the connection is lost."""
+        """Run the protocol's actions until the connection is lost."""
         try:
             while not self._lost:
                 await self._wakeup.wait()
@@ -144,31 +140,28 @@ class SmtpSession(SMTP):
             if self.transport is not None:
                 self.transport.abort()
 
-    def stop(self) -> None:
-        """The program is stopping: finish a message that is on its way, but no handshake."""
+    def drain(self) -> None:
         self._handshake.cancel()
         self._protocol.stop()
         self._flush()
 
-    def give_way(self) -> None:
-        """Close at once for another client: this one has no message under way."""
+    def evict(self) -> None:
         self._handshake.cancel()
         if self.transport is not None:
-            if self._phase is _COMMAND:
-                self.transport.write(replies.CROWDED)  # sent at once, or not at all
+            if self._phase is Phase.COMMAND:
+                self.transport.write(replies.CROWDED)  # sent immediately or not at all
             self.transport.abort()
 
-    def end_if_due(self, now: float) -> None:
-        """Close if the client is too slow, or has been connected for too long."""
+    def close_if_late(self, now: float) -> None:
         if self._blocked:
             if now >= self._due and self.transport is not None:
                 self.transport.abort()
             return
         content, seconds = self._protocol.content, now - self._phase_began - limits.SLOW_START
-        is_slow = self._phase is _CONTENT and content and content.size < limits.MIN_CONTENT_RATE * seconds
+        is_slow = self._phase is Phase.CONTENT and content and content.size < limits.MIN_CONTENT_RATE * seconds
         if now >= self._due or is_slow:
             self._end(replies.TOO_SLOW)
-        elif self._phase is _COMMAND and now >= self._began + self._settings.session_timeout:
+        elif self._phase is Phase.COMMAND and now >= self._began + self._settings.session_timeout:
             self._end(replies.SESSION_OVER)
 
     # ---- actions
@@ -208,7 +201,7 @@ class SmtpSession(SMTP):
 
     def _logins(self) -> Logins:
         logins = self._protocol.backend.logins
-        assert logins is not None  # noqa: S101 - the protocol asks about callers only where there are logins
+        assert logins is not None  # noqa: S101 - the protocol looks up callers only with logins
         return logins
 
     async def _submit(self, message: Submit) -> str | PublicError | None:
@@ -216,7 +209,7 @@ class SmtpSession(SMTP):
             return await self._protocol.backend.submit(message)
         except PublicError as refused:
             REFUSALS.add((self._way, refused.code))
-            # Only faults of ours are logged: what is wrong with a message may quote it.
+            # Only our own faults are logged: other refusals may quote the message.
             if refused.__cause__ is not None and refused.code.status >= 500:
                 self._log.error("message refused", client=self._address, cause=repr(refused.__cause__))
             return refused
@@ -226,23 +219,23 @@ class SmtpSession(SMTP):
             return None
 
     async def _start_tls(self) -> bool:
-        """Do the TLS handshake after STARTTLS; the transport reads nothing until it is done."""
+        """Do the TLS handshake after STARTTLS; the transport reads nothing until it completes."""
         plain = self.transport
         assert plain is not None  # noqa: S101
-        self._protocol.input.take()  # none should be there; if there is, it came in plain text
+        self._protocol.input.take()  # drop any input that arrived as plaintext
         secured = None
         with suppress(OSError), self._handshake:  # ssl.SSLError is an OSError
             secured = await run_coroutine(
                 self.loop.start_tls(plain, self, self._certificate.context, server_side=True, **_TLS_TIMEOUTS)
             )
         if secured is None or self._lost:
-            # asyncio does not call connection_lost for a connection that is lost during its handshake.
+            # asyncio does not call connection_lost when a handshake fails.
             plain.abort()
             self._lost = True
             self._protocol.close()
             self._flush()
             return False
-        plain.resume_reading()  # much that came right behind the handshake has paused it
+        plain.resume_reading()  # a lot of data right after the handshake pauses it
         self.transport, self._awaits_tls = secured, False
         self._protocol.secured()
         return True
@@ -252,14 +245,14 @@ class SmtpSession(SMTP):
     def _begin(self, action: Action | None) -> None:
         """Write the replies, and hand the action, if any, to `run`."""
         if action is PlainAction.START_TLS:
-            # Before the client can read the reply: what it sends next is for TLS to read.
+            # Before the client can read the reply: its next bytes belong to TLS.
             self._awaits_tls = True
             self._pause()
         self._flush()
         if action is not None:
             self._action = action
             self._wakeup.set()
-        elif self._phase is _ACTION and len(self._protocol.input.data) > limits.READ_AHEAD:
+        elif self._phase is Phase.ACTION and len(self._protocol.input.data) > limits.READ_AHEAD:
             self._pause()
 
     def _flush(self) -> None:
@@ -277,21 +270,21 @@ class SmtpSession(SMTP):
     def _enter(self, phase: Phase) -> None:
         now = trio.current_time()
         if phase is not self._phase:
-            self._table.transacts(self, busy=phase is not _COMMAND, message=self._protocol.has_message)
+            self._table.mark_session(self, busy=phase is not Phase.COMMAND, has_message=self._protocol.has_message)
             self._phase, self._phase_began = phase, now
-            if phase is _OVER:
+            if phase is Phase.OVER:
                 self._close()
         if self._blocked:
             return
-        if phase is _COMMAND:
+        if phase is Phase.COMMAND:
             self._due = now + self._settings.command_timeout
         else:
-            self._due = self._phase_began + self._settings.data_timeout if phase is _CONTENT else inf
+            self._due = self._phase_began + self._settings.data_timeout if phase is Phase.CONTENT else inf
 
     def _close(self) -> None:
-        """Close once the last reply is read, or after a moment: a socket closed with unread input would destroy it."""
+        """Close after the client has read the last reply, or after a moment: unread input would destroy the reply."""
         if self._protocol.quit:
-            self._table.leave(self)  # a client that was sent away counts until it has gone
+            self._table.remove(self)  # a client that did not say QUIT counts until it disconnects
         transport = self.transport
         if transport is None or self._lost:
             return
@@ -310,13 +303,13 @@ class SmtpSession(SMTP):
         self._flush()
 
     def _fail(self) -> None:
-        """End the session after an internal error, whose details only the log has."""
+        """End the session after an internal error; only the log has the details."""
         self._log.exception("session failed", client=self._address)
         self._end(replies.INTERNAL_ERROR)
 
     def _pause(self) -> None:
         if self.transport is not None:
-            with suppress(RuntimeError):  # raised by a transport that is closing
+            with suppress(RuntimeError):  # the transport is closing
                 self.transport.pause_reading()
 
     def _resume(self) -> None:

@@ -1,22 +1,19 @@
-"""Services over SMTP on the configured addresses: accepts connections, counts them, enforces deadlines, stops in order.
+"""Runs SMTP services on the configured addresses: submission here, feedback in `inbound/`.
 
-Submission is one of them; that of feedback is in `inbound/`.
-
-Every connection is in a table that limits how many there are, in all, by client network and by credential. An error in
-one connection ends that connection only. On shutdown no connection is accepted, idle ones are closed, and messages that
-are on their way are finished within their part of `server.shutdown_timeout`.
+`net/connection_server.py` accepts and limits the connections, by client network and by credential. An error in one
+connection ends that connection only. On shutdown, messages under way finish within their part of
+`server.shutdown_timeout`.
 """
 
 import asyncio
-import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import trio
 
@@ -30,9 +27,9 @@ from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.message.limits import RECIPIENTS
 from appliance.model.mail import Caller
-from appliance.net.connection_limits import DEADLINE_CHECK, ConnectionTable, KnownNetworks, accept_connections
+from appliance.net.connection_limits import ConnectionTable, KnownNetworks
+from appliance.net.connection_server import ConnectionServer, listen
 from appliance.net.memory_budget import MemoryBudget
-from appliance.shutdown import CONNECTIONS_PART
 from appliance.submission import replies
 from appliance.submission.actions import Backend, FindRecipient, Logins, Submit
 from appliance.submission.commands import parse_address
@@ -44,84 +41,37 @@ from appliance.submission.protocol import SmtpProtocol
 from appliance.submission.replies import Rejected
 from appliance.system import memory
 from appliance.telemetry.log import Log, get_logger
-from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES, OPEN_CONNECTIONS
+from appliance.telemetry.metrics import CERTIFICATE_EXPIRIES
 from appliance.tls.certificate import Certificate
 from appliance.tls.certificate_files import Files, smtp_files
 
-MESSAGE_COPIES: Final = 2  # in memory: as it came, and as it is stored
-ACCOUNT_MEMORY_PART: Final = 2  # messages of one account have one part in so many of that memory
-ADMISSION_TIMEOUT: Final = 5.0  # seconds that a connection may wait until others from its address have logged in
-ACCEPT_BACKLOG: Final = 1_024  # connections that may wait to be accepted
-ACCEPTS_PER_TURN: Final = 32  # before other tasks have a turn
-# A connection that broke before it was accepted: accept(2) says to treat these as if it had not come.
-_LOST_BEFORE_ACCEPT: Final = {
-    errno.ECONNABORTED, errno.ECONNRESET, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
-    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT,
-}  # fmt: skip
+MESSAGE_COPIES: Final = 2  # in memory: as received, and as stored
+ACCOUNT_MEMORY_PART: Final = 2  # one account gets this fraction of the memory for messages
+ADMISSION_TIMEOUT: Final = 5.0  # seconds that a connection waits until others from its address have logged in
+# Mail libraries open a new connection for each message. With one per turn they would wait while open ones are busy, and
+# their messages would reach the disk one by one instead of in one commit.
+ACCEPTS_PER_TURN: Final = 32
 
 log = get_logger("submission")
 
-
-class SocketListener(trio.abc.Listener[Any]):
-    """A listening socket that returns plain sockets.
-
-    Trio's accepts one connection in a turn of the scheduler and wraps it in a stream, which asyncio has no use for: new
-    connections wait while open ones are served, and their messages come to disk one by one instead of together.
-    """
-
-    def __init__(self, listening: socket.socket) -> None:
-        listening.setblocking(False)
-        self._socket = listening
-        self.address = str(Endpoint(*listening.getsockname()[:2]))  # as in a URL
-        self._accepted = 0  # in this turn
-
-    async def accept(self) -> socket.socket:
-        """The next connection. Raises OSError when the system is out of descriptors or memory."""
-        while True:
-            if self._accepted == ACCEPTS_PER_TURN:
-                self._accepted = 0
-                await trio.lowlevel.checkpoint()
-            self._accepted += 1
-            try:
-                client, _ = self._socket.accept()
-            except BlockingIOError:
-                self._accepted = 0
-                await trio.lowlevel.wait_readable(self._socket)
-            except OSError as error:
-                if error.errno not in _LOST_BEFORE_ACCEPT:
-                    raise
-            else:
-                return client
-
-    async def aclose(self) -> None:
-        self._socket.close()
-        await trio.lowlevel.checkpoint()
-
-
-async def listen(bind: Endpoint) -> list[SocketListener]:
-    """The listeners of an address to bind; a host name may have several."""
-    opened = await trio.open_tcp_listeners(bind.port, host=bind.host, backlog=ACCEPT_BACKLOG)
-    return [SocketListener(socket.socket(fileno=each.socket.detach())) for each in opened]
-
-
-BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # a client's address, and what counts its login
+BackendFor = Callable[[str, Callable[[Caller], bool]], Backend]  # from a client's address and `Logins.admit`
 
 
 @dataclass(frozen=True, slots=True)
 class SmtpService:
-    """What tells one service over SMTP from another: submission, or feedback."""
+    """The differences between SMTP services: submission, or feedback."""
 
-    way: str  # its name in metrics, and its section of the settings
-    files: Callable[[Config], Files]  # of its certificate
-    memory: int  # bytes of messages on their way in
-    owner_part: int  # messages of one owner have one part in so many of that memory
+    way: str  # the service's name in metrics, and its section of the settings
+    files: Callable[[Config], Files]  # of the certificate
+    memory: int  # bytes for messages being received
+    owner_part: int  # one owner gets this fraction of the memory
     backend_for: BackendFor
     known: KnownNetworks
     log: Log
 
 
 class SmtpServer:
-    """What all connections of one service share; the limits of all services are those of `[smtp]`."""
+    """State that all connections of one service share; the limits of `[smtp]` apply to every service."""
 
     def __init__(self, config: Config, service: SmtpService) -> None:
         self._hostname = config.server.hostname
@@ -135,38 +85,24 @@ class SmtpServer:
         )
 
     def adopt(self, config: Config) -> Callable[[], None]:
-        """Prepare settings for sessions that begin after the returned call; OSError if its certificate is unusable."""
-        show_certificate = self.certificate.replacement(*self._service.files(config))
+        """Prepare new settings; the returned call applies them to new sessions. OSError: unusable certificate."""
+        use_certificate = self.certificate.replacement(*self._service.files(config))
 
         def apply() -> None:
-            show_certificate()
+            use_certificate()
             self._settings = smtp = config.smtp
-            self.table.most, self.table.most_per_address = smtp.max_connections, smtp.max_connections_per_address
+            self.table.limit, self.table.limit_per_address = smtp.max_connections, smtp.max_connections_per_address
 
         return apply
 
-    async def connected(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket) -> None:
-        try:
-            address = str(client.getpeername()[0])
-        except OSError:  # gone already
-            client.close()
-            return
-        if self.table.is_crowded(address):
-            # A mail library's pool opens all its connections at once; each soon counts for its credential instead.
-            await self.table.queue(address, ADMISSION_TIMEOUT)
-        if not self.table.admits(address):
-            with suppress(OSError), client:
-                if not secure:
-                    client.send(replies.CROWDED)
-            return
-        try:
-            await self._serve(loop, secure, client, address)
-        except OSError:
-            pass  # the client went away meanwhile
-        except Exception:
-            self._service.log.exception("connection failed", client=address)
+    async def refuse(self, client: socket.socket, secure: bool) -> None:
+        with client:
+            if not secure:
+                client.send(replies.CROWDED)
 
-    async def _serve(self, loop: asyncio.SelectorEventLoop, secure: bool, client: socket.socket, address: str) -> None:
+    async def serve_client(
+        self, loop: asyncio.SelectorEventLoop, client: socket.socket, address: str, secure: bool
+    ) -> None:
         backend = self._service.backend_for(address, lambda caller: self._admit(session, address, caller))
         session = SmtpSession(
             loop,
@@ -178,7 +114,7 @@ class SmtpServer:
             way=self._service.way,
             log=self._service.log,
         )
-        with self.table.inside(session, address):
+        with suppress(OSError), self.table.tracking(session, address):  # OSError: the client has disconnected
             if not secure:
                 attach(loop, session, client)
             elif not await session.accept_tls(client):
@@ -186,9 +122,9 @@ class SmtpServer:
             await session.run()
 
     def _admit(self, session: SmtpSession, address: str, caller: Caller) -> bool:
-        """Count a session that has logged in by its credential instead of its address."""
-        most = self._settings.max_connections_per_credential
-        if not self.table.logged_in(session, caller.account_id, caller.idempotency_scope, most):
+        """Count a session by its credential instead of its address."""
+        limit = self._settings.max_connections_per_credential
+        if not self.table.log_in(session, caller.account_id, caller.idempotency_scope, limit):
             return False
         self._service.known.note(address)
         return True
@@ -203,31 +139,33 @@ async def serve_service(
     *,
     task_status: trio.TaskStatus[list[str]],
 ) -> None:
-    """Serve on these addresses, each with `smtp` or `smtps`, until `stopping`; `started` returns their URLs."""
-    listeners = [(each, f"{scheme}://{each.address}") for scheme, bind in binds for each in await listen(bind)]
+    """Serve each address as `smtp` or `smtps` until `stopping` is set; `started` returns the URLs."""
+    listeners = [
+        listener
+        for scheme, bind in binds
+        for listener in await listen(bind, scheme, secure=scheme == "smtps", per_turn=ACCEPTS_PER_TURN)
+    ]
     if not listeners:
         task_status.started([])
         return
     server = SmtpServer(config, service)
-    OPEN_CONNECTIONS[service.way] = lambda: len(server.table.open)
     CERTIFICATE_EXPIRIES[service.way] = lambda: server.certificate.expires
     if live is not None:
         live.join(server.adopt)
     async with open_loop() as loop, trio.open_nursery() as helpers:
         prepare(loop)
         helpers.start_soon(server.certificate.watch)
-        helpers.start_soon(_enforce_deadlines, server.table.open)
-        async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                for listener, url in listeners:
-                    connected = partial(server.connected, loop, url.startswith("smtps:"))
-                    accepting.start_soon(accept_connections, listener, connected, connections)
-                task_status.started([url for _, url in listeners])
-                await stopping.wait()
-                accepting.cancel_scope.cancel()
-            for session in list(server.table.open):
-                session.stop()
-            connections.cancel_scope.deadline = trio.current_time() + config.server.shutdown_timeout * CONNECTIONS_PART
+        # A mail library's pool opens all its connections at once; each soon counts for its credential instead.
+        serve_client = partial(server.serve_client, loop)
+        connections = ConnectionServer(
+            service.way, server.table, serve_client, server.refuse, service.log, ADMISSION_TIMEOUT
+        )
+        await connections.run(
+            listeners,
+            stopping,
+            shutdown_timeout=config.server.shutdown_timeout,
+            started=lambda: task_status.started([listener.url for listener in listeners]),
+        )
         helpers.cancel_scope.cancel()
 
 
@@ -236,18 +174,8 @@ def load_certificate(config: Config, way: str = "smtp", files: Callable[[Config]
     try:
         return Certificate(chain, key)
     except OSError as error:
-        wanted = "expected a PEM chain and its PEM key, not encrypted"
-        reason = f"{chain} and {key} cannot be used ({error}); {wanted}"
+        reason = f"{chain} and {key} cannot be used ({error}). Provide a PEM chain and its unencrypted PEM key."
         raise ConfigError(f"{way}.tls_cert", reason) from error
-
-
-async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
-    """Check all sessions at once, until cancelled: cheaper than a timer for each."""
-    while True:
-        await trio.sleep(DEADLINE_CHECK)
-        now = trio.current_time()
-        for session in list(sessions):
-            session.end_if_due(now)
 
 
 # ---- submission
@@ -255,7 +183,7 @@ async def _enforce_deadlines(sessions: Collection[SmtpSession]) -> None:
 
 @dataclass(slots=True)
 class Submission:
-    """What programs submit: from callers that have logged in, with a sender of their own, to anyone."""
+    """Submission: authenticated callers send from their own domains to any recipient."""
 
     config: Config
     env: Environment
@@ -293,7 +221,7 @@ class Submission:
     async def _submit(self, message: Submit) -> str:
         intake, credentials, login = self.services.intake, self.services.credentials, message.login
         assert login is not None  # noqa: S101 - a listener with logins
-        # Looked up again: the message may have taken minutes, and its credential or domain may be gone.
+        # Look the caller up again: the message may have taken minutes, and the credential or domain may be gone.
         caller = credentials.known_caller(login.username, login.password_sha256)
         if caller is None and (caller := await credentials.caller(login.username, login.password_sha256)) is None:
             raise Refused(Code.UNAUTHORIZED, "This credential was revoked. Create a new one.")
@@ -305,7 +233,7 @@ class Submission:
         return submitted.message_id
 
     async def _parse_recipient(self, action: FindRecipient) -> Address | Rejected | PublicError:
-        # Always on a worker thread: thousands of addresses that are each just cheap enough add up.
+        # Always on a worker thread: thousands of moderately cheap addresses add up.
         try:
             return await self.services.intake.workers.run(action.owner, inf, parse_address, action.text)
         except (Rejected, PublicError) as refused:
@@ -321,7 +249,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve submission until `stopping`; `started` returns the URLs of the listeners."""
+    """Serve submission until `stopping` is set; `started` returns the URLs of the listeners."""
     submission = Submission(config, env, services)
     if live is not None:
         live.join(submission.adopt)

@@ -191,7 +191,7 @@ def test_an_unknown_pool_is_not_held_by_a_typing_error(acme: Shell) -> None:
     assert "Did you mean google?" in acme.refused("queue", "pause", "gogle")
     assert "Did you mean example.net?" in acme.refused("queue", "pause", "exmaple.net")
     assert "uses pool google" in acme.refused("queue", "pause", "gmail.com")
-    assert "There is no pool zzz. With --force" in acme.refused("queue", "pause", "zzz")
+    assert "There is no pool zzz. Use --force" in acme.refused("queue", "pause", "zzz")
     assert acme.json("queue")["pools"] == []
     assert acme.json("queue", "pause", "zzz", "--force")["held"] is True
     assert acme.json("queue", "pause", "exmaple.net", "--force")["held"] is True

@@ -165,7 +165,7 @@ def test_a_password_is_reset_by_a_link(acme: Shell) -> None:
     assert user_of(acme, "zoo") == before
     acme.stored(lambda store: store.people.use_link(token_of(answer), "another hash"))
     assert user_of(acme, "zoo").password_hash == "another hash"
-    assert acme.refused("user", "reset-password", ANN) == f"Error: {ANN} logs in to no account\n"
+    assert acme.refused("user", "reset-password", ANN) == f"Error: no user has the address {ANN}\n"
 
 
 def test_a_second_factor_is_turned_off(acme: Shell) -> None:
@@ -184,7 +184,7 @@ def test_a_second_factor_is_turned_off(acme: Shell) -> None:
         assert fields(answer) == fields(documented("user reset-totp"))
         assert user_of(acme, "acme").has_totp is False
     acme.stored(turn_on)
-    assert acme.text("user", "reset-totp", address) == f"{address} now logs in without a second factor.\n"
+    assert acme.text("user", "reset-totp", address) == f"{address} now logs in without two-factor authentication.\n"
     assert [each[1:3] for each in lines(acme)] == [("totp.disabled", address)] * 3
 
 

@@ -16,11 +16,7 @@ pytestmark = pytest.mark.sqlite_only
 
 MOST = 60  # files in which anything is called for every message, by any task
 MESSAGES = 5  # a file that is called for some of them alone is of a task that runs now and then
-# Run every second, whatever comes: the care for the database's files, and the deadlines of the other way in.
-HOUSEKEEPING = {
-    "by_http": {"store/sqlite/file_care.py", "submission/server.py"},
-    "by_smtp": {"store/sqlite/file_care.py", "web/server.py"},
-}
+HOUSEKEEPING = {"store/sqlite/file_care.py"}  # runs every second
 
 
 async def by_http(made: World) -> None:
@@ -61,6 +57,6 @@ async def test_a_message_passes_few_files(tmp_path: Path, send: Callable[[World]
                 if number > 1:  # what is looked up once for all was looked up for the first
                     files = called if files is None else files & called
     assert files is not None
-    files -= HOUSEKEEPING[send.__name__]
+    files -= HOUSEKEEPING
     assert {"store/sqlite/engine.py", "deliver/scheduler.py", "webhook/post.py"} <= files, files
     assert len(files) <= MOST, "\n".join([str(len(files)), *sorted(files)])

@@ -17,11 +17,11 @@ from appliance.net.connection_limits import KNOWN_FOR, NETWORKS_KNOWN, Connectio
 class Connection:
     """One that notes whether it had to end."""
 
-    gave_way: bool = False
+    evicted: bool = False
 
-    def give_way(self) -> None:
+    def evict(self) -> None:
         """End."""
-        self.gave_way = True
+        self.evicted = True
 
 
 Table = ConnectionTable[Connection]
@@ -35,7 +35,7 @@ def filled(table: Table, *addresses: str) -> Iterator[list[Connection]]:
         for address in addresses:
             assert table.admits(address)
             made.append(Connection())
-            stack.enter_context(table.inside(made[-1], address))
+            stack.enter_context(table.tracking(made[-1], address))
         yield made
 
 
@@ -51,14 +51,14 @@ def is_empty(table: Table) -> bool:
 
 def test_one_address_has_its_own_limit() -> None:
     """Beyond it there is no room for this address and there is for others; a connection that leaves makes room."""
-    table: Table = ConnectionTable(most=10, most_per_address=2)
+    table: Table = ConnectionTable(limit=10, limit_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, _):
         assert not table.admits("192.0.2.1")
         assert table.admits("192.0.2.2")
-        table.leave(first)
+        table.remove(first)
         assert table.admits("192.0.2.1")
         assert table.by_address == {"192.0.2.1": 1}
-        table.leave(first)
+        table.remove(first)
         assert table.by_address == {"192.0.2.1": 1}
     assert is_empty(table)
 
@@ -75,7 +75,7 @@ def test_one_address_has_its_own_limit() -> None:
 )
 def test_a_network_is_one_client(one: str, other: str, same: bool) -> None:
     """A public IPv6 /64 counts as one address, and IPv4 carried by IPv6 as IPv4."""
-    table: Table = ConnectionTable(most=10, most_per_address=1)
+    table: Table = ConnectionTable(limit=10, limit_per_address=1)
     with filled(table, one):
         assert table.admits(other) is not same
 
@@ -85,21 +85,21 @@ def test_a_trusted_proxy_brings_many() -> None:
     table: Table = ConnectionTable(2, 1, (ipaddress.ip_network("10.0.0.0/8"),))
     with filled(table, "10.0.0.1", "10.0.0.1") as connections:
         for connection in connections:
-            table.works(connection)
+            table.mark_busy(connection)
         assert not table.admits("10.0.0.1")
 
 
 def test_a_login_counts_for_its_credential_instead() -> None:
     """It frees its address's place, has a limit of its own, and is counted off once."""
-    table: Table = ConnectionTable(most=10, most_per_address=2)
+    table: Table = ConnectionTable(limit=10, limit_per_address=2)
     with filled(table, "192.0.2.1", "192.0.2.1") as (first, second):
-        assert table.logged_in(first, "acc_1", "smtp_1", 1)
-        assert table.logged_in(first, "acc_1", "smtp_1", 1)
-        assert not table.logged_in(second, "acc_1", "smtp_1", 1)
+        assert table.log_in(first, "acc_1", "smtp_1", 1)
+        assert table.log_in(first, "acc_1", "smtp_1", 1)
+        assert not table.log_in(second, "acc_1", "smtp_1", 1)
         assert (table.by_address, table.by_credential) == ({"192.0.2.1": 1}, {"smtp_1": 1})
         assert table.admits("192.0.2.1")
-        assert table.logged_in(first, "acc_1", "smtp_2", 1)
-        assert table.logged_in(second, "acc_1", "smtp_1", 1)
+        assert table.log_in(first, "acc_1", "smtp_2", 1)
+        assert table.log_in(second, "acc_1", "smtp_1", 1)
     assert is_empty(table)
 
 
@@ -108,13 +108,13 @@ def test_a_login_counts_for_its_credential_instead() -> None:
 
 def test_in_a_full_table_the_one_that_waits_longest_gives_way() -> None:
     """One connection ends for each new one, in the order in which they began to wait."""
-    table: Table = ConnectionTable(most=3, most_per_address=9)
+    table: Table = ConnectionTable(limit=3, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, second, third):
-        table.works(first)
-        table.waits(first)
-        table.waits(second)  # still waits: that does not make it a newcomer
+        table.mark_busy(first)
+        table.mark_idle(first)
+        table.mark_idle(second)  # still waits: that does not make it a newcomer
         assert table.admits("192.0.2.9")
-        assert (first.gave_way, second.gave_way, third.gave_way) == (False, True, False)
+        assert (first.evicted, second.evicted, third.evicted) == (False, True, False)
         assert len(table.open) == 2
     assert is_empty(table)
 
@@ -123,41 +123,41 @@ def test_what_is_in_the_middle_of_something_does_not_give_way() -> None:
     """A table full of requests and logged-in sessions admits no client at all."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
     with filled(table, "192.0.2.9", "192.0.2.9") as (request, session):
-        table.works(request)
-        table.logged_in(session, "acc_1", "smtp_1", 1)
-        table.transacts(session, busy=True, message=True)
+        table.mark_busy(request)
+        table.log_in(session, "acc_1", "smtp_1", 1)
+        table.mark_session(session, busy=True, has_message=True)
         assert not table.admits("192.0.2.9")
         assert not table.admits("192.0.2.1")
-        assert not request.gave_way
-        assert not session.gave_way
+        assert not request.evicted
+        assert not session.evicted
 
 
 def test_a_message_of_a_client_that_does_not_log_in_does_not_give_way() -> None:
     """A mail server's connection is kept from when its message begins until it is stored."""
-    table: Table = ConnectionTable(most=3, most_per_address=9)
+    table: Table = ConnectionTable(limit=3, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (server, starts_tls, idle):
-        table.transacts(server, busy=True, message=True)
-        table.transacts(starts_tls, busy=True, message=False)
+        table.mark_session(server, busy=True, has_message=True)
+        table.mark_session(starts_tls, busy=True, has_message=False)
         with filled(table, "192.0.2.4", "192.0.2.5"):
-            assert (server.gave_way, starts_tls.gave_way, idle.gave_way) == (False, True, True)
-            table.transacts(server, busy=False, message=False)
+            assert (server.evicted, starts_tls.evicted, idle.evicted) == (False, True, True)
+            table.mark_session(server, busy=False, has_message=False)
             with filled(table, "192.0.2.6", "192.0.2.7", "192.0.2.8"):
-                assert server.gave_way
+                assert server.evicted
     assert is_empty(table)
 
 
 def test_messages_of_clients_that_do_not_log_in_keep_half_of_the_table() -> None:
     """However many are half sent, new clients are admitted; a message that ends makes room for another."""
-    table: Table = ConnectionTable(most=4, most_per_address=9)
+    table: Table = ConnectionTable(limit=4, limit_per_address=9)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4") as (first, second, third, fourth):
         for connection in (first, second, third):
-            table.transacts(connection, busy=True, message=True)
-        table.transacts(first, busy=False, message=False)
-        table.transacts(fourth, busy=True, message=True)
+            table.mark_session(connection, busy=True, has_message=True)
+        table.mark_session(first, busy=False, has_message=False)
+        table.mark_session(fourth, busy=True, has_message=True)
         with filled(table, "192.0.2.5", "192.0.2.6", "192.0.2.7"):
-            assert [each.gave_way for each in (first, second, third, fourth)] == [True, False, True, False]
+            assert [each.evicted for each in (first, second, third, fourth)] == [True, False, True, False]
     assert is_empty(table)
 
 
@@ -165,67 +165,69 @@ def test_known_networks_have_a_part_of_the_table() -> None:
     """Others cannot take it even while it is empty, and push out only each other."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = ConnectionTable(most=4, most_per_address=9, known=known)
+    table: Table = ConnectionTable(limit=4, limit_per_address=9, known=known)
     with filled(table, "192.0.2.1", "192.0.2.2", "192.0.2.3") as (first, *others):
-        table.works(first)
+        table.mark_busy(first)
         for connection in others:
-            table.works(connection)
+            table.mark_busy(connection)
         assert not table.admits("192.0.2.4")
         assert table.admits("192.0.2.9")
-        table.waits(first)
+        table.mark_idle(first)
         assert table.admits("192.0.2.4")
-        assert first.gave_way
+        assert first.evicted
 
 
 def test_an_authenticated_connection_between_requests_gives_way_last_and_to_known_networks_only() -> None:
     """Others are refused before it ends, and all that have not authenticated end first."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
     with filled(table, "192.0.2.9", "192.0.2.9") as (first, second):
-        table.waits(first, authenticated=True)
+        table.mark_idle(first, authenticated=True)
         assert table.admits("192.0.2.1")
-        assert (first.gave_way, second.gave_way) == (False, True)
+        assert (first.evicted, second.evicted) == (False, True)
         with filled(table, "192.0.2.9") as (third,):
-            table.waits(third, authenticated=True)
+            table.mark_idle(third, authenticated=True)
             assert not table.admits("192.0.2.1")
             assert table.admits("192.0.2.9")
-            assert first.gave_way
+            assert first.evicted
 
 
 def test_the_counts_hold_whatever_happens() -> None:
     """After thousands of steps in any order the table is within its limits, and empty at the end."""
     chance, known = random.Random(20_261_115), KnownNetworks()
-    table: Table = ConnectionTable(most=8, most_per_address=4, known=known)
+    table: Table = ConnectionTable(limit=8, limit_per_address=4, known=known)
     inside: list[tuple[Connection, ExitStack]] = []
     for _ in range(20_000):
         address = f"192.0.2.{chance.randrange(4)}"
         match chance.randrange(7):
             case 0 | 1 if table.admits(address):
                 connection, stack = Connection(), ExitStack()
-                stack.enter_context(table.inside(connection, address))
+                stack.enter_context(table.tracking(connection, address))
                 inside.append((connection, stack))
             case 2 if inside:
                 inside.pop(chance.randrange(len(inside)))[1].close()
             case 3 if inside:
-                table.waits(chance.choice(inside)[0], authenticated=chance.random() < 0.3)
+                table.mark_idle(chance.choice(inside)[0], authenticated=chance.random() < 0.3)
             case 4 if inside:
-                table.works(chance.choice(inside)[0])
+                table.mark_busy(chance.choice(inside)[0])
             case 5 if inside and chance.random() < 0.1:
                 known.note(address)
-                table.logged_in(chance.choice(inside)[0], "acc_1", f"smtp_{chance.randrange(3)}", 2)
+                table.log_in(chance.choice(inside)[0], "acc_1", f"smtp_{chance.randrange(3)}", 2)
             case 6 if inside:
-                table.transacts(chance.choice(inside)[0], busy=chance.random() < 0.7, message=chance.random() < 0.7)
+                table.mark_session(
+                    chance.choice(inside)[0], busy=chance.random() < 0.7, has_message=chance.random() < 0.7
+                )
         assert len(table.open) <= 8
         assert len(table._messages) <= 4
         assert table._messages <= table.open.keys()
         assert sum(table.by_address.values()) + sum(table.by_credential.values()) == len(table.open)
         assert all(count <= 4 for count in table.by_address.values())
-        assert all(not connection.gave_way for connection in table.open)
+        assert all(not connection.evicted for connection in table.open)
         for connection, stack in inside:
-            if connection.gave_way:
+            if connection.evicted:
                 stack.close()
-        inside = [each for each in inside if not each[0].gave_way]
+        inside = [each for each in inside if not each[0].evicted]
     for _, stack in inside:
         stack.close()
     assert is_empty(table)
@@ -235,25 +237,25 @@ def test_a_logged_in_session_without_a_message_gives_way_to_known_networks_only(
     """Sessions that only stay logged in do not keep a client out that is known; a message under way is finished."""
     known = KnownNetworks()
     known.note("192.0.2.9")
-    table: Table = ConnectionTable(most=2, most_per_address=9, known=known)
+    table: Table = ConnectionTable(limit=2, limit_per_address=9, known=known)
     with filled(table, "192.0.2.1", "192.0.2.2") as (idle, sending):
-        assert table.logged_in(idle, "acc_1", "smtp_1", 1)
-        assert table.logged_in(sending, "acc_2", "smtp_2", 1)
-        table.transacts(sending, busy=True, message=True)
+        assert table.log_in(idle, "acc_1", "smtp_1", 1)
+        assert table.log_in(sending, "acc_2", "smtp_2", 1)
+        table.mark_session(sending, busy=True, has_message=True)
         assert not table.admits("192.0.2.5")
         assert table.admits("192.0.2.9")
-        assert (idle.gave_way, sending.gave_way) == (True, False)
+        assert (idle.evicted, sending.evicted) == (True, False)
     assert is_empty(table)
 
 
 def test_an_account_has_half_of_the_table() -> None:
     """However many credentials it makes for itself."""
-    table: Table = ConnectionTable(most=4, most_per_address=9)
+    table: Table = ConnectionTable(limit=4, limit_per_address=9)
     with filled(table, *["192.0.2.1"] * 4) as connections:
-        logins = [table.logged_in(each, "acc_1", f"smtp_{number}", 9) for number, each in enumerate(connections)]
+        logins = [table.log_in(each, "acc_1", f"smtp_{number}", 9) for number, each in enumerate(connections)]
         assert logins == [True, True, False, False]
-        assert table.logged_in(connections[0], "acc_1", "smtp_9", 9)  # the same place, by another credential
-        assert table.logged_in(connections[2], "acc_2", "smtp_8", 9)
+        assert table.log_in(connections[0], "acc_1", "smtp_9", 9)  # the same place, by another credential
+        assert table.log_in(connections[2], "acc_2", "smtp_8", 9)
     assert is_empty(table)
 
 
@@ -262,7 +264,7 @@ def test_an_account_has_half_of_the_table() -> None:
 
 async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs_in(autojump_clock: MockClock) -> None:
     """It waits for as long as it is told to, and others of its network that leave or log in let it in."""
-    table: Table = ConnectionTable(most=16, most_per_address=1)
+    table: Table = ConnectionTable(limit=16, limit_per_address=1)
     came: list[bool] = []
 
     async def wait(patience: float) -> None:
@@ -272,7 +274,7 @@ async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait, 5)
             await wait_all_tasks_blocked()
-            assert table.logged_in(first, "acc_1", "smtp_1", 9)
+            assert table.log_in(first, "acc_1", "smtp_1", 9)
         assert came == [True]
         with filled(table, "192.0.2.1"):
             await wait(5)
@@ -283,7 +285,7 @@ async def test_a_connection_beyond_its_addresss_limit_comes_in_when_another_logs
 
 async def test_not_many_wait_for_a_place(autojump_clock: MockClock) -> None:
     """Of one network an eighth of the table, and of all a half: more are sent away at once."""
-    table: Table = ConnectionTable(most=16, most_per_address=1)
+    table: Table = ConnectionTable(limit=16, limit_per_address=1)
     with filled(table, *(f"192.0.2.{number}" for number in range(9))):
         async with trio.open_nursery() as nursery:
             for number in range(4):

@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from appliance.net.socket_stream import Poller
 from appliance.submission.compat import open_loop
-from appliance.submission.loop import CALLBACKS_PER_TURN, attach, prepare, run_coroutine
+from appliance.submission.loop import CALLBACKS_PER_TURN, Poller, attach, prepare, run_coroutine
 
 
 async def test_callbacks_do_not_take_a_turn_each() -> None:
@@ -167,7 +166,7 @@ async def test_a_client_that_reads_late_gets_everything() -> None:
 async def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its client would otherwise wait for an answer in vain."""
 
-    def no_room(self: Poller, watch: object) -> None:
+    def no_room(self: Poller, fd: int, callback: object) -> None:
         raise OSError(errno.ENOSPC, "too many watches")
 
     monkeypatch.setattr(Poller, "add", no_room)

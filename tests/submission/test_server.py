@@ -1,9 +1,7 @@
 """The server in this process: many connections accepted in a turn, and an error in one session stays there."""
 
 import asyncio
-import errno
 import gc
-import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +14,6 @@ import trio
 
 from appliance.concurrency.workers import Workers
 from appliance.config import load
-from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
 from appliance.intake.accept import IntakeServices
@@ -26,7 +23,6 @@ from appliance.intake.login_throttle import LoginThrottle
 from appliance.model.mail import Caller, DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
-from appliance.submission.server import ACCEPTS_PER_TURN, SocketListener, listen
 from tests.running_appliance import Provisioned, provision
 from tests.submission.offline_client import credential
 
@@ -313,78 +309,3 @@ async def test_plain_text_behind_starttls_is_never_a_command(tmp_path: Path, jun
             while await stream.receive_some(65_536):
                 pass
         assert made.intake.taken == []
-
-
-# ---- accepting
-
-
-def connect(listener: SocketListener) -> socket.socket:
-    """A client, which the kernel takes before it is accepted."""
-    port = int(listener.address.rpartition(":")[2])
-    return socket.create_connection(("127.0.0.1", port))
-
-
-async def test_connections_are_accepted_without_a_turn_for_each() -> None:
-    """Those that wait are accepted at once; after so many in a turn other tasks have one."""
-    (listener,) = await listen(Endpoint("127.0.0.1", 0))
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    clients = [connect(listener) for _ in range(3 * ACCEPTS_PER_TURN)]
-    async with listener, trio.open_nursery() as nursery:
-        nursery.start_soon(count)
-        for client in clients:
-            with client, await listener.accept() as accepted:
-                assert accepted.getpeername() == client.getsockname()
-        assert 1 <= turns <= 6
-        nursery.cancel_scope.cancel()
-
-
-async def test_it_waits_for_the_next() -> None:
-    """Without a client it waits, and can be cancelled."""
-    (listener,) = await listen(Endpoint("127.0.0.1", 0))
-    async with listener:
-        with trio.move_on_after(0.05) as scope:
-            await listener.accept()
-        assert scope.cancelled_caught
-        with connect(listener), await listener.accept():
-            pass
-
-
-class Refusing:
-    """A listening socket whose next connections break, and then it has no more descriptors."""
-
-    def __init__(self, *codes: int) -> None:
-        self._codes = list(codes)
-
-    def setblocking(self, flag: bool) -> None:
-        """As it is already."""
-
-    def getsockname(self) -> tuple[str, int]:
-        """Some address."""
-        return "127.0.0.1", 25
-
-    def accept(self) -> Any:
-        """Fail as the kernel would."""
-        raise OSError(self._codes.pop(0), "as the kernel says it")
-
-
-async def test_a_connection_that_broke_is_none() -> None:
-    """What is gone before it was accepted is passed over; a full descriptor table is told."""
-    listener = SocketListener(Refusing(errno.ECONNABORTED, errno.EPROTO, errno.EMFILE))  # type: ignore[arg-type]
-    with pytest.raises(OSError, match="as the kernel says it") as error:
-        await listener.accept()
-    assert error.value.errno == errno.EMFILE
-
-
-async def test_its_url_says_where() -> None:
-    """IPv6 in brackets."""
-    for host, shown in (("127.0.0.1", "127.0.0.1:"), ("::1", "[::1]:")):
-        (listener,) = await listen(Endpoint(host, 0))
-        async with listener:
-            assert listener.address.startswith(shown)

@@ -255,10 +255,10 @@ async def test_a_late_client_is_ended_at_the_next_look(begun: bytes) -> None:
         began = trio.current_time()
         await served.client.send_all(begun)
         await trio.testing.wait_all_tasks_blocked()
-        served.connection.end_if_due(began + limit - 0.5)
+        served.connection.close_if_late(began + limit - 0.5)
         await trio.testing.wait_all_tasks_blocked()
         assert not served.ended.is_set()
-        served.connection.end_if_due(trio.current_time() + limit)
+        served.connection.close_if_late(trio.current_time() + limit)
         await served.ended.wait()
         assert await served.answers(1) == []
 
@@ -269,14 +269,14 @@ async def test_a_request_that_takes_us_long_is_not_the_client_s_fault() -> None:
     async with serving(Echo(wait=going.wait)) as served:
         await served.client.send_all(quick(b"a"))
         await trio.testing.wait_all_tasks_blocked()
-        served.connection.end_if_due(trio.current_time() + 1_000_000)
+        served.connection.close_if_late(trio.current_time() + 1_000_000)
         going.set()
         assert await served.answers(1) == [b"a"]
         await trio.testing.wait_all_tasks_blocked()
-        served.connection.end_if_due(trio.current_time() + SETTINGS.keep_alive_timeout - 1)
+        served.connection.close_if_late(trio.current_time() + SETTINGS.keep_alive_timeout - 1)
         await trio.testing.wait_all_tasks_blocked()
         assert not served.ended.is_set()
-        served.connection.end_if_due(trio.current_time() + SETTINGS.keep_alive_timeout)
+        served.connection.close_if_late(trio.current_time() + SETTINGS.keep_alive_timeout)
         await served.ended.wait()
 
 
@@ -356,14 +356,14 @@ async def test_a_client_that_is_waited_for_and_has_not_authenticated_gives_way()
     for begun in (b"", b"POST /ema", slow(b"12345")[:-12]):
         going = trio.Event()
         async with serving(Echo(wait=going.wait)) as served:
-            with served.connection._table.inside(served.connection, "192.0.2.1"):
+            with served.connection._table.tracking(served.connection, "192.0.2.1"):
                 await served.client.send_all(begun)
                 await trio.testing.wait_all_tasks_blocked()
                 assert served.connection._table.admits("192.0.2.2")
                 await served.ended.wait()
                 assert await served.answers(1) == []
     async with serving(Echo(wait=going.wait)) as served:
-        with served.connection._table.inside(served.connection, "192.0.2.1"):
+        with served.connection._table.tracking(served.connection, "192.0.2.1"):
             await served.client.send_all(quick(b"a"))
             await trio.testing.wait_all_tasks_blocked()
             assert not served.connection._table.admits("192.0.2.2")
