@@ -189,7 +189,7 @@ def read_answer(reply: DnsReply, kind: str, *, validated: bool) -> _AnswerOrAlia
 
 
 def all_loopback(servers: Sequence[Endpoint]) -> bool:
-    """Whether every resolver is on this machine, so that no attacker on the path can set the AD bit (RFC 7672 2.1.3)."""
+    """Whether every resolver is on this machine, so that no one on the path can set the AD bit (RFC 7672 2.1.3)."""
     return all(ip_address(server.host).is_loopback for server in servers)
 
 
