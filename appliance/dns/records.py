@@ -1,7 +1,6 @@
-"""The DNS records that a From domain needs, and what each of them is for. No I/O.
+"""The DNS records that a From domain needs, and the purpose of each. No I/O.
 
-Those of its return path, and those that have reports sent there, are proposed only where the installation takes such
-mail: without a listener they would lead nowhere.
+Records for a return path and for reports are proposed only if the installation receives such mail.
 """
 
 from collections.abc import Iterable, Sequence
@@ -95,31 +94,31 @@ def records(
         name = f"{key.selector}._domainkey.{domain}"  # RFC 6376 3.6.2.1
         algorithm = _ALGORITHMS[key.algorithm]
         if key.pending:
-            purpose = f"DKIM, a new {algorithm} key: publish it now; it signs once DNS shows all new keys"
+            purpose = f"DKIM, a new {algorithm} key: publish it now. It signs mail once DNS shows all new keys"
             current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, pending=True))
         elif key.retired_at is None and rotating:
-            purpose = f"DKIM, the {algorithm} key that signs now: keep until the new keys sign, and seven days longer"
+            purpose = f"DKIM, the current {algorithm} key: keep until seven days after the new keys sign"
             leaving.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose))
         elif key.retired_at is None:
-            purpose = f"DKIM: receivers check the {algorithm} signature of the domain's mail with it"
+            purpose = f"DKIM: lets receivers verify the {algorithm} signature of your mail"
             current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose))
         elif now - key.retired_at < RETIRED_KEY_KEPT:
             until = datetime.fromtimestamp((key.retired_at + RETIRED_KEY_KEPT) / SECOND, UTC).strftime("%Y-%m-%d")
-            purpose = f"DKIM, a retired key: keep until {until} for mail that is still on its way, then remove"
+            purpose = f"DKIM, a retired key: keep until {until} for mail in transit, then delete it"
             retired.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, needed=False))
     term = spf_term(sending_host)
-    spf = f"SPF: lets {sending_host} send for the domain. "
-    spf += f"If the domain has an SPF record already, put {term} into that one"
+    spf = f"SPF: allows {sending_host} to send mail for your domain. "
+    spf += f"If the domain already has an SPF record, add {term} to it"
     dmarc = (
-        "DMARC: asks receivers to check the From address. p=none only watches;"
-        " change it to p=quarantine or p=reject once all mail of the domain is signed"
+        "DMARC: tells receivers what to do with mail that fails SPF and DKIM. p=none only monitors;"
+        " change it to p=quarantine or p=reject once all your mail is signed"
     )
-    dmarc += f". With rua they report daily to {return_path}" if receiving else ""
+    dmarc += f". rua asks them for daily reports to {return_path}" if receiving else ""
     tls_rpt = DnsRecord(
         RecordKind.TLS_RPT,
         f"_smtp._tls.{domain}",
         tls_rpt_value(return_path),
-        f"TLS reports, optional: servers that send mail to the domain report to {return_path} where TLS failed",
+        f"TLS reports, optional: servers that send mail to your domain report TLS failures to {return_path}",
         needed=False,
     )
     return [
@@ -147,10 +146,10 @@ def return_path_records(name: str, sending_host: str, receiving: Sequence[str]) 
     """What to publish for a return path to the first of the hosts; an MX to another one is right as well."""
     host = receiving[0]
     mx = (
-        f"Return path: has bounces that come later sent to {host}. Once DNS shows this MX and the SPF record of this"
-        f" name, mail leaves with a sender at {name}. A CNAME to {host} does in place of both if that has an SPF record"
+        f"Return path: routes late bounces to {host}. Once DNS shows this MX and the SPF record of the same name, your"
+        f" mail uses an envelope sender at {name}. A CNAME to {host} replaces both if that host has an SPF record"
     )
-    spf = f"Return path, SPF: lets {sending_host} send mail with a sender at {name}"
+    spf = f"Return path, SPF: allows {sending_host} to send mail with an envelope sender at {name}"
     return [
         DnsRecord(RecordKind.RETURN_PATH_MX, name, f"10 {host}.", mx, False, "MX", hosts=tuple(receiving)),
         DnsRecord(RecordKind.RETURN_PATH_SPF, name, f"v=spf1 {spf_term(sending_host)} -all", spf, False),
