@@ -114,6 +114,13 @@ def test_sql_is_in_the_store_only(path: Path) -> None:
             assert not SQL.search(node.value), f"line {node.lineno}"
 
 
+@pytest.mark.parametrize("path", [path for path in MODULES if part(path) != "store"], ids=shown)
+def test_engines_are_imported_by_the_store_only(path: Path) -> None:
+    """Other packages use the names that `appliance.store` exports."""
+    engines = ("appliance.store.sqlite", "appliance.store.postgresql")
+    assert [name for name in imported(path) if name.startswith(engines)] == []
+
+
 def test_every_layer_is_a_part() -> None:
     """The list names nothing that is not there."""
     assert set(LAYER) - {"__version__"} == {part(path) for path in MODULES} - {"__init__"}
