@@ -168,7 +168,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
-    from appliance.deliver.return_paths import use_if_shown
+    from appliance.deliver.return_paths import use_if_published
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
@@ -184,7 +184,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
         account_id, wanted = (await store.accounts.named(name)).id, domain_name(domain)
         found = await store.domains.find(account_id, wanted)
         await store.domains.record_dns(account_id, found, check.summary(checked, Environment().now()))
-        await use_if_shown(store, account_id, found, checked)
+        await use_if_published(store, account_id, found, checked)
         if not any(each.record.pending for each in checked):
             return False
         return await (await _signing_keys(store, settings)).switch(account_id, wanted, checked)

@@ -56,9 +56,9 @@ class SlowSessions:
         self._in_vain.add((holder, needs_large))
         return None
 
-    def ended(self, active: ActiveAttempt) -> None:
-        if active.successor is not None:
-            self._promised.discard(active.successor)
+    def ended(self, successor: str) -> None:
+        """Note that a session ended for mail of this pool."""
+        self._promised.discard(successor)
 
     def _may_end(self, active: ActiveAttempt) -> bool:
         return active in self.in_flight.active and not active.gives_way and not active.progress.handed_over
