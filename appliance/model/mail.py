@@ -45,6 +45,13 @@ class RecipientOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+class FailureReason(StrEnum):
+    """Why a recipient bounced or failed although no server decided it."""
+
+    SUPPRESSED = "suppressed"  # bounced without an attempt
+    CANCELLED = "cancelled"  # failed by request
+
+
 class BounceClass(StrEnum):
     """What a server refuses a message for, by the table `feedback/reply_rules.toml`."""
 
@@ -502,6 +509,11 @@ class Recipient:
     bounced_at: int | None
     bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
     late_bounce: LateBounce | None = None
+    failure: FailureReason | None = None
+
+    @property
+    def outcome(self) -> RecipientOutcome:
+        return RecipientOutcome(self.failure or self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,7 +574,7 @@ class Outcome(Struct, frozen=True, gc=False):
     next_attempt_at: int | None = None  # set exactly when `status` is deferred
     note: str | None = None  # shown as the response when no server was asked ("suppressed: …")
     suppress: Suppression | None = None  # set when the address itself is at fault
-    releases: bool = False  # the credit is released although it failed, because it was cancelled
+    failure: FailureReason | None = None  # set when no server decided it; a cancelled recipient gets its credit back
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
     bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
     mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from appliance.model.dashboard import Dimension
-from appliance.model.mail import Account, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import Account, FailureReason, NewMessage, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store import breakdown as module
 from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST, VALUES_TOLD, largest
@@ -85,9 +85,12 @@ async def test_what_was_not_tried_is_told_apart(
     """Suppressed and cancelled recipients, as in the other statistics."""
     await store.messages.accept(messages.new("a@example.net", "b@example.net"))
     due = await store.queue.due(simulated=True, most=9)
-    notes = ((BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by the operator"))
+    reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
     await store.queue.record(
-        [Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)]
+        [
+            Outcome(each, status, (), at=clock(), failure=reason)
+            for each, (status, reason) in zip(due, reasons, strict=True)
+        ]
     )
     for _ in range(2):
         assert await told(store, account, Dimension.DOMAIN) == {

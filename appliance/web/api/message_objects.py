@@ -15,6 +15,7 @@ from appliance.model.mail import (
     Message,
     MessageRecord,
     MessageStatus,
+    RecipientOutcome,
     RecipientStatus,
     Source,
     TriedRecipient,
@@ -118,6 +119,12 @@ class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
 class TimelineObject(RecipientObject):
     """One recipient with every delivery attempt."""
 
+    outcome: Annotated[
+        RecipientOutcome,
+        Meta(
+            description="The status, or `suppressed` (bounced without an attempt) or `cancelled` (failed by request)."
+        ),
+    ]
     explanation: Annotated[str, Meta(description="Current state of the recipient, its cause and the next step.")]
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
     simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
@@ -188,6 +195,7 @@ def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) ->
     return object_from(
         TimelineObject,
         tried.recipient,
+        outcome=tried.recipient.outcome,
         explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
         pool=None if tried.simulated else pool.name,
         simulated=tried.simulated,
