@@ -81,7 +81,12 @@ class SessionRunner:
             has_started = True
         if has_started:
             self.pending.end_turn(pool)
-        if self.in_flight.urgent is not None and (replaced := self.slow.replaced()) is not None:
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """End a slow session for the envelope that has just found no slot."""
+        urgent, self.in_flight.urgent = self.in_flight.urgent, None
+        if urgent is not None and (replaced := self.slow.replaced(urgent)) is not None:
             replaced.give_way()
 
     def _next_attempt(self, pool: str) -> ActiveAttempt | None:

@@ -34,10 +34,9 @@ class SlowSessions:
 
     # ---- sessions replaced by mail to other pools
 
-    def replaced(self) -> ActiveAttempt | None:
-        """The session to end for the envelope that has just found no slot, if there is one."""
-        ready, self.in_flight.urgent = self.in_flight.urgent, None
-        if ready is None or ready.routed.limiter.pool in self._promised:
+    def replaced(self, ready: Ready) -> ActiveAttempt | None:
+        """The session to end for an envelope that has found no slot, if there is one."""
+        if ready.routed.limiter.pool in self._promised:
             return None
         self._search(trio.current_time())
         holder, _ = self.in_flight.claim(ready.routed)
