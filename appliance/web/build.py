@@ -75,7 +75,7 @@ def build(
         settings=config.http,
         stopping=stopping,
         pages=app,
-        open_bodies=frozenset(each.path for each in operations if each.body and not each.permission),
+        open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),
         budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
         streams=LiveStreams(intake.accepted, stopping),
     )

@@ -72,11 +72,11 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types = [operation.success[1] for operation in operations if operation.success[1] is not bytes]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
-    found, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
+    references, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
     schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
     _lift_descriptions(schemas)
     _type_enums(schemas)
-    return schemas, dict(zip(types, found, strict=True))
+    return schemas, dict(zip(types, references, strict=True))
 
 
 def _lift_descriptions(schemas: Json) -> None:
@@ -144,7 +144,7 @@ def _error(operation: Operation, status: int) -> Json:
 
 
 def _either(codes: list[str]) -> str:
-    return " or ".join(f"`{each}`" for each in codes)
+    return " or ".join(f"`{code}`" for code in codes)
 
 
 # ---- responses and headers that operations share

@@ -56,9 +56,7 @@ class LedgerEntryObject(msgspec.Struct):
     """One change of the balance."""
 
     id: Annotated[str, Meta(description="Entry id, `led_…`.")]
-    kind: Annotated[
-        EntryKind, Meta(description="`reserve` and `release` for messages, `grant` and `adjust` by the operator.")
-    ]
+    kind: Annotated[EntryKind, Meta(description="`reserve`, `release`, or by the operator `grant`, `adjust`.")]
     amount: Annotated[int, Meta(description="Credits added; negative if credits were removed.")]
     balance: Annotated[int, Meta(description="Balance after the change.")]
     message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
@@ -78,7 +76,7 @@ class CreditsAnswer(msgspec.Struct):
 class AccountRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
+    @for_customers("GET /v1/account", AccountAnswer, limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
         """Read the account, how to reach the service, and warnings."""
         account, config, intake = (
@@ -106,14 +104,14 @@ class AccountRoutes(Routes):
             request_id=request_id(),
         )
 
-    @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
+    @for_customers("GET /v1/credits", CreditsAnswer, parameters=PAGING_BACK)
     async def list_credit_changes(self, user: Principal) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
-        found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
-        following = found[limit - 1].id if len(found) > limit else None
+        entries = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        following = entries[limit - 1].id if len(entries) > limit else None
         balance = (await self.store.accounts.find(user.account_id)).credits
-        return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
+        return CreditsAnswer(balance, [_entry(entry) for entry in entries[:limit]], following, request_id())
 
 
 def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:

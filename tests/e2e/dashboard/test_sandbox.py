@@ -70,10 +70,10 @@ def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -
             assert client.post("/emails", json=body).status_code == 202
         here = Browser(browser.driver, running.url)
         here.log_in(operator.email)
-        here.see("2 recipients wait in the sandbox.")
+        here.see("2 recipients are queued in the sandbox.")
         assert "Nothing waits" not in here.text()
         here.go("Admin")
-        here.see("2 recipients wait in the sandbox.")
+        here.see("2 recipients are queued in the sandbox.")
         assert "Nothing waits" not in here.text()
     finally:
         change(running.data_dir, lambda store: store.pools.release(EVERY))
