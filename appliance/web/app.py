@@ -41,8 +41,7 @@ from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
-from appliance.web.session_cookie import SessionCookies
-from appliance.web.tokens import Claims
+from appliance.web.session_proofs import Claims, SessionCookies
 
 COMPRESSED_FROM = 1_000  # smallest JSON response to compress, in bytes
 ECONOMICAL_TO = 64_000  # largest JSON response with an ETag, and to compress, in bytes
