@@ -44,7 +44,6 @@ class Upkeep:
         for work in (self._publish, self._close_idle, self._check_clock):
             tasks.start_soon(work)
         tasks.start_soon(self.deliverer.watch.run)
-        tasks.start_soon(self.deliverer.limiters.proofs.run)
         tasks.start_soon(self.deliverer.warmup.keep_saved, self.intervals.save_warmup)
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ In use:
 
 - `Config`, `WorkerContext` (whose `terminated` says that the process is stopping), and `Lifespan` with `ASGIWrapper`,
   which start and stop the application;
-- the constructors of `TCPServer` and `H11Protocol`, the bases of `connection.py` and `http1.py`, the events between
+- the constructors of `TCPServer` and `H11Protocol`, the bases of `server.py` and `http1.py`, the events between
   those two, and `_send_h11_event`;
 - `HTTPStream`, the base of `HttpExchange`: it makes the ASGI scope of a request, and writes answers sent in pieces.
 
