@@ -220,7 +220,7 @@ def test_the_record_to_paste_keeps_what_is_there(world: World) -> None:
     assert "Fix that first" in found.advice
     found = spf_finding(world, f"v=spf1 ip4:198.51.100.1 -all +A:{HOST}")
     assert [each.value for each in found.records] == [f"v=spf1 a:{HOST} ip4:198.51.100.1 -all"]
-    assert "in place of" in found.advice
+    assert "instead of" in found.advice
     found = spf_finding(world, "v=spf1 -all", "v=spf1 ~all")
     assert "Merge these into one record" in found.advice
 
