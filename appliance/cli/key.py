@@ -9,7 +9,7 @@ from appliance.cli.options import PRINTABLE, SPAN, TIME_AHEAD, common, config_op
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model.mail import ApiKey
+    from appliance.model.accounts import ApiKey
     from appliance.store import Store
 
 KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
@@ -83,7 +83,7 @@ def create(
       appliance key create acme --test --json
     """
     from appliance.intake import account_rules
-    from appliance.model.mail import Scope
+    from appliance.model.accounts import Scope
 
     if test and scope == "manage":
         raise click.UsageError("A key with the scope manage changes what is real: it cannot be a test key.")

@@ -9,7 +9,7 @@ from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import show, show_list
 
 if TYPE_CHECKING:
-    from appliance.model.nodes import NodeState
+    from appliance.model.database import NodeState
 
 COLUMNS = {
     "name": "node",

@@ -52,8 +52,7 @@ from appliance.message.addresses import parse
 from appliance.message.dkim import sign
 from appliance.message.seven_bit import CannotEncode, seven_bit
 from appliance.model.mail import Outcome
-from appliance.net.dial import Shortage, raise_if_short
-from appliance.net.idle_pool import IdlePool
+from appliance.net.dial import IdlePool, Shortage, raise_if_short
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 

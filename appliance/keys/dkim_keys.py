@@ -21,7 +21,7 @@ from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model.mail import RecordStatus, StoredDkimKey
+from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND

@@ -1,4 +1,4 @@
-"""DKIM keys: generating and serialising them, their DNS records and selectors. No I/O, no state."""
+"""Generates and serializes DKIM keys, and names their DNS records and selectors. No I/O, no state."""
 
 import binascii
 import time
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.message.dkim import Algorithm, PrivateKey, algorithm_of
 
-RSA_BITS: Final = 2048  # RFC 8301 3.2 wants no fewer; twice as many sign six times slower
+RSA_BITS: Final = 2048  # the minimum of RFC 8301 3.2; 4096 bits sign six times slower
 
 
 class KeyUnusable(Exception):
@@ -21,19 +21,19 @@ class KeyUnusable(Exception):
 
 
 def generate(algorithm: Algorithm) -> PrivateKey:
-    """A new key. RSA takes a tenth of a second of CPU, sometimes more: keep it off the event loop."""
+    """Generate a key. RSA takes 0.1 s of CPU or more: not on the event loop."""
     if algorithm is Algorithm.RSA:
         return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
     return Ed25519PrivateKey.generate()
 
 
 def to_der(key: PrivateKey) -> bytes:
-    """The private key as PKCS #8, unencrypted: to be sealed before it is stored."""
+    """Return the private key as unencrypted PKCS #8; seal it before storing."""
     return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
 def from_der(data: bytes) -> PrivateKey:
-    """The key that `to_der` wrote; KeyUnusable when it is none, or too weak to be accepted anywhere."""
+    """Load the key that `to_der` wrote; raise KeyUnusable if it is invalid or too weak."""
     try:
         key = form.load_der_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
@@ -44,12 +44,12 @@ def from_der(data: bytes) -> PrivateKey:
 
 
 def record_name(domain: str, selector: str) -> str:
-    """Where the public key is looked up, RFC 6376 3.6.2.1."""
+    """Return the DNS name of the public key (RFC 6376 3.6.2.1)."""
     return f"{selector}._domainkey.{domain}"
 
 
 def record_value(key: PrivateKey) -> str:
-    """The TXT record with the key's public half, RFC 6376 3.6.1; of Ed25519 the bare 32 octets, RFC 8463 4."""
+    """Return the TXT record of the public key (RFC 6376 3.6.1; for Ed25519 the raw 32 octets, RFC 8463 4)."""
     public = key.public_key()
     if isinstance(public, rsa.RSAPublicKey):
         data = public.public_bytes(form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
@@ -60,9 +60,9 @@ def record_value(key: PrivateKey) -> str:
 
 
 def selector(algorithm: Algorithm, now_seconds: int, taken: Collection[str] = ()) -> str:
-    """A name for a new key: `ma-rsa-20261115`, and `ma-rsa-20261115-2` for a second one on that day (UTC).
+    """Name a new key: `ma-rsa-20261115`, then `ma-rsa-20261115-2` on the same day (UTC).
 
-    The day tells an operator which key may be retired; `ma-` keeps clear of other senders for the same domain.
+    The date shows which key can be retired; `ma-` avoids the names of other senders for the domain.
     """
     base = f"ma-{algorithm}-{time.strftime('%Y%m%d', time.gmtime(now_seconds))}"
     names = (base if number == 1 else f"{base}-{number}" for number in count(1))

@@ -16,13 +16,13 @@ import msgspec
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
+from appliance.model.accounts import LedgerKind
 from appliance.model.mail import (
     KEY_LIFETIME,
     Attempt,
     Billing,
     BounceClass,
     LateBounce,
-    LedgerKind,
     Message,
     MessageRecord,
     MessageStatus,

@@ -21,7 +21,8 @@ from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
 from appliance.message.cost import of_size
 from appliance.message.request import decode
-from appliance.model.mail import Caller, Message, Source
+from appliance.model.accounts import Caller
+from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated

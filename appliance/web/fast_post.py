@@ -10,7 +10,7 @@ first byte; what h11 refuses is never read here. `tests/web/test_fast_post.py` c
 import re
 from typing import NamedTuple
 
-from appliance.net.http_server import HEAD_LINES
+from appliance.net.http import HEAD_LINES
 from appliance.web.answer import REASONS, Headers
 
 FAST_HEAD_BYTES = 4 * 1024  # a longer head is left to h11

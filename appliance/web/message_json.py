@@ -3,7 +3,7 @@
 import msgspec
 
 from appliance.errors import Code
-from appliance.intake.accept import Receipt
+from appliance.intake.receipt import Receipt
 from appliance.message.limits import KEY_LENGTH
 from appliance.message.schema import SendRequest
 from appliance.model.mail import Billing, Message, MessageStatus, RecipientStatus, Source

@@ -17,7 +17,7 @@ import msgspec
 from quart import Response
 
 from appliance.errors import Code
-from appliance.model.mail import Permission
+from appliance.model.accounts import Permission
 
 Json = dict[str, Any]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response]])

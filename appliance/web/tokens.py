@@ -6,7 +6,7 @@ import jwt
 from jwt.types import Options
 
 from appliance.environment import Environment
-from appliance.model.mail import Role, User
+from appliance.model.accounts import Role, User
 from appliance.times import SECOND
 
 ALGORITHM = "HS256"

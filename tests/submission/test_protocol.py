@@ -247,7 +247,7 @@ def test_small_commands() -> None:
 def test_controls_in_commands_are_refused(line: bytes) -> None:
     """No control character is part of any command, nor is one ever said back."""
     answer = logged_in().say(line)
-    assert answer == b"500 5.5.2 A command must not hold control characters\r\n"
+    assert answer == b"500 5.5.2 A command must not contain control characters\r\n"
 
 
 @pytest.mark.parametrize("data", [b"NOOP\nNOOP\r\n", b"NOOP\n", b"EHLO a\nMAIL FROM:<a@example.com>\r\n", b"\n"])

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 from quart import request
 
-from appliance.model.mail import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.model.accounts import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
 from appliance.web.answer import Time, object_from
 from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id

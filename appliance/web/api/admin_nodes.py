@@ -4,8 +4,8 @@ import msgspec
 
 from appliance.errors import Code, Refused
 from appliance.message.characters import fault_in_line
-from appliance.model.mail import User
-from appliance.model.nodes import NodeState
+from appliance.model.accounts import User
+from appliance.model.database import NodeState
 from appliance.times import SECOND, rfc3339
 from appliance.web.app import Routes, request_id
 from appliance.web.operations import Json, for_admins, parameter

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
-from appliance.model.mail import BounceClass, RecipientOutcome, Source, User
+from appliance.model.mail import BounceClass, RecipientOutcome, Source
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import Time, object_from

@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from appliance.intake.limits import FreeSpace
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY

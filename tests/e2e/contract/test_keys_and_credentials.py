@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, bearer, error, eventually, message, owner

@@ -42,9 +42,9 @@ def another(running: Running, name: str, **options: object) -> Running:
         (b"Sender: boss@example.org\r\n" + MESSAGE, b"550 5.7.1 Sender: "),
         (b"Cc: =?utf-8?q?a=0Ab?= <a@example.net>\r\n" + MESSAGE, b"554 5.6.0 Cc: "),
         (MESSAGE.replace(b"From:", b"X-From:"), b"554 5.6.0 From: "),  # invalid_request
-        (HEADER + b"\r\na\rb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
-        (HEADER + b"\r\na\nb\r\n", b"554 5.6.0 message: holds a CR or LF on its own"),
-        (HEADER + b"\r\na\0b\r\n", b"554 5.6.0 message: holds a NUL"),
+        (HEADER + b"\r\na\rb\r\n", b"554 5.6.0 message: contains a bare CR or LF"),
+        (HEADER + b"\r\na\nb\r\n", b"554 5.6.0 message: contains a bare CR or LF"),
+        (HEADER + b"\r\na\0b\r\n", b"554 5.6.0 message: contains a NUL"),
         (HEADER + b"\r\n\r\n" + b"x" * 999 + b"\r\n", b"554 5.6.0 message: line 5 is longer than 998 octets"),
         (HEADER + b"X-Long: " + b"x" * 991 + b"\r\n\r\n", b"554 5.6.0 message: line 3 is longer than 998 octets"),
         (HEADER + b"\r\n" + (b"x" * 78 + b"\r\n") * 131_072, b"552 5.3.4 The message is larger than"),
