@@ -39,7 +39,6 @@ from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import StorageFault, Store, has_secrets, open_store
-from appliance.store.engine import LoginFailure
 from appliance.store.faults import OnFault
 from appliance.submission import server as submission
 from appliance.system import memory
@@ -298,18 +297,18 @@ async def _share_failures(store: Store, shared: IntakeServices) -> None:
     while store.engine.is_shared:
         await trio.sleep(FAILURES_SHARED_EVERY)
         try:
-            heard = await store.engine.share_failures([LoginFailure(*each) for each in shared.guesses.to_tell()])
+            failures = await store.engine.share_failures(shared.guesses.take_unshared())
         except StorageUnavailable:
             continue  # the database is away, so that no login can succeed
-        for failure in heard:
-            shared.guesses.heard(*failure)
+        for failure in failures:
+            shared.guesses.count_from_node(failure)
 
 
 async def _update_statistics(store: Store, shared: IntakeServices) -> None:
     """Write the statistics and the last use of credentials, and log which refused logins ended, in the background."""
     while True:
         more = False
-        shared.guesses.refusals.tell_ended()
+        shared.guesses.refusals.log_ended()
         try:
             await shared.credentials.record_uses()
             if await store.engine.has_chore("statistics"):

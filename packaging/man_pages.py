@@ -63,7 +63,9 @@ def head(name: str, section: int, summary: str) -> Iterator[str]:
 
 def options(command: click.Command, context: click.Context) -> Iterator[str]:
     """The options of a command."""
-    return defined(record for each in command.get_params(context) if (record := each.get_help_record(context)))
+    return defined(
+        record for parameter in command.get_params(context) if (record := parameter.get_help_record(context))
+    )
 
 
 def program_page() -> Iterator[str]:

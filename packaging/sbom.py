@@ -88,17 +88,19 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def licence_of(found: Distribution) -> tuple[str, bool]:
+def licence_of(package: Distribution) -> tuple[str, bool]:
     """A package's licence, and whether it is an SPDX expression."""
-    about = found.metadata
+    about = package.metadata
     if expression := about.get("License-Expression"):
         return str(expression), True
-    told = [each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if each.startswith("License ::")]
+    licences = [
+        item.rpartition(" :: ")[2] for item in about.get_all("Classifier") or () if item.startswith("License ::")
+    ]
     text = str(about.get("License") or "").strip().partition("\n")[0]
-    for each in (*told, text):
-        if each in SPDX:
-            return SPDX[each], True
-    return next((each for each in (*told, text) if each), "not told by its metadata"), False
+    for item in (*licences, text):
+        if item in SPDX:
+            return SPDX[item], True
+    return next((item for item in (*licences, text) if item), "not in its metadata"), False
 
 
 class Owners:
@@ -108,10 +110,10 @@ class Owners:
         self._by_path: dict[Path, str] = {}
         self._packages: dict[str, Distribution] = {}
         self._debian: dict[Path, tuple[str, str] | None] = {}
-        for found in distributions():
-            name = normal(found.metadata["Name"])
-            self._packages[name] = found
-            for file in found.files or ():
+        for package in distributions():
+            name = normal(package.metadata["Name"])
+            self._packages[name] = package
+            for file in package.files or ():
                 self._by_path[Path(str(file.locate())).resolve()] = name
         self._python = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
         self._prefix = Path(sys.base_prefix).resolve()
@@ -123,16 +125,16 @@ class Owners:
             return self._package(PROJECT)
         if (name := self._by_path.get(path)) is not None:
             return self._package(name)
-        if any(path.is_relative_to(each) for each in self._python) or path.name.startswith("libpython"):
+        if any(path.is_relative_to(item) for item in self._python) or path.name.startswith("libpython"):
             version = platform.python_version()
             return Component("python", version, "PSF-2.0", f"pkg:generic/python@{version}")
-        if found := self._debian_package(path):
-            name, version = found
-            licence = next((each for begin, each in DEBIAN.items() if name.startswith(begin)), "")
+        if package := self._debian_package(path):
+            name, version = package
+            licence = next((item for begin, item in DEBIAN.items() if name.startswith(begin)), "")
             architecture = _output("dpkg", "--print-architecture")
             purl = f"pkg:deb/debian/{quote(name)}@{quote(version, safe=':~')}?arch={architecture}"
-            told = licence or f"see /usr/share/doc/{name}/copyright of that package"
-            return Component(name, version, told, purl, is_spdx=bool(licence))
+            licences = licence or f"see /usr/share/doc/{name}/copyright of that package"
+            return Component(name, version, licences, purl, is_spdx=bool(licence))
         if path.is_relative_to(self._prefix):  # of a Python that is no Debian package
             version = platform.python_version()
             return Component("python", version, "PSF-2.0", f"pkg:generic/python@{version}")
@@ -140,13 +142,15 @@ class Owners:
 
     def requirements(self, name: str) -> set[str]:
         """The packages that one says it needs."""
-        found = self._packages.get(name)
-        return {normal(re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0]) for each in (found and found.requires) or ()}
+        package = self._packages.get(name)
+        return {
+            normal(re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0]) for item in (package and package.requires) or ()
+        }
 
     def _package(self, name: str) -> Component:
-        found = self._packages[name]
-        licence, is_spdx = licence_of(found)
-        return Component(name, found.version, licence, f"pkg:pypi/{name}@{found.version}", is_spdx=is_spdx)
+        package = self._packages[name]
+        licence, is_spdx = licence_of(package)
+        return Component(name, package.version, licence, f"pkg:pypi/{name}@{package.version}", is_spdx=is_spdx)
 
     def _debian_package(self, path: Path) -> tuple[str, str] | None:
         for spelling in (str(path), str(path).removeprefix("/usr"), f"/usr{path}"):
@@ -181,7 +185,7 @@ def described(component: Component) -> dict[str, Any]:
     """A component as CycloneDX has it."""
     licence = {"expression": component.licence} if component.is_spdx else {"license": {"name": component.licence}}
     lines = "".join(f"{sha256(source)}  {name}\n" for name, source in sorted(component.sources.items()))
-    told: dict[str, Any] = {
+    licences: dict[str, Any] = {
         "type": "library",
         "bom-ref": component.purl,
         "name": component.name,
@@ -192,8 +196,8 @@ def described(component: Component) -> dict[str, Any]:
         "properties": [{"name": "mail-appliance:hash", "value": HASHED}],
     }
     if component.files:
-        told["components"] = [_file(name, path) for name, path in sorted(component.files.items())]
-    return told
+        licences["components"] = [_file(name, path) for name, path in sorted(component.files.items())]
+    return licences
 
 
 def _file(name: str, path: Path) -> dict[str, Any]:
@@ -209,11 +213,11 @@ def bill(contents: Iterable[tuple[str, str, str]], packed: Path, binary: Path) -
     root = described(project) | {"type": "application", "hashes": _file("", binary)["hashes"]}
     root.pop("properties")
     root.pop("components", None)
-    listed = [described(each) for _, each in sorted(made.items())]
-    names = {each.name: each.purl for each in (*made.values(), project)}
+    listed = [described(item) for _, item in sorted(made.items())]
+    names = {item.name: item.purl for item in (*made.values(), project)}
     without = {"python"} & names.keys()  # every package needs it, and none says so
     depends = [
-        {"ref": ref, "dependsOn": sorted(names[each] for each in (owners.requirements(name) & names.keys()) | without)}
+        {"ref": ref, "dependsOn": sorted(names[item] for item in (owners.requirements(name) & names.keys()) | without)}
         for name, ref in sorted(names.items())
         if ref.startswith("pkg:pypi/")
     ]
@@ -232,5 +236,5 @@ def bill(contents: Iterable[tuple[str, str, str]], packed: Path, binary: Path) -
 
 if __name__ == "__main__":
     contents_file, packed_directory, binary_file, target = map(Path, sys.argv[1:])
-    found = bill(json.loads(contents_file.read_text()), packed_directory, binary_file)
-    target.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    package = bill(json.loads(contents_file.read_text()), packed_directory, binary_file)
+    target.write_text(json.dumps(package, indent=2, ensure_ascii=False) + "\n")

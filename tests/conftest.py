@@ -4,6 +4,8 @@ the engine that started programs have, and the end of a run names what was skipp
 Programs store in SQLite, and with `--engine postgresql` in PostgreSQL. Without that option a test marked `both_engines`
 runs on each. What is about SQLite's own file is marked `sqlite_only`.
 
+With `--level` a run covers one part of the suite (tests/levels.py).
+
 With $APPLIANCE_TESTS_NEED_ALL such a skip fails the run, and so does one for a reason that is not in MAY_SKIP.
 """
 
@@ -15,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import pytest
@@ -24,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from appliance import store
 from appliance.store.sqlite.upgrade import bring_up_to_date
 from tests import engines, readable_copy, ready_database
+from tests.levels import Level, runs_file, runs_test
 from tests.programs import missing_program, require
 
 # A busy machine is no fault of a test.
@@ -40,9 +43,49 @@ MAY_SKIP = re.compile(
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The choice of the engine."""
+    """The choices of the engine and of the level."""
     names = [kind.value for kind in engines.Kind]
     parser.addoption("--engine", choices=names, help="where started programs store; both for those marked both_engines")
+    parser.addoption(
+        "--level", choices=[level.value for level in Level], help="the part of the suite to run (default: all)"
+    )
+
+
+def _level(config: pytest.Config) -> Level | None:
+    name = config.getoption("--level")
+    return Level(name) if name else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of other levels unread: importing them takes longer than running many a unit test."""
+    level = _level(config)
+    if level is None or not collection_path.is_relative_to(config.rootpath):
+        return None
+    path = PurePosixPath(collection_path.relative_to(config.rootpath).as_posix())
+    if collection_path.is_dir():
+        return None if level is Level.REST or runs_file(level, path, has_slow_tests=False) else True
+    text = collection_path.read_text(errors="replace") if collection_path.suffix == ".py" else ""
+    return None if runs_file(level, path, has_slow_tests=bool(SLOW.search(text))) else True
+
+
+SLOW = re.compile(r"\bmark\.(slow|both_engines)\b")
+
+
+def _deselect(items: list[pytest.Item], config: pytest.Config) -> None:
+    level = _level(config)
+    if level is None:
+        return
+    is_of = [_is_of(level, item, config) for item in items]
+    config.hook.pytest_deselected(items=[item for item, kept in zip(items, is_of, strict=True) if not kept])
+    items[:] = [item for item, kept in zip(items, is_of, strict=True) if kept]
+
+
+def _is_of(level: Level, item: pytest.Item, config: pytest.Config) -> bool:
+    path = PurePosixPath(item.path.relative_to(config.rootpath).as_posix())
+    call = getattr(item, "callspec", None)  # of a test with parameters
+    values = [(call.params if call else {}).get(name) for name in ("engine", "database")]
+    on_postgresql = values[0] is engines.Kind.POSTGRESQL or values[1] == engines.Kind.POSTGRESQL.value
+    return runs_test(level, path, is_slow=bool(item.get_closest_marker("slow")), on_postgresql=on_postgresql)
 
 
 class _LateGrammar(ModuleType):
@@ -154,6 +197,7 @@ def _chosen(config: pytest.Config) -> engines.Kind:
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
     """Keep the order of files, in which pytest would run all tests of one engine before those of the other."""
     files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+    _deselect(items, config)
     _give_ids(items)
     if _chosen(config) is not engines.Kind.SQLITE:
         for item in items:

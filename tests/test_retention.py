@@ -277,3 +277,22 @@ async def test_an_audit_log_that_is_too_long_is_warned_of(
     assert len(await store.audit.page("acc_1")) == 1
     said = [vars(each)["fields"] for each in caplog.records if "audit log is too long" in each.message]
     assert said == [{"account_id": "acc_1"}]
+
+
+async def test_unreadable_values_stop_no_deletion(
+    store: Store, messages: Messages, worker: RetentionWorker, clock: Clock, autojump_clock: MockClock
+) -> None:
+    """Old messages go, whatever their addresses, tags and receipts hold."""
+    new = [messages.new(key=f"k{number}") for number in range(3)]
+    for message in new:
+        await store.messages.accept(message)
+    change = "UPDATE messages SET tags = :tags, sender = :sender, envelope_from = :sender WHERE id = :id"
+    await store.engine.change(change, {"tags": '{"one": 1}', "sender": "no address", "id": new[0].id})
+    await store.engine.change("UPDATE recipients SET address = 'no address' WHERE message_id = :id", {"id": new[0].id})
+    await record(store, clock, [DELIVERED] * 3)
+    clock.now += 2 * DAY
+    await store.statistics.count()
+    await store.breakdown.count()
+    clock.now += 30 * DAY
+    assert await worker.sweep() is True
+    assert [await store.messages.read(messages.account_id, message.id) for message in new] == [None] * 3

@@ -196,14 +196,14 @@ def _members(text: bytes) -> dict[str, bytes]:
     return members
 
 
-def _check(manifest: Manifest, found: dict[str, tuple[int, str]]) -> None:
+def _check(manifest: Manifest, parts: dict[str, tuple[int, str]]) -> None:
     if manifest.format != FORMAT:
         what = f"it is of format {manifest.format}, this version reads only {FORMAT}"
         raise BrokenBackup(f"{what}: use the newer appliance")
     if not f"{manifest.created_at}{manifest.hostname}{manifest.version}".isprintable():
         raise BrokenBackup("its manifest holds control characters")  # they are shown on terminals
-    for name, (size, digest) in found.items():
+    for name, (size, digest) in parts.items():
         if manifest.files[name] != ArchivePart(size, digest):
             raise BrokenBackup(f"{name} in it is not what its manifest says")
-    if found[KEY_FILE][0] != KEY_BYTES:
+    if parts[KEY_FILE][0] != KEY_BYTES:
         raise BrokenBackup(f"{KEY_FILE} in it does not hold {KEY_BYTES} bytes")

@@ -1,6 +1,6 @@
 """Restores a backup: verified first, put in place last, with all delivery paused.
 
-What was due when the backup was made may have been sent since, so nothing is sent before the operator resumes.
+Mail that was due when the backup was made may have been sent since, so nothing is sent before the operator resumes.
 """
 
 import os
@@ -28,7 +28,7 @@ from appliance.system.instance_lock import only_server
 from appliance.system.ownership import become_owner
 
 VERIFYING = 0.7  # share of the work
-REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # not -shm, which SQLite makes anew
+REPLACED_FILES = (DATABASE, f"{DATABASE}-wal", KEY_FILE, f"{DATABASE}{RESCUED}")  # SQLite recreates -shm
 
 
 class NotRestored(Exception):

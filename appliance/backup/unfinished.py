@@ -51,7 +51,7 @@ def _complete(data_dir: Path, decided: Path) -> Path | None:
     if (decided / DATABASE).exists():  # else it is in its place already
         for name in REMOVED:
             (data_dir / name).unlink(missing_ok=True)
-        sync(data_dir)  # the old log must not come back beside the new database
+        sync(data_dir)  # the old log must not reappear next to the new database
         if (decided / KEY_FILE).exists():
             os.rename(decided / KEY_FILE, data_dir / KEY_FILE)
         os.rename(decided / DATABASE, data_dir / DATABASE)

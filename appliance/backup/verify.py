@@ -28,16 +28,16 @@ class Verified:
 
 
 def verify(path: Path, on: archive.FractionDone) -> Verified:
-    """Read every byte; raises archive.BrokenBackup unless all of it can be restored."""
+    """Read every byte; raise archive.BrokenBackup unless the backup can be restored completely."""
     with path.open("rb") as file:
         opened = archive.read(file, archive.share(on, 0.0, READING, path.stat().st_size))
     try:
         contents = examine_inside(path, archive.BEGIN, opened.size)
     except (Damaged, NewerDatabase) as error:
         raise archive.BrokenBackup(str(error)) from error
-    for each in contents.dkim_keys:
-        with _naming(f"the signing keys of {each.domain}"):
-            open_signing_key(opened.key, each.account_id, each.domain, each.selector, each.private_key)
+    for dkim_key in contents.dkim_keys:
+        with _naming(f"the signing keys of {dkim_key.domain}"):
+            open_signing_key(opened.key, dkim_key.account_id, dkim_key.domain, dkim_key.selector, dkim_key.private_key)
     for secret in contents.webhook_secrets:
         with _naming(f"the webhook secret of {secret.account}"):
             open_webhook_secret(opened.key, secret.webhook_id, secret.sealed)

@@ -1,1 +1,1 @@
-"""Small Trio tools: shared work, batched writes, caches, and worker threads."""
+"""Tools for Trio tasks: fair shares, worker threads, batched writes, caches and sleeps."""

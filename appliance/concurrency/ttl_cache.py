@@ -1,7 +1,4 @@
-"""Results kept and shared: a bounded cache whose values expire, and work that several tasks wait for at once.
-
-For lookups of DNS, TLS policies, credentials and the like.
-"""
+"""A bounded cache whose values expire, and work that several tasks share. For DNS, TLS policies and credentials."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
@@ -16,8 +13,8 @@ Value = TypeVar("Value")
 class TtlCache(Generic[Key, Value]):
     """At most `size` values, each for `ttl` by the clock (Trio's: seconds). A value must not be None.
 
-    When it is full, the value that was used longest ago goes. Every call takes constant time. By a wall clock that was
-    set back, a value comes from the future; it counts as expired.
+    A full cache drops the least recently used value. Every call takes constant time. If a wall clock was set back, a
+    value from the future counts as expired.
     """
 
     def __init__(self, size: int, ttl: float, clock: Callable[[], float] = trio.current_time) -> None:
@@ -36,7 +33,7 @@ class TtlCache(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value, ttl: float | None = None) -> None:
-        """Keep a value, for a time of its own if one is given."""
+        """Keep a value, for `ttl` instead of the default if given."""
         now = self._clock()
         self._entries[key] = value, now, now + (self._ttl if ttl is None else ttl)
         self._entries.move_to_end(key)
@@ -53,15 +50,15 @@ class TtlCache(Generic[Key, Value]):
         return self.get(key) is not None
 
     def __len__(self) -> int:
-        """How many values are held, expired ones included."""
+        """The number of values, expired ones included."""
         return len(self._entries)
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs work once for all tasks that ask for the same key meanwhile; keeps no result afterwards.
+    """Runs work once for all tasks that ask for the same key at the same time; keeps no result afterwards.
 
-    The first task does the work. When it is cancelled, or its work raises, the next waiting task does it again; so work
-    that would fail for all of them should return its failure.
+    The first task runs the work. If it is cancelled or the work raises, the next waiting task runs it again. Work that
+    would fail for all tasks should therefore return its failure.
     """
 
     def __init__(self) -> None:

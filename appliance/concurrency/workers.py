@@ -1,15 +1,14 @@
-"""Runs costly work on a thread, so that the event loop serves other clients meanwhile. For HTTP and SMTP submission.
+"""Runs expensive work on a thread, so that the event loop keeps serving other clients. For HTTP and SMTP submission.
 
-Rules:
-- Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` is done at once, on the event loop.
-- All other work runs on `THREADS` threads. Owners (accounts) get equal shares of their time: of those that wait, the
-  one whose work has taken the least is next.
-- After a piece of work its thread rests as long as the work took, up to `LONGEST_REST`: pure-Python work holds the
-  interpreter lock, and the event loop would otherwise contend for it without end.
-- An owner may have `QUEUED_PER_OWNER` pieces waiting, all owners `QUEUED`, each for `QUEUE_TIMEOUT` seconds. Beyond
-  that the client is told to retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
-- A piece that has begun is finished, even when its caller is cancelled. Every piece is bounded by the size of its
-  input, so this delays the end of the process by a few hundred milliseconds at most.
+- Work whose estimated cost (`appliance.message.cost`) is within `ON_LOOP` runs at once, on the event loop.
+- All other work runs on `THREADS` threads. Owners (accounts) get equal shares of their time: the waiting owner that
+  has used the least time is next.
+- After a job its thread rests as long as the job took, up to `LONGEST_REST`: pure-Python work holds the interpreter
+  lock, and the event loop would otherwise compete for it all the time.
+- An owner may have `QUEUED_PER_OWNER` jobs waiting, all owners `QUEUED`, each for `QUEUE_TIMEOUT` seconds. Beyond that
+  the client must retry: HTTP 503 `temporary_failure` with `Retry-After`, SMTP 451.
+- A started job finishes even if its caller is cancelled. The size of its input bounds a job, so this delays the end of
+  the process by a few hundred milliseconds at most.
 """
 
 import time
@@ -20,110 +19,100 @@ from typing import Final, TypeVar, TypeVarTuple, Unpack
 
 import trio
 
+from appliance.concurrency.fair_share import Shares, TurnQueue
 from appliance.errors import Code, Refused
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-ON_LOOP: Final = 2_000  # microseconds, as estimated: less than half of what a step on the loop may take
-THREADS: Final = 1  # a second one would contend with the first for the interpreter lock
-QUEUED_PER_OWNER: Final = 64  # pieces of work
-QUEUED: Final = 512  # pieces of work; their memory is counted where they were read
+ON_LOOP: Final = 2_000  # microseconds, estimated: less than half of what one step on the loop may take
+THREADS: Final = 1  # a second one would compete with the first for the interpreter lock
+QUEUED_PER_OWNER: Final = 64  # jobs
+QUEUED: Final = 512  # jobs; their memory is counted where they were read
 QUEUE_TIMEOUT: Final = 10.0  # seconds
 LONGEST_REST: Final = 0.1  # seconds
-SERVER_WORK: Final = ""  # the owner of work that is no account's, and is never refused
+SERVER_WORK: Final = ""  # the owner of work that belongs to no account and is never refused
 
 
 @dataclass(eq=False, slots=True)
-class _Piece:
-    """One piece of work; `begin` is set once it is its turn."""
-
+class _Job:
     owner: str
-    begin: trio.Event = field(default_factory=trio.Event)
-    seconds: float = 0.0  # that it took, once it is done
+    turn: trio.Event = field(default_factory=trio.Event)
+    seconds: float = 0.0  # its cost, once it is done
 
     def run(self, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do the work, on the thread, and note what it cost in CPU time."""
-        began = time.thread_time()
+        """Run the work on the thread and measure its CPU time."""
+        started = time.thread_time()
         try:
             return work(*arguments)
         finally:
-            self.seconds = time.thread_time() - began
+            self.seconds = time.thread_time() - started
 
 
 class FairQueue:
-    """Start-time fair queueing between owners for a scarce resource, by what each piece of work really cost."""
+    """Start-time fair queueing between owners, by the measured cost of each job.
+
+    The order differs from that of a plain `TurnQueue`, where one item is one turn: the cost of jobs differs a
+    thousandfold, and equal turns would not be equal shares of time.
+    """
 
     def __init__(self, at_once: int, *, patience: float = QUEUE_TIMEOUT, rest: float = 1.0) -> None:
-        self._free = at_once
-        self._rest = rest  # times what a piece took
+        self._slots = Shares[str](at_once)
+        self._rest = rest  # times the cost of a job
         self._patience = patience
-        self._waiting: dict[str, list[_Piece]] = {}  # by owner, oldest first
-        self._queued = 0
-        self._used: dict[str, float] = {}  # virtual time up to which each owner has had its share
-        self._now = 0.0  # virtual time: that of the piece which began last
-        self._rested = 0.0  # when the next piece may begin, in trio's time
+        self._waiting = TurnQueue[str, _Job]()
+        self._used: dict[str, float] = {}  # by owner: virtual time up to which it has had its share
+        self._now = 0.0  # virtual time: that of the job that started last
+        self._rested_at = 0.0  # Trio's clock: when the next job may start
 
     @asynccontextmanager
-    async def take(self, owner: str) -> AsyncIterator[_Piece]:
-        """Wait for a turn; its time is charged to the owner, unless the piece has measured its own."""
-        piece = _Piece(owner)
-        await self._await_turn(piece)
-        began = trio.current_time()
+    async def take(self, owner: str) -> AsyncIterator[_Job]:
+        """Wait for a turn. Its time is charged to the owner, unless the job has measured its own."""
+        job = _Job(owner)
+        await self._await_turn(job)
+        started = trio.current_time()
         try:
-            await trio.sleep_until(self._rested)
-            began = trio.current_time()
-            yield piece
+            await trio.sleep_until(self._rested_at)
+            started = trio.current_time()
+            yield job
         finally:
-            piece.seconds = piece.seconds or trio.current_time() - began
-            self._end(piece)
+            job.seconds = job.seconds or trio.current_time() - started
+            self._end(job)
 
-    async def _await_turn(self, piece: _Piece) -> None:
-        if self._free:
-            self._begin(piece)
+    async def _await_turn(self, job: _Job) -> None:
+        if self._slots.free > 0:
+            self._start(job)
             return
-        mine = self._waiting.setdefault(piece.owner, [])
-        if piece.owner != SERVER_WORK and (len(mine) >= QUEUED_PER_OWNER or self._queued >= QUEUED):
-            if not mine:
-                del self._waiting[piece.owner]
+        is_full = self._waiting.count(job.owner) >= QUEUED_PER_OWNER or len(self._waiting) >= QUEUED
+        if is_full and job.owner != SERVER_WORK:
             raise _busy()
-        mine.append(piece)
-        self._queued += 1
+        self._waiting.add(job.owner, job)
         try:
             with trio.fail_after(self._patience):
-                await piece.begin.wait()
+                await job.turn.wait()
         except BaseException as ended:
-            if piece.begin.is_set():  # its turn came just as it timed out
-                self._end(piece)
+            if job.turn.is_set():  # its turn came just as it timed out
+                self._end(job)
             else:
-                self._forget(piece)
+                self._waiting.remove(job.owner, job)
             if isinstance(ended, trio.TooSlowError):
                 raise _busy() from None
             raise
 
-    def _forget(self, piece: _Piece) -> None:
-        mine = self._waiting[piece.owner]
-        mine.remove(piece)
-        self._queued -= 1
-        if not mine:
-            del self._waiting[piece.owner]
+    def _start(self, job: _Job) -> None:
+        self._slots.take(job.owner)
+        self._now = max(self._now, self._used.get(job.owner, 0.0))
+        job.turn.set()
 
-    def _begin(self, piece: _Piece) -> None:
-        self._free -= 1
-        self._now = max(self._now, self._used.get(piece.owner, 0.0))
-        piece.begin.set()
-
-    def _end(self, piece: _Piece) -> None:
-        self._free += 1
-        self._rested = trio.current_time() + min(self._rest * piece.seconds, LONGEST_REST)
-        self._used[piece.owner] = max(self._now, self._used.get(piece.owner, 0.0)) + piece.seconds
+    def _end(self, job: _Job) -> None:
+        self._slots.give_back(job.owner)
+        self._rested_at = trio.current_time() + min(self._rest * job.seconds, LONGEST_REST)
+        self._used[job.owner] = max(self._now, self._used.get(job.owner, 0.0)) + job.seconds
         if self._waiting:
-            owner = min(self._waiting, key=lambda each: self._used.get(each, 0.0))
-            following = self._waiting[owner][0]
-            self._forget(following)
-            self._begin(following)
+            owner = min(self._waiting.owners(), key=lambda owner: self._used.get(owner, 0.0))
+            self._start(self._waiting.next_of(owner))
         else:
-            self._used.clear()  # no owner is waiting, so none is ahead of another
+            self._used.clear()  # no owner waits, so none is ahead of another
             self._now = 0.0
 
 
@@ -133,13 +122,13 @@ class Workers:
         self._limiter = trio.CapacityLimiter(threads)
 
     async def run(self, owner: str, cost: float, work: Callable[[Unpack[Arguments]], T], *arguments: *Arguments) -> T:
-        """Do `work` for `owner`, on the loop or on a thread by its `cost` in microseconds; raises what it raises."""
+        """Run `work` for `owner`, on the loop or on a thread by its `cost` in microseconds. Raises what it raises."""
         if cost <= ON_LOOP:
             return work(*arguments)
-        async with self._queue.take(owner) as piece:
-            return await trio.to_thread.run_sync(piece.run, work, *arguments, limiter=self._limiter)
+        async with self._queue.take(owner) as job:
+            return await trio.to_thread.run_sync(job.run, work, *arguments, limiter=self._limiter)
 
 
 def _busy() -> Refused:
-    text = "The server has too much work of this kind waiting. Retry later."
+    text = "The server has too much work of this kind queued. Retry in 2 seconds."
     return Refused(Code.TEMPORARY_FAILURE, text, retry_after=2)

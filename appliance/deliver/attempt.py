@@ -46,12 +46,12 @@ from appliance.deliver.smtp.tls import TlsPlan
 from appliance.deliver.tls_policy import TlsChoice, TlsLevel
 from appliance.deliver.warmup import Permit, Warmup
 from appliance.environment import Environment
-from appliance.errors import StorageUnavailable
+from appliance.errors import Refused, StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.message.addresses import parse
 from appliance.message.dkim import sign
 from appliance.message.seven_bit import CannotEncode, seven_bit
-from appliance.model.mail import Outcome
+from appliance.model.mail import DueRecipient, Outcome
 from appliance.net.dial import IdlePool, Shortage, raise_if_short
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
@@ -153,6 +153,21 @@ class ActiveAttempt:
             self.scope.cancel()
 
 
+class UnreadableAddress(Exception):
+    """The stored address of a recipient cannot be parsed; another version accepted it."""
+
+    def __init__(self, recipient: DueRecipient) -> None:
+        super().__init__(f"recipient {recipient.id} has an unreadable address")
+        self.recipient = recipient
+
+
+def _wire_address(recipient: DueRecipient) -> str:
+    try:
+        return parse(recipient.address, "to").wire
+    except (Refused, ValueError) as fault:
+        raise UnreadableAddress(recipient) from fault
+
+
 class _Reached(NamedTuple):
     """How far an attempt came with one server, and what that said of each recipient."""
 
@@ -206,6 +221,9 @@ class Deliverer:
             raise
         except (StorageUnavailable, LeaseLost):  # the storage is away, and no server has been given the message
             return None
+        except UnreadableAddress as unreadable:  # a poll reads the other recipients without this one
+            only = envelope._replace(recipients=(unreadable.recipient,))
+            return self.not_attempted(only, unreadable, self.env.now())
         except Exception as error:
             return self.not_attempted(envelope, error, self.env.now())
         except BaseExceptionGroup as group:  # an error of ours beside a cancellation, which goes on to its scope
@@ -298,7 +316,7 @@ class Deliverer:
         first, name = envelope.recipients[0], ready.routed.return_path
         payload = await (self._payload(ready) if first.recipient_count == 1 else self._shared_payload(ready))
         sender = first.envelope_from if name is None else self.return_paths.address(first.id, name)
-        recipients = tuple(parse(recipient.address, "to").wire for recipient in envelope.recipients)
+        recipients = tuple([_wire_address(recipient) for recipient in envelope.recipients])
         return MailTransaction(sender, recipients, payload, payload.eight_bit_header)
 
     async def _shared_payload(self, ready: Ready) -> Payload:

@@ -47,12 +47,9 @@ def build(
     warmup = Warmup(config.warmup, store, env, proofs.known_as)
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
-        store=store,
-        env=env,
         new_mail=new_mail,
         due_mail=DueMail(store, env, new_mail),
         preparing=Preparing(store, RouteCache(router), signer),
-        limiters=limiters,
         deliverer=Deliverer(
             store=store,
             env=env,
@@ -64,20 +61,19 @@ def build(
             warmup=warmup,
             return_paths=ReturnPaths(key),
         ),
-        warmup=warmup,
         sessions=delivery.sessions,
         stop_by=stop_by,
     )
 
 
 def relays(delivery: DeliverySettings) -> Relays:
-    """Which mail goes to a relay: all of it in mode relay, else that for the domains that have one of their own."""
+    """Which mail goes to a relay: all mail in mode relay, else mail for domains with their own relay."""
     by_domain = {
         domain: Relay(table.host, table.port, table.username, table.password, table.tls)
         for domain, table in delivery.relays.items()
     }
-    only, default = delivery.mode is DeliveryMode.RELAY, None
-    if only and (host := delivery.relay_host):
+    relays_all, default = delivery.mode is DeliveryMode.RELAY, None
+    if relays_all and (host := delivery.relay_host):
         username, password = delivery.relay_username, delivery.relay_password
         default = Relay(host, delivery.relay_port, username, password, delivery.relay_tls)
-    return Relays(default, by_domain, only)
+    return Relays(default, by_domain, relays_all)

@@ -30,6 +30,7 @@ from appliance.deliver.providers import PROVIDERS
 from appliance.deliver.route import NoRoute
 from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
 from appliance.environment import identifier_time
+from appliance.errors import Refused
 from appliance.feedback.reply_rules import Fault, Rule, judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
@@ -209,9 +210,7 @@ def outcome(
         decision=decision,
         dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
     )
-    suppress = None
-    if judgement.suppresses:
-        suppress = Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
+    suppress = _suppression(recipient, text, now) if judgement.suppresses else None
     kept = signature if again is not None else None
     return Outcome(
         recipient,
@@ -224,6 +223,13 @@ def outcome(
         bounce_class=_bounce_class(judgement, code, status, text[:RECORDED_RESPONSE]),
         mail_from=mail_from,
     )
+
+
+def _suppression(recipient: DueRecipient, text: str, now: int) -> Suppression | None:
+    try:
+        return Suppression(parse(recipient.address, "to").key, f"bounced: {text[:200]}", now)
+    except (Refused, ValueError):  # another version accepted the address; this one would accept no mail for it
+        return None
 
 
 def _bounce_class(judgement: Judgement, code: int | None, status: str | None, text: str) -> BounceClass | None:

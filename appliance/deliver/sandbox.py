@@ -1,4 +1,4 @@
-"""Simulated delivery: recipients of sandbox mail get the outcome that their local part names, and no mail is sent."""
+"""Simulates delivery of sandbox mail: the local part of a recipient selects its outcome, and no mail is sent."""
 
 import trio
 
@@ -18,55 +18,53 @@ UNKNOWN_USER = (550, "550 5.1.1 User unknown (simulated by the sandbox)")
 TRY_LATER = (451, "451 4.3.0 Try again later (simulated by the sandbox)")
 _CLASSES = {UNKNOWN_USER: BounceClass.INVALID_RECIPIENT, TRY_LATER: BounceClass.TEMPORARY}
 
-SANDBOX_BATCH = 64  # simulated recipients recorded in one transaction: a few milliseconds' work
-LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; with a right clock nothing simulated is put off for longer
-PAUSE_CHECK = 1.0  # seconds between two checks whether a pause of all mail is over
+SANDBOX_BATCH = 64  # recipients recorded in one transaction: a few milliseconds' work
+LONGEST_DEFERRAL = DEFERRAL + 10_000_000  # microseconds; no correct clock postpones a recipient for longer
+PAUSE_CHECK = 1.0  # seconds between two reads of the pause of all mail
 
 log = get_logger("deliver")
 
 
 def simulate(recipient: DueRecipient, now: int, attempts_allowed: int) -> Outcome:
-    """What becomes of one simulated recipient now.
+    """The simulated outcome of one recipient.
 
-    A simulated bounce suppresses no address: trying out `bounce@…` must not stop real mail to that address later.
+    A simulated bounce suppresses no address: a test with `bounce@…` must not stop real mail to that address later.
     """
-    local, tries, again = recipient.address.lower(), 1, None
+    local, tries, retry_at = recipient.address.lower(), 1, None
     status, reply = RecipientStatus.DELIVERED, SIMULATED_ACCEPTANCE
     if local.startswith("bounce"):
         status, reply = RecipientStatus.BOUNCED, UNKNOWN_USER
     elif local.startswith("fail"):
         status, reply, tries = RecipientStatus.FAILED, TRY_LATER, attempts_allowed - recipient.attempt_count
     elif local.startswith("defer") and recipient.attempt_count == 0:
-        status, reply, again = RecipientStatus.DEFERRED, TRY_LATER, now + DEFERRAL
+        status, reply, retry_at = RecipientStatus.DEFERRED, TRY_LATER, now + DEFERRAL
     attempts = (Attempt(now, now, *reply),) * tries
-    return Outcome(recipient, status, attempts, at=now, next_attempt_at=again, bounce_class=_CLASSES.get(reply))
+    return Outcome(recipient, status, attempts, at=now, next_attempt_at=retry_at, bounce_class=_CLASSES.get(reply))
 
 
 async def run_sandbox(store: Store, env: Environment, wake: Wake, attempts_allowed: int) -> None:
-    """Simulate what is due until cancelled."""
+    """Simulate due mail until cancelled."""
     while True:
         polled_at = env.now()
         try:
             if await store.pools.paused() is not None or not store.engine.holds_lease():
                 await wake.wait(PAUSE_CHECK)
                 continue
-            worked = await deliver_due(store, env, attempts_allowed)
-            if not worked:  # make due what was put off by a clock that was ahead
+            count = await deliver_due(store, env, attempts_allowed)
+            if not count:  # a fast clock may have postponed recipients: make them due
                 latest = env.now() + LONGEST_DEFERRAL
-                worked = await store.queue_control.bring_forward(latest, simulated=True)
-            due_at = None if worked else await store.queue.next_due(simulated=True, after=polled_at)
-        except StorageUnavailable as refused:
-            # The storage takes no writes for now (disk full, or locked from outside): nothing was recorded, so the
-            # same recipients are due again.
-            log.warning("delivery waits for the storage", reason=refused.text)
+                count = await store.queue_control.bring_forward(latest, simulated=True)
+            due_at = None if count else await store.queue.next_due(simulated=True, after=polled_at)
+        except StorageUnavailable as outage:  # nothing was recorded, so the same recipients are due again
+            log.warning("delivery paused: storage unavailable", reason=outage.text)
             await trio.sleep(STORAGE_PAUSE)
             continue
-        if not worked:
+        if not count:
             await wake.wait(SLEEP_LIMIT if due_at is None else max(0.0, (due_at - env.now()) / 1_000_000))
 
 
 async def deliver_due(store: Store, env: Environment, attempts_allowed: int) -> int:
-    """Simulate one batch of due recipients and record it; how many there were."""
+    """Simulate one batch of due recipients and record it; return its size."""
     due = await store.queue.due(simulated=True, most=SANDBOX_BATCH)
     now = env.now()
     if due:

@@ -247,7 +247,7 @@ class MessageIntake:
         async with self._turn(account_id, facts.size):
             stored = await self.store.mail_log.mime(account_id, repeats)
             if stored is None:
-                raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept, so it cannot be sent again.")
+                raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored. Send a new message.")
             estimate = cost.of_submission(stored, recipients)
             resent = await self.workers.run(
                 account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients

@@ -1,1 +1,1 @@
-"""Secrets: the installation's key file, and the keys and passwords kept under it."""
+"""Secrets: the installation's key file, and the keys and passwords sealed with it."""

@@ -1,8 +1,8 @@
-"""The DKIM keys of all domains: generated when first needed, stored sealed, replaced by rotations.
+"""The DKIM keys of all domains: created on first use, stored sealed, replaced by rotation.
 
-A rotation has two steps. New keys are made and pending, while the old ones sign; once DNS shows the records of all new
-keys, these sign and the old ones retire, in one transaction. So there is no signature that a receiver cannot verify.
-`switch_rotations` looks at DNS every minute; the commands and requests that verify a domain switch as well.
+A rotation has two steps. New keys are created as pending while the old keys sign. Once DNS shows the records of all new
+keys, one transaction makes them sign and retires the old ones. So receivers can verify every signature.
+`switch_rotations` checks DNS every minute; verifying a domain checks as well.
 """
 
 import time
@@ -27,19 +27,19 @@ from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
-DKIM_PURPOSE = "DKIM keys"  # of the key they are sealed with
+DKIM_PURPOSE = "DKIM keys"  # purpose of the sealing key
 OPEN_KEYS = 2_000  # unsealed keys in memory
-KEY_THREADS = 2  # in which keys are generated and parsed
-ROTATION_LOOK_EVERY = 60.0  # seconds between two looks at the DNS of domains with pending keys
+KEY_THREADS = 2  # that generate and parse keys
+ROTATION_LOOK_EVERY = 60.0  # seconds between DNS checks of domains with pending keys
 LOOK_TIMEOUT = 12.0  # seconds for one domain
-DOMAINS_LOOKED_AT = 1_000  # in one round
+DOMAINS_LOOKED_AT = 1_000  # per round
 
 log = get_logger("keys")
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The DKIM keys of all domains; `key` is the installation's."""
+    """The DKIM keys of all domains. `key` is the installation's key."""
 
     store: Store
     env: Environment
@@ -50,7 +50,7 @@ class SigningKeys:
     _threads: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(KEY_THREADS), repr=False)
 
     async def in_use(self, account_id: str, domain: str) -> list[SigningKey]:
-        """The keys that sign for a domain; a domain without any gets new ones."""
+        """The keys that sign for a domain. Creates keys for a domain without any."""
         if not (stored := await self._signing(account_id, domain)):
             await self.rotate(account_id, domain, unless_there=True)
             stored = await self._signing(account_id, domain)
@@ -59,7 +59,7 @@ class SigningKeys:
             context = _context(account_id, domain, each.selector)
             if (opened := self._opened.get(context)) is None:
                 der = open_sealed(self.key, account_id, domain, each.selector, each.private_key)
-                # In a thread: parsing an RSA key checks it, which takes a tenth of a second.
+                # On a thread: loading an RSA key validates it, which takes a tenth of a second.
                 private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
                 opened = SigningKey(domain, each.selector, Algorithm(each.algorithm), private)
                 self._opened.put(context, opened)
@@ -67,7 +67,7 @@ class SigningKeys:
         return signing
 
     async def known(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        """All keys of a domain, pending and retired ones included; new ones are made if none signs."""
+        """All keys of a domain, including pending and retired ones. Creates keys if none signs."""
         stored = await self.store.dkim_keys.of(account_id, domain)
         if not any(key.signs for key in stored):
             await self.rotate(account_id, domain, unless_there=True)
@@ -78,9 +78,10 @@ class SigningKeys:
         return [key for key in await self.store.dkim_keys.of(account_id, domain) if key.signs]
 
     async def begin_rotation(self, account_id: str, domain: str, *, at_once: bool = False) -> list[StoredDkimKey]:
-        """New keys for a domain, pending until DNS shows them; those of a rotation that has begun stay. All its keys.
+        """Start a rotation: create keys that are pending until DNS shows them. A running rotation continues. Return all
+        keys.
 
-        They sign at once if that is asked for, and where the old ones cannot because the key file was lost.
+        The new keys sign immediately with `at_once`, or if the old keys are unreadable because the key file was lost.
         """
         stored = await self.known(account_id, domain)
         pending = {key.selector for key in stored if key.pending}
@@ -94,14 +95,14 @@ class SigningKeys:
         return await self.store.dkim_keys.of(account_id, domain)
 
     async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
-        """Let the pending keys of a domain sign if DNS shows the records of all of them; whether they do so now."""
+        """Activate a domain's pending keys if DNS shows all their records. Return whether it did."""
         pending = [each for each in checked if each.record.pending]
         if not pending or any(each.status is not RecordStatus.OK for each in pending):
             return False
         selectors = {each.record.name.partition(".")[0] for each in pending}
         if not await self.store.dkim_keys.activate(account_id, domain, selectors):
             return False
-        log.info("new DKIM keys sign: DNS shows them", domain=domain, selectors=sorted(selectors))
+        log.info("DKIM keys activated: DNS shows their records", domain=domain, selectors=sorted(selectors))
         return True
 
     def _opens(self, account_id: str, domain: str, key: StoredDkimKey) -> bool:
@@ -112,15 +113,15 @@ class SigningKeys:
         return True
 
     async def rotate(self, account_id: str, domain: str, *, unless_there: bool = False) -> None:
-        """New keys for a domain that sign at once. The old ones are retired; their records must stay for some days.
+        """Create keys that sign immediately, and retire the old ones. The old records must stay for some days.
 
-        With `unless_there` only the first: another node may have made them meanwhile.
+        With `unless_there`, do nothing if another node created keys in the meantime.
         """
         made = await self._made(account_id, domain)
         await self.store.dkim_keys.replace(account_id, domain, made, unless_there=unless_there)
 
     async def _made(self, account_id: str, domain: str) -> list[StoredDkimKey]:
-        taken = await self.store.dkim_keys.selectors(domain)  # of every account, as they share the domain in DNS
+        taken = await self.store.dkim_keys.selectors(domain)  # of every account, because they share the domain in DNS
         fresh: list[StoredDkimKey] = []
         for algorithm in ALGORITHMS:
             private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
@@ -133,30 +134,30 @@ class SigningKeys:
 
 
 def open_sealed(key: bytes, account_id: str, domain: str, selector: str, sealed: bytes) -> bytes:
-    """An unsealed signing key, as DER; raises UnsealError when the installation's key is another."""
+    """Unseal a signing key as DER. Raises UnsealError with another installation key."""
     return unseal(derive(key, DKIM_PURPOSE), sealed, _context(account_id, domain, selector))
 
 
 def _context(account_id: str, domain: str, selector: str) -> bytes:
-    """What a sealed key belongs to: it cannot be moved to another row."""
+    """Binds a sealed key to its row, so that it cannot be moved."""
     return f"{account_id}\0{domain}\0{selector}".encode()
 
 
-# ---- the second step
+# ---- activation
 
 
 async def switch_rotations(keys: SigningKeys, resolver: Callable[[], Resolver]) -> None:
-    """Let pending keys sign once DNS shows them, until cancelled; `resolver` gives one that remembers nothing."""
+    """Activate pending keys once DNS shows them, until cancelled. `resolver` returns a resolver without a cache."""
     while True:
         await trio.sleep(ROTATION_LOOK_EVERY)
         try:
             await switch_shown(keys, resolver())
         except StorageUnavailable as refused:
-            log.warning("pending DKIM keys wait for the storage", reason=refused.text)
+            log.warning("pending DKIM keys not checked: storage unavailable", reason=refused.text)
 
 
 async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
-    """One round: look at the DNS of every domain with pending keys."""
+    """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
         wanted = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]

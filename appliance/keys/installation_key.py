@@ -1,7 +1,8 @@
-"""The installation's key, held to the fingerprint in the database.
+"""Checks the installation's key against the fingerprint in the database.
 
-On PostgreSQL every node has the same key file: one is created only for a database that is new, and a node without the
-right one is refused before it has written anything. A file of SQLite's has its key beside it, and goes on without.
+On PostgreSQL, every node has the same key file. Only a new database gets a new one, and a node with a wrong or missing
+key is refused before it writes anything. With SQLite, the key file is in the data directory, and a new one may replace
+it.
 """
 
 from pathlib import Path
@@ -14,12 +15,12 @@ log = get_logger("keys")
 
 
 def key_check(data_dir: Path) -> CheckKey:
-    """A check of this directory's key file. Raises KeyFileError."""
+    """A check of this directory's key file. The check raises KeyFileError."""
 
     def check(stored: str | None) -> None:
         file = data_dir / KEY_FILE
         if file.exists():
-            own = fingerprint(load(data_dir))  # a file that holds no key is refused in any case
+            own = fingerprint(load(data_dir))  # raises for a file without a valid key
             if stored not in (None, own):
                 raise _wrong(file)
         elif stored is not None:
@@ -29,15 +30,15 @@ def key_check(data_dir: Path) -> CheckKey:
 
 
 async def shared_key(data_dir: Path, store: Store) -> bytes:
-    """The key of an installation on PostgreSQL, which is made for a new database. Raises KeyFileError."""
+    """The key of an installation on PostgreSQL. Creates it for a new database. Raises KeyFileError."""
     file = data_dir / KEY_FILE
     created = not file.exists()
     if created and (await store.installation.key_fingerprint() is not None or await store.installation.has_secrets()):
         raise _missing(file)
     key = load_or_create(data_dir)
-    # After the file, not before: a node that dies in between starts again with the same key.
+    # Create the file first: a node that dies here starts again with the same key.
     if await store.installation.claim_key(fingerprint(key)) != fingerprint(key):
-        if created:  # another node was faster
+        if created:  # another node created its key first
             file.unlink()
             raise _missing(file)
         raise _wrong(file)
@@ -45,21 +46,21 @@ async def shared_key(data_dir: Path, store: Store) -> bytes:
 
 
 async def record_own_key(data_dir: Path, store: Store, key: bytes, *, created: bool) -> None:
-    """Have SQLite's database name the key in use; a file that was exchanged since the last start is told."""
+    """Store the fingerprint of the key in SQLite. Log if the key file changed since the last start."""
     known, own = await store.installation.key_fingerprint(), fingerprint(key)
     if known == own:
         return
     if known is not None and not created and await store.installation.has_secrets():
-        event = "the key file is not that of the last start, and opens nothing that was sealed with that one"
+        event = "key file changed since the last start; secrets sealed with the old key are unreadable"
         log.warning(event, file=str(data_dir / KEY_FILE))
     await store.installation.replace_key(own)
 
 
 def _missing(file: Path) -> KeyFileError:
-    text = "is missing, and this database has one: copy the key file of another node, or that kept with the backup"
+    text = "missing, but this database has a key. Copy the key file from another node or from the backup."
     return KeyFileError(f"{file}: {text}")
 
 
 def _wrong(file: Path) -> KeyFileError:
-    text = "is not the key file of this database: copy that of another node, or that kept with the backup"
+    text = "wrong key file for this database. Copy the key file from another node or from the backup."
     return KeyFileError(f"{file}: {text}")

@@ -44,6 +44,13 @@ class RecipientOutcome(StrEnum):
     CANCELLED = "cancelled"
 
 
+class FailureReason(StrEnum):
+    """Why a recipient bounced or failed although no server decided it."""
+
+    SUPPRESSED = "suppressed"  # bounced without an attempt
+    CANCELLED = "cancelled"  # failed by request
+
+
 class BounceClass(StrEnum):
     """Why a server refused a message, by `feedback/reply_rules.toml`."""
 
@@ -241,6 +248,11 @@ class Recipient:
     bounced_at: int | None
     bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     late_bounce: LateBounce | None = None
+    failure: FailureReason | None = None
+
+    @property
+    def outcome(self) -> RecipientOutcome:
+        return RecipientOutcome(self.failure or self.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +313,7 @@ class Outcome(Struct, frozen=True, gc=False):
     next_attempt_at: int | None = None  # set exactly when `status` is deferred
     note: str | None = None  # shown as the response if no server was contacted ("suppressed: …")
     suppress: Suppression | None = None  # set when the address itself is at fault
-    releases: bool = False  # releases the credit of a cancelled recipient
+    failure: FailureReason | None = None  # set when no server decided it; a cancelled recipient gets its credit back
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
     bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     mail_from: str | None = None  # the return path used instead of the envelope's sender, for the log

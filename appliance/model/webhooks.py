@@ -154,24 +154,33 @@ class WebhookEventData(Struct, gc=False):
     No event of the interface has `bounce_class`.
     """
 
-    email_id: str | UnsetType = UNSET
-    recipient_id: str | UnsetType = UNSET
-    to: str | UnsetType = UNSET
-    sender: str | UnsetType = msgspec.field(name="from", default=UNSET)
-    subject: str | UnsetType = UNSET
-    smtp_code: int | UnsetType = UNSET
-    smtp_response: str | UnsetType = UNSET
-    bounce_class: str | UnsetType = UNSET
-    test: bool | UnsetType = UNSET
+    email_id: Annotated[str | UnsetType, Meta(description="Message id, as in `GET /emails/{id}`.")] = UNSET
+    recipient_id: Annotated[str | UnsetType, Meta(description="Recipient id.")] = UNSET
+    to: Annotated[str | UnsetType, Meta(description="Recipient address.")] = UNSET
+    sender: Annotated[str | UnsetType, Meta(description="Envelope sender (MAIL FROM).")] = msgspec.field(
+        name="from", default=UNSET
+    )
+    subject: Annotated[str | UnsetType, Meta(description="First 200 characters of the subject.")] = UNSET
+    smtp_code: Annotated[int | UnsetType, Meta(description="SMTP reply code; omitted if no server replied.")] = UNSET
+    smtp_response: Annotated[str | UnsetType, Meta(description="First 500 characters of the SMTP reply or error.")] = (
+        UNSET
+    )
+    bounce_class: Annotated[
+        str | UnsetType, Meta(description="Class of the refusal. Only in `email.delayed` and `email.late_bounced`.")
+    ] = UNSET
+    test: Annotated[bool | UnsetType, Meta(description="True in `webhook.test`; omitted otherwise.")] = UNSET
 
 
 class WebhookEvent(Struct, gc=False):
     """The body of a post to a webhook."""
 
-    id: str
-    type: Annotated[str, Meta(extra_json_schema={"enum": [*EventType, PING_TYPE]})]
-    created_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-    data: WebhookEventData
+    id: Annotated[str, Meta(description="Event id, `evt_…`. Retries and replays keep it.")]
+    type: Annotated[str, Meta(extra_json_schema={"enum": [*EventType, PING_TYPE]}, description="Event type.")]
+    created_at: Annotated[
+        str,
+        Meta(extra_json_schema={"format": "date-time"}, description="Time of the result. Retries and replays keep it."),
+    ]
+    data: Annotated[WebhookEventData, Meta(description="The recipient and its result.")]
 
 
 def envelope(

@@ -8,6 +8,7 @@ import msgspec
 
 from appliance.model.mail import (
     Attempt,
+    FailureReason,
     OutgoingSession,
     RecipientStatus,
     Suppression,
@@ -19,7 +20,6 @@ from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
 
 QUOTED_REPLY = ", the last: "  # precedes the reply that the reason of a hold quotes
-CANCELLED_PREFIX = "cancelled:"  # of the response of a recipient that the operator cancelled
 
 
 def clock(at: int, now: int) -> str:
@@ -71,7 +71,7 @@ def _bounced(tried: TriedRecipient, now: int) -> str:
 
 def _failed(tried: TriedRecipient, now: int) -> str:
     response = tried.recipient.last_smtp_response or ""
-    if not tried.attempts or response.startswith(CANCELLED_PREFIX):
+    if not tried.attempts or tried.recipient.failure is FailureReason.CANCELLED:
         return response + (f" (after {_count(len(tried.attempts))})" if tried.attempts else "")
     last = tried.attempts[-1]
     return f"failed at {clock(last.finished_at, now)}: {_count(len(tried.attempts))} used up, the last: {_said(last)}"

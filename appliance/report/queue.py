@@ -1,8 +1,9 @@
 """The queue as the command line and the API show it: by pool, with its destinations. Pure: no I/O, no state."""
 
 from collections.abc import Iterable
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from appliance.model.queue import PoolHold, PoolState, WaitingMail
 from appliance.model.warmup import WarmupStatus
@@ -12,27 +13,27 @@ from appliance.times import rfc3339
 class PauseReport(Struct):
     """Since when all mail is paused, and why."""
 
-    since: str
-    reason: str
+    since: Annotated[str, Meta(description="Start of the pause.")]
+    reason: Annotated[str, Meta(description="Reason, one line.")]
 
 
 class WaitingDestination(Struct):
     """How much waits for one domain: `waiting` is due, `deferred` was tried and is tried again later."""
 
-    domain: str
-    waiting: int
-    deferred: int
-    oldest_at: str
-    next_attempt_at: str | None
+    domain: Annotated[str, Meta(description="Recipient domain.")]
+    waiting: Annotated[int, Meta(description="Recipients due for delivery.")]
+    deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
+    oldest_at: Annotated[str, Meta(description="Acceptance time of the oldest message in the queue.")]
+    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt; null if there is none.")]
 
 
 class NodeHold(Struct):
     """A hold of the mail that one node delivers to a pool, because servers there refuse that node as a sender."""
 
-    node: str
-    held_at: str
-    held_because: str
-    next_probe_at: str | None
+    node: Annotated[str, Meta(description="Node name.")]
+    held_at: Annotated[str, Meta(description="Start of the hold.")]
+    held_because: Annotated[str, Meta(description="Reason for the hold.")]
+    next_probe_at: Annotated[str | None, Meta(description="Time of the next test message; null if none is planned.")]
 
 
 class WaitingPool(Struct):
@@ -43,21 +44,25 @@ class WaitingPool(Struct):
     the first. `slowed_accounts` are those whose mail alone waits, because servers of the pool asked that of it.
     """
 
-    pool: str | None
-    waiting: int
-    deferred: int
-    oldest_at: str | None
-    next_attempt_at: str | None
-    in_use: int | None
-    allowed: int | None
-    held_at: str | None
-    held_because: str | None
-    next_probe_at: str | None
-    held_by: list[NodeHold]
-    slowed_until: str | None
-    slowed_because: str | None
-    slowed_accounts: int
-    destinations: list[WaitingDestination]
+    pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    waiting: Annotated[int, Meta(description="Recipients due for delivery.")]
+    deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
+    oldest_at: Annotated[
+        str | None, Meta(description="Acceptance time of the oldest message; null if the queue is empty.")
+    ]
+    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt; null if there is none.")]
+    in_use: Annotated[int | None, Meta(description="Open sessions; null while the pool is idle.")]
+    allowed: Annotated[int | None, Meta(description="Maximum number of open sessions; null while the pool is idle.")]
+    held_at: Annotated[str | None, Meta(description="Start of the hold; null if the pool is not held.")]
+    held_because: Annotated[str | None, Meta(description="Reason for the hold; null if the pool is not held.")]
+    next_probe_at: Annotated[str | None, Meta(description="Time of the next test message; null if none is planned.")]
+    held_by: Annotated[
+        list[NodeHold], Meta(description="Nodes that hold their own mail; empty if all nodes or no nodes do.")
+    ]
+    slowed_until: Annotated[str | None, Meta(description="End of the slow-down; null if the pool is not slowed.")]
+    slowed_because: Annotated[str | None, Meta(description="Server reply that slowed the pool; null if not slowed.")]
+    slowed_accounts: Annotated[int, Meta(description="Number of accounts that servers of the pool have rate limited.")]
+    destinations: Annotated[list[WaitingDestination], Meta(description="The five domains with the most mail.")]
 
 
 class WarmingAddress(Struct):
@@ -66,13 +71,13 @@ class WarmingAddress(Struct):
     `day` is counted from 1. Mail waits until `next_at`; null: more may go now.
     """
 
-    pool: str
-    address: str
-    day: int
-    days: int
-    per_hour: int
-    used: int
-    next_at: str | None
+    pool: Annotated[str, Meta(description="Provider pool.")]
+    address: Annotated[str, Meta(description="Sending IP address.")]
+    day: Annotated[int, Meta(description="Day of the warm-up, starting at 1.")]
+    days: Annotated[int, Meta(description="Length of the warm-up in days.")]
+    per_hour: Annotated[int, Meta(description="Recipients per hour that the address may send to on this day.")]
+    used: Annotated[int, Meta(description="Recipients sent to in the current hour.")]
+    next_at: Annotated[str | None, Meta(description="Time the address may send again; null if it may send now.")]
 
 
 def warming(warmups: Iterable[WarmupStatus]) -> list[WarmingAddress]:

@@ -1,7 +1,7 @@
-"""Everything on disk: domain verbs over one SQLite file, each a single transaction.
+"""The database, as domain verbs: each is one transaction on SQLite or PostgreSQL.
 
-SQL and `apsw` are nowhere else. What other packages need of the state in memory (new mail, new posts, recipients under
-delivery) are verbs here, too.
+No other package contains SQL or imports a driver or an engine. The state in memory that packages share (new mail, new
+posts, recipients under delivery) belongs to the store, too.
 """
 
 import secrets
@@ -78,7 +78,7 @@ FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"
 WRITABLE_WITHIN = 0.8  # seconds; load balancers wait one or two for /readyz
 
-# Raises unless the node's key file is the one of this fingerprint; None: the database has none yet.
+# Raises unless the node's key file has this fingerprint; None: the database records no key file yet.
 CheckKey = Callable[[str | None], None]
 
 
@@ -129,7 +129,7 @@ class Store:
     async def check_writable(self) -> None:
         """Raise unless something can be written right now; that takes at most WRITABLE_WITHIN.
 
-        All who ask at the same time share one check, which goes on when they no longer wait: a write is not abandoned.
+        Concurrent callers share one check. It continues after they stop waiting, because a write cannot be abandoned.
         """
         if self._check is None:
             self._check = _WriteCheck()

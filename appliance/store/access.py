@@ -44,7 +44,7 @@ _ADD_DOMAIN = """INSERT INTO domains (account_id, name, usable, created_at) VALU
 _SET_RETURN_PATH = """UPDATE domains SET return_path = :return_path, return_path_at = NULL, dns_check_at = 0
     WHERE account_id = :account_id AND name = :name AND coalesce(return_path, 'bounces.' || name) <> :return_path"""
 _DOMAINS = f"""SELECT {SELECTED_DOMAIN} FROM domains
-    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""  # noqa: S608 - the names of our own columns
+    WHERE account_id = :account_id AND removed_at IS NULL ORDER BY name"""
 _ADD_CREDENTIAL = """INSERT INTO smtp_credentials (username, account_id, password_sha256, name, created_at, created_by)
     VALUES (:username, :account_id, :sha256, :name, :now, :created_by)"""
 _CREDENTIALS = """SELECT s.username, s.created_at, s.revoked_at, s.name, s.last_used_at, u.email
@@ -74,12 +74,12 @@ _SENDER = """a.id, a.suspended,
         FROM domains d WHERE d.account_id = a.id AND d.usable = 1),
     (SELECT string_agg(u.tag, ',') FROM unsubscribe_tags u WHERE u.account_id = a.id)"""
 _CALLER_BY_CREDENTIAL = f"""SELECT {_SENDER}, s.password_sha256 FROM smtp_credentials s
-    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""  # noqa: S608
+    JOIN accounts a ON a.id = s.account_id WHERE s.username = :username AND s.revoked_at IS NULL"""
 _CALLER_BY_KEY = f"""SELECT {_SENDER}, k.id, k.scope, k.test, k.name, k.domain, k.expires_at,
         CASE WHEN k.key_sha256 <> :sha256 THEN k.previous_expires_at END, k.created_by
     FROM api_keys k JOIN accounts a ON a.id = k.account_id
-    WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""  # noqa: S608
-_CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"  # noqa: S608
+    WHERE (k.key_sha256 = :sha256 OR k.previous_sha256 = :sha256) AND k.revoked_at IS NULL"""
+_CALLER_BY_ACCOUNT = f"SELECT {_SENDER} FROM accounts a WHERE a.id = :account_id"
 # How a caller's idempotency scope begins, and where its last use is written down.
 _USED = {
     "smtp": "UPDATE smtp_credentials SET last_used_at = :at WHERE username = :name",
@@ -110,13 +110,13 @@ _WORKING_KEYS = f"account_id = :account_id AND {_KEY_ENDED} IS NULL"
 _WORKING_CREDENTIALS = "account_id = :account_id AND revoked_at IS NULL"
 # Only our own words are put into SQL (S608).
 _PEOPLES_KEYS = f"""SELECT created_by, id, name, hint FROM api_keys
-    WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""  # noqa: S608
+    WHERE {_WORKING_KEYS} AND created_by IS NOT NULL ORDER BY id"""
 _PEOPLES_CREDENTIALS = f"""SELECT created_by, username, name FROM smtp_credentials
-    WHERE {_WORKING_CREDENTIALS} AND created_by IS NOT NULL ORDER BY username"""  # noqa: S608
+    WHERE {_WORKING_CREDENTIALS} AND created_by IS NOT NULL ORDER BY username"""
 _REVOKE_KEYS = f"""UPDATE api_keys SET revoked_at = :now
-    WHERE {_WORKING_KEYS} AND created_by = :created_by AND scope = coalesce(:scope, scope) RETURNING id, name"""  # noqa: S608
+    WHERE {_WORKING_KEYS} AND created_by = :created_by AND scope = coalesce(:scope, scope) RETURNING id, name"""
 _REVOKE_CREDENTIALS = f"""UPDATE smtp_credentials SET revoked_at = :now
-    WHERE {_WORKING_CREDENTIALS} AND created_by = :created_by RETURNING username, name"""  # noqa: S608
+    WHERE {_WORKING_CREDENTIALS} AND created_by = :created_by RETURNING username, name"""
 _ONLY_READ = """UPDATE api_keys SET scope = 'read'
     WHERE account_id = :account_id AND created_by = :created_by AND revoked_at IS NULL"""
 _DISOWN = "UPDATE {table} SET created_by = NULL WHERE account_id = :account_id AND created_by = :created_by"
@@ -238,11 +238,11 @@ def _make_room(
     tx: Tx, account_id: str, limits: CredentialLimits, now: int, table: str, name: str, ended: str, words: str
 ) -> None:
     """Refuse one too many, in the transaction that would write it; delete those that ended longest ago."""
-    wanted = {"account_id": account_id, "revoked": limits.revoked, "now": now}
-    ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), wanted)
+    bindings = {"account_id": account_id, "revoked": limits.revoked, "now": now}
+    ((working,),) = rows(tx, _WORKING.format(table=table, ended=ended), bindings)
     if working >= limits.working:
         raise Refused(Code.CONFLICT, f"An account may have {limits.working} {words} at once. Revoke one first.")
-    run(tx, _FORGET.format(table=table, name=name, ended=ended), wanted)
+    run(tx, _FORGET.format(table=table, name=name, ended=ended), bindings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,16 +278,16 @@ class Access(StorePart):
 
     async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
         """Up to `most` of them, the newest first, from the one before `before` on."""
-        wanted = {"account_id": account_id, "before": before or NEWEST, "most": most}
-        return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", wanted)
+        bindings = {"account_id": account_id, "before": before or NEWEST, "most": most}
+        return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", bindings)
 
     async def credential(self, account_id: str, username: str) -> SmtpCredential:
         one_of_them = {"account_id": account_id, "username": username}
-        (found,) = await self._credentials("AND s.username = :username", one_of_them)
-        return found
+        (results,) = await self._credentials("AND s.username = :username", one_of_them)
+        return results
 
-    async def _credentials(self, which: str, wanted: Bindings) -> list[SmtpCredential]:
-        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", wanted)
+    async def _credentials(self, which: str, bindings: Bindings) -> list[SmtpCredential]:
+        return await self.engine.all(SmtpCredential, f"{_CREDENTIALS} {which}", bindings)
 
     async def revoke_credential(self, account_id: str, username: str) -> None:
         row = {"account_id": account_id, "username": username, "now": self.env.now()}
@@ -352,22 +352,22 @@ class Access(StorePart):
 
     async def key(self, key_id: str, account_id: str | None = None) -> ApiKey:
         which = "WHERE k.id = :id AND k.account_id = coalesce(:account_id, k.account_id)"
-        for found in await self._keys(which, {"id": key_id, "account_id": account_id}):
-            return found
-        raise Refused(Code.NOT_FOUND, "there is no such API key")
+        for key in await self._keys(which, {"id": key_id, "account_id": account_id}):
+            return key
+        raise Refused(Code.NOT_FOUND, "No API key has this id.")
 
-    async def _keys(self, which: str, wanted: Bindings) -> list[ApiKey]:
-        found = await self.engine.rows(f"{_KEYS} {which}", {**wanted, "now": self.env.now()})
+    async def _keys(self, which: str, bindings: Bindings) -> list[ApiKey]:
+        selected = await self.engine.rows(f"{_KEYS} {which}", {**bindings, "now": self.env.now()})
         return [
             ApiKey(key_id, account, hint, Scope(scope), bool(test), *rest)
-            for key_id, account, hint, scope, test, *rest in found
+            for key_id, account, hint, scope, test, *rest in selected
         ]
 
     async def revoke_key(self, key: str, account_id: str | None = None) -> str:
         """Stop an API key, named by its id or by itself, from working; its id."""
         row = {"key": key, "sha256": sha256(key), "account_id": account_id, "now": self.env.now()}
         if not (revoked := await self.engine.change(_REVOKE_KEY, row)):
-            raise Refused(Code.NOT_FOUND, "there is no such API key")
+            raise Refused(Code.NOT_FOUND, "No API key has this id.")
         return str(revoked[0][0])
 
     async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:
@@ -430,7 +430,7 @@ def _caller(
     test: bool = False,
     key: KeyPrincipal | None = None,
 ) -> Caller:
-    pairs = [each.partition("=") for each in (domains or "").split()]
+    pairs = [item.partition("=") for item in (domains or "").split()]
     names, return_paths = frozenset([name for name, _, _ in pairs]), {name: path for name, _, path in pairs if path}
     tags = frozenset(unsubscribe_tags.split(",") if unsubscribe_tags else ())
     may_send, may_read = (True, True) if key is None else (key.scope is not Scope.READ, key.scope is not Scope.SEND)

@@ -25,12 +25,12 @@ _INSERT_ACCOUNT = """INSERT INTO accounts (id, name, credits, created_at) VALUES
 _FIRST_OWNER = "(SELECT min(o.id) FROM users o WHERE o.account_id = {account_id} AND o.account_role = 'owner')"
 _SET_ROLE = f"""UPDATE users SET role = :role, token_epoch = token_epoch + 1
     WHERE account_id = :account_id AND role <> :role
-        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""  # noqa: S608
+        AND (:role = 'customer' OR id = {_FIRST_OWNER.format(account_id=":account_id")}) RETURNING id"""
 _INSERT_USER = """INSERT INTO users (id, account_id, email, password_hash, role, created_at)
     VALUES (:id, :account_id, :email, :password_hash, :role, :now)
     ON CONFLICT DO NOTHING RETURNING id"""
 _ACCOUNTS = f"""SELECT a.id, a.name, u.email, a.credits, a.daily_cap, a.suspended, a.created_at, a.stored_bytes
-    FROM accounts a JOIN users u ON u.id = {_FIRST_OWNER.format(account_id="a.id")}"""  # noqa: S608
+    FROM accounts a JOIN users u ON u.id = {_FIRST_OWNER.format(account_id="a.id")}"""
 _CHANGE_CREDITS = """UPDATE accounts SET credits = credits + :amount
     WHERE id = :account_id AND credits + :amount BETWEEN 0 AND :most RETURNING credits"""
 _MAY_SEND = "SELECT count(*) FROM (SELECT 1 FROM accounts WHERE suspended = 0 LIMIT 2) found"
@@ -38,7 +38,7 @@ _CREDITS = "SELECT credits FROM accounts WHERE id = :account_id"
 _SET_CREDITS = "UPDATE accounts SET credits = :credits WHERE id = :account_id"
 _SET_SUSPENDED = "UPDATE accounts SET suspended = :suspended WHERE id = :account_id RETURNING id"
 _SET_DAILY_CAP = "UPDATE accounts SET daily_cap = :daily_cap WHERE id = :account_id"
-# The day's volume is counted only under a cap, so a new cap first counts what was sent before it.
+# The day's volume is counted only under a cap, so a new cap first counts the day's earlier recipients.
 _COUNT_TODAY = """INSERT INTO daily_volume (account_id, day, recipients)
     SELECT :account_id, :day, coalesce(sum(recipient_count), 0) FROM messages
     WHERE account_id = :account_id AND id >= :first_id AND source <> 'test'
@@ -58,7 +58,7 @@ _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch 
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
 # What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
 _DELETE_STEPS = (
-    *(f"{each} IN (SELECT id FROM users WHERE account_id = :account_id)" for each in OF_USER),  # noqa: S608
+    *(f"{item} IN (SELECT id FROM users WHERE account_id = :account_id)" for item in OF_USER),
     "DELETE FROM password_links WHERE account_id = :account_id",
     "DELETE FROM users WHERE account_id = :account_id",
     "UPDATE smtp_credentials SET revoked_at = coalesce(revoked_at, :now) WHERE account_id = :account_id",
@@ -96,7 +96,7 @@ def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]
     if balance is None:
         return []  # unlimited by now
     before = balance - len(recipients)
-    return [(account_id, LedgerKind.RELEASE, 1, before + number, *each) for number, each in enumerate(recipients, 1)]
+    return [(account_id, LedgerKind.RELEASE, 1, before + number, *item) for number, item in enumerate(recipients, 1)]
 
 
 def create_account(
@@ -140,9 +140,9 @@ class Accounts(StorePart):
         return await self.engine.all(_account, query, {"after": after, "most": most})
 
     async def named(self, name: str) -> Account:
-        found = await self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
-        of_account(found.id)
-        return found
+        results = await self._one("WHERE a.name = :value", name, f"there is no account named {name!r}")
+        of_account(results.id)
+        return results
 
     async def find(self, account_id: str) -> Account:
         return await self._one("WHERE a.id = :value", account_id, "There is no account with this id.")
@@ -175,7 +175,7 @@ class Accounts(StorePart):
         await self._set_balance(account_id, balance)
 
     async def set_unlimited(self, account_id: str) -> None:
-        """Stop counting credits for this account; what is left leaves the ledger, so that its lines still add up."""
+        """Stop counting credits for this account. A ledger line removes the balance, so that the lines still add up."""
         await self._set_balance(account_id, None)
 
     async def _set_balance(self, account_id: str, balance: int | None) -> None:
@@ -191,7 +191,7 @@ class Accounts(StorePart):
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
     async def delete(self, account_id: str) -> None:
-        """End an account for good: nothing of it may log in, send or be posted to. What is queued still goes out."""
+        """End an account for good: it cannot log in, send or receive posts. Queued mail is still delivered."""
         row = {"account_id": account_id, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
@@ -227,9 +227,10 @@ class Accounts(StorePart):
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
         """The newest changes of a balance, or those before one of them."""
-        wanted = {"account_id": account_id, "most": most, "before": before or NEWEST}
+        bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
         return [
-            LedgerEntry(line, LedgerKind(kind), *rest) for line, kind, *rest in await self.engine.rows(_LEDGER, wanted)
+            LedgerEntry(line, LedgerKind(kind), *rest)
+            for line, kind, *rest in await self.engine.rows(_LEDGER, bindings)
         ]
 
     # ---- users and their sessions
@@ -244,8 +245,8 @@ class Accounts(StorePart):
         return await self._user(_OF_SESSION, session_id)
 
     async def _user(self, where: str, value: str) -> User | None:
-        wanted = {"value": value, "now": self.env.now()}
-        row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", wanted))
+        bindings = {"value": value, "now": self.env.now()}
+        row = await self.engine.read(lambda tx: first(tx, f"{_USERS} {where}", bindings))
         if row is None:
             return None
         user_id, account_id, name, email, role, password_hash, epoch, account_role, has_totp = row
@@ -309,7 +310,7 @@ class FirstAccount:
 
 class FirstStart(StorePart):
     async def any_account(self) -> str | None:
-        """The name of the oldest account, None when there is none yet."""
+        """The name of the oldest account, or None before the first."""
         return await self.engine.one(str, _ANY_ACCOUNT, {})
 
     async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:

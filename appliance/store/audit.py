@@ -1,15 +1,12 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
-An account keeps AUDIT_LINES of them at most, and all of the last week up to AUDIT_MOST; retention deletes those
-beyond, oldest first.
-A page is found by reading AUDIT_SCANNED lines at most, whatever the filter; then it may be short, and says where to go
-on.
+An account keeps at most AUDIT_LINES, and all lines of the last week up to AUDIT_MOST; retention deletes older lines. A
+page reads at most AUDIT_SCANNED lines, whatever the filter, and says where to continue.
 
-A change is written down in the transaction that makes it. `Audit.noting` opens a note for the current task; the first
-write that an engine is given inside and that changes something takes the note's lines along, and if there was none they
-are written at the end: so no change that was answered with success is missing. A write that changed nothing returns
-False or an empty list. A line that no change came with, as of what an administrator has read, is written once within
-EQUAL_WITHIN: repeating a request does not push older lines out. A note has no secrets.
+The transaction that makes a change writes its line. `Audit.noting` opens a note for the current task, and the first
+write inside that changes something writes the note's lines; a write that changed nothing returns False or []. Without
+such a write the lines are written at the end, once within EQUAL_WITHIN: repeating a request does not push older lines
+out. A note has no secrets.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -83,11 +80,11 @@ class AuditNote:
         details = msgspec.json.encode({name: value[:AUDIT_TEXT] for name, value in self.details.items()}).decode()
         target, at = target[:AUDIT_TEXT], self.env.now()
         actor, rest = self.actor, (self.action, target, details, self.address)
-        wanted = dict(zip(("action", "object", "details", "address"), rest, strict=True))
-        wanted |= {"actor_kind": actor.kind, "actor": actor.id, "since": identifier_from("aud", at - EQUAL_WITHIN)}
+        bindings = dict(zip(("action", "object", "details", "address"), rest, strict=True))
+        bindings |= {"actor_kind": actor.kind, "actor": actor.id, "since": identifier_from("aud", at - EQUAL_WITHIN)}
 
         def is_told(account_id: str) -> bool:
-            row = {**wanted, "account_id": account_id, "among": EQUAL_AMONG}
+            row = {**bindings, "account_id": account_id, "among": EQUAL_AMONG}
             return once and bool(one(tx, int, _HAS_EQUAL, row))
 
         line = self.env.identifier("aud"), at, *actor, *rest
@@ -194,10 +191,10 @@ class Audit(StorePart):
         most: int = 100,
     ) -> list[AuditEntry]:
         """The newest lines of an account, or of all and the installation; `action` may be the word before its dot."""
-        wanted = _wanted(account_id, before, action, since, until) | {"most": most, "scanned": EVERY_LINE}
+        bindings = _wanted(account_id, before, action, since, until) | {"most": most, "scanned": EVERY_LINE}
         whose = "" if account_id is None else "account_id = :account_id AND"
         query = _PAGE.format(columns=_COLUMNS, whose=whose, order="at DESC, id" if account_id is None else "id")
-        return await self.engine.scan(lambda tx: [_entry(row) for row in rows(tx, query, wanted)], account_id or "")
+        return await self.engine.scan(lambda tx: [_entry(row) for row in rows(tx, query, bindings)], account_id or "")
 
     async def search(
         self,
@@ -210,24 +207,24 @@ class Audit(StorePart):
         most: int = 100,
         scanned: int = AUDIT_SCANNED,
     ) -> tuple[list[AuditEntry], str | None]:
-        """Lines of an account among the next `scanned` ones, newest first, and before which id to go on, if at all."""
-        wanted = _wanted(account_id, before, action, since, until)
-        wanted |= {"most": most + 1, "scanned": scanned, "skipped": scanned - 1}
+        """Lines of an account among the next `scanned` ones, newest first, and the id to continue before, if any."""
+        bindings = _wanted(account_id, before, action, since, until)
+        bindings |= {"most": most + 1, "scanned": scanned, "skipped": scanned - 1}
         query = _PAGE.format(columns=_COLUMNS, whose="account_id = :account_id AND", order="id")
 
         def read(tx: Tx) -> tuple[list[AuditEntry], str | None]:
-            found = [_entry(row) for row in rows(tx, query, wanted)]
-            if len(found) > most:
-                return found[:most], found[most - 1].id
-            return found, one(tx, str, _SCANNED_TO, wanted)
+            results = [_entry(row) for row in rows(tx, query, bindings)]
+            if len(results) > most:
+                return results[:most], results[most - 1].id
+            return results, one(tx, str, _SCANNED_TO, bindings)
 
         return await self.engine.scan(read, account_id)
 
 
 def _wanted(account_id: str | None, before: str | None, action: str, since: int, until: int) -> dict[str, object]:
     ids = identifier_from("aud", max(0, since - ID_SLACK)), identifier_from("aud", until + ID_SLACK)
-    wanted: dict[str, object] = {"account_id": account_id, "before": before or NEWEST, "action": action}
-    return wanted | {"since": since, "until": until, "first": ids[0], "last": ids[1]}
+    bindings: dict[str, object] = {"account_id": account_id, "before": before or NEWEST, "action": action}
+    return bindings | {"since": since, "until": until, "first": ids[0], "last": ids[1]}
 
 
 def _entry(row: Row) -> AuditEntry:

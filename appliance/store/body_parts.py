@@ -31,7 +31,7 @@ from appliance.times import HOUR
 
 # ---- bytes that are kept
 
-# What is kept beside the bytes themselves, as a fixed price: its true size is known only later, and varies little.
+# The fixed price of a message's other rows: their true size is known only later, and varies little.
 MESSAGE = 1_024  # bytes: the record and the idempotency key
 RECIPIENT = 2_048  # its record, attempts, event and webhook delivery; measured without a webhook: 1.0 KiB
 TEMPLATE_VERSION = 512
@@ -141,11 +141,11 @@ def head_of(new: NewMessage) -> tuple[bytes, int]:
 
 def are_there(tx: Tx, new: NewMessage) -> bool:
     """Whether all parts of a new message have been written; none is deleted before the transaction ends."""
-    wanted = head_of(new)[1]
-    if not wanted:
+    bindings = head_of(new)[1]
+    if not bindings:
         return True
     tx.lock(_LISTED, [(new.id,)])
-    return rows(tx, _SIZE, {"id": new.id}) == [(wanted,)]
+    return rows(tx, _SIZE, {"id": new.id}) == [(bindings,)]
 
 
 def refer(tx: Tx, new: NewMessage) -> None:
@@ -160,7 +160,7 @@ def loosen(tx: Tx, messages: Sequence[Row]) -> None:
 
 
 def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
-    """A message's bytes, by what its record says."""
+    """Return a message's bytes, as its record describes them."""
     if not parts_size:
         return head
     parts = [content for (content,) in rows(tx, _CONTENTS, {"id": message_id})]
@@ -191,17 +191,17 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
     recipients = [
         (
             new.id,
-            each.id,
+            recipient.id,
             new.account_id,
-            each.address,
-            each.domain,
+            recipient.address,
+            recipient.domain,
             int(new.simulated),
             charged,
             new.created_at,
-            None if each.dsn is None else _encoder.encode(each.dsn).decode(),
+            None if recipient.dsn is None else _encoder.encode(recipient.dsn).decode(),
         )
         for new, charged in messages
-        for each in new.recipients
+        for recipient in new.recipients
     ]
     _INSERT_RECIPIENTS.run(tx, recipients)
     for new, _ in messages:
@@ -249,19 +249,19 @@ class BodyParts(StorePart):
     async def clear(self, budget: int) -> Slice:
         """Delete loose parts of one message, about so many pages of them."""
         before = identifier_from("msg", self.env.now() - IN_HAND) if self.engine.is_shared else NEWEST
-        found = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
-        message_id = next((each for each in found if each not in self._in_hand), None)
+        selected = await self.engine.all(str, _LOOSE, {"before": before, "most": len(self._in_hand) + 1})
+        message_id = next((item for item in selected if item not in self._in_hand), None)
         if message_id is None:
             return Slice(0, 0.0, more=False)
         deleted, seconds = await self._delete(message_id, max(1, budget * PAGE_BYTES // PART))
         return Slice(deleted, seconds, more=True)
 
     async def _delete(self, message_id: str, most: int) -> tuple[int, float]:
-        wanted = {"id": message_id, "most": most}
+        bindings = {"id": message_id, "most": most}
 
         def work(tx: Tx) -> int:
             tx.lock(_LISTED, [(message_id,)])
-            return sum(changed(tx, query, wanted) for query in (_DELETE, _DELETE_LOOSE))
+            return sum(changed(tx, query, bindings) for query in (_DELETE, _DELETE_LOOSE))
 
         return await self.engine.write(timed(work), bulk=True)
 

@@ -1,10 +1,9 @@
 """Statistics of recipients by the day, broken down by sending domain, tag, template and provider.
 
-Added up behind the mail, as `statistics.py` does, up to positions of its own. What is new is read and summed by the
-background reader, so that the writer has only some sums to add, and adds them only if the position is still the one
-that was read from. Of an account and a day each dimension has a bounded number of values: when there are more, those
-with the fewest recipients are added to the others, whose value is empty. That is done with what is read before it
-leaves the reader's thread, too: neither the writer nor the event loop is ever given more.
+They are added up in the background, as in `statistics.py`, up to positions of their own. The background reader sums
+new rows, and the writer adds the sums only if the position has not moved. Each dimension has a bounded number of values
+per account and day: the values with the fewest recipients are merged into one whose name is empty, already in the
+reader's thread, so that the writer and the event loop never get more.
 """
 
 from collections import Counter
@@ -14,12 +13,10 @@ from functools import partial
 from heapq import nsmallest
 from typing import NamedTuple
 
-import msgspec
-
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Dimension
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.search_index import OUTCOME
+from appliance.store.search_index import OUTCOME, readable_tags
 from appliance.store.statistics import (
     EVENT_LAG,
     FINAL_EVENT,
@@ -39,7 +36,7 @@ VALUES_READ = 1_000  # the largest of all days together
 VALUES_TOLD = 50
 OTHERS = ""
 
-ByValue = dict[str, dict[str, int]]  # how many recipients by what became of them
+ByValue = dict[str, dict[str, int]]  # recipients by outcome
 
 # What a message has of each dimension, NULL: nothing, and its values.
 _TEXTS = {
@@ -48,10 +45,9 @@ _TEXTS = {
     Dimension.TEMPLATE: "m.template_alias",
     Dimension.PROVIDER: PROVIDER,
 }
-_tags = msgspec.json.Decoder(set[str])
 _VALUES_OF: dict[Dimension, Callable[[str], Iterable[str]]] = {
     Dimension.DOMAIN: lambda text: (text.rpartition("@")[2].lower(),),
-    Dimension.TAG: _tags.decode,
+    Dimension.TAG: readable_tags,
     Dimension.TEMPLATE: lambda text: (text,),
     Dimension.PROVIDER: lambda text: (text,),
 }
@@ -61,21 +57,22 @@ _SENT = f"""SELECT m.account_id AS account_id, m.created_at / {DAY} AS day, 'sen
         {{texts}}
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> '' {{wanted}}
-    GROUP BY 1, 2, 5, 6, 7, 8"""  # noqa: S608
+    WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
+        {{condition}}
+    GROUP BY 1, 2, 5, 6, 7, 8"""
 _FINAL = f"""SELECT e.account_id AS account_id, e.created_at / {DAY} AS day, {OUTCOME} AS kind, count(*) AS recipients,
         {{texts}}
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{wanted}}
-    GROUP BY 1, 2, 3, 5, 6, 7, 8"""  # noqa: S608
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} {{condition}}
+    GROUP BY 1, 2, 3, 5, 6, 7, 8"""
 _ADD = Bulk("""INSERT INTO daily_breakdown (account_id, dimension, day, value, kind, recipients)
     VALUES {(?, ?, ?i, ?, ?, ?i)} ON CONFLICT (account_id, dimension, day, value, kind)
     DO UPDATE SET recipients = daily_breakdown.recipients + excluded.recipients""")
 _CROWDED = Bulk(f"""SELECT account_id, dimension, day FROM daily_breakdown
     WHERE (account_id, dimension, day) IN (VALUES {{(?, ?, ?i)}})
-    GROUP BY account_id, dimension, day HAVING count(DISTINCT value) > {VALUES_MOST}""")  # noqa: S608
+    GROUP BY account_id, dimension, day HAVING count(DISTINCT value) > {VALUES_MOST}""")
 _VALUES = """SELECT value FROM daily_breakdown
     WHERE account_id = :account_id AND dimension = :dimension AND day = :day AND value <> ''
     GROUP BY value ORDER BY sum(recipients) DESC, value"""
@@ -106,8 +103,8 @@ class _BrokenDown(NamedTuple):
 
     def read(self, tx: Tx, after: str, until: str, account_id: str = "", dimension: Dimension | None = None) -> "Sums":
         """The rows by place and value, for one dimension alone if it is named."""
-        texts = ", ".join(f"{text if dimension in (None, each) else 'NULL'} AS {each}" for each, text in _TEXTS.items())
-        sql = self.rows.format(texts=texts, wanted=self.of_account if account_id else "")
+        texts = ", ".join(f"{text if dimension in (None, item) else 'NULL'} AS {item}" for item, text in _TEXTS.items())
+        sql = self.rows.format(texts=texts, condition=self.of_account if account_id else "")
         return _sums(tx.gather(sql, _COLUMNS, {"after": after, "until": until, "account_id": account_id}))
 
 
@@ -137,17 +134,17 @@ class Breakdown(StorePart):
     rows_summed: int = ROWS_SUMMED
 
     async def count(self) -> bool:
-        """Add up one slice of what is new; whether there is more to be added at once."""
+        """Add up one slice of new rows; return whether more can be added at once."""
         now, more = self.engine.slowest_clock(self.env.now()), False
-        for each in _BROKEN_DOWN:
-            found = await self.engine.scan(partial(_read_slice, each, now, self.rows_summed))
-            if found is not None:
-                await self.engine.write(partial(_add, found), large=True)
-                more = more or found.more
+        for item in _BROKEN_DOWN:
+            results = await self.engine.scan(partial(_read_slice, item, now, self.rows_summed))
+            if results is not None:
+                await self.engine.write(partial(_add, results), large=True)
+                more = more or results.more
         return more
 
     async def of(self, account_id: str, dimension: Dimension, since: int) -> CountsByValue:
-        """How many recipients were sent to and what became of them, from the day of that time on.
+        """Count the recipients sent to, and their outcomes, from the day of that time on.
 
         The largest values; that of all others together is empty.
         """
@@ -157,24 +154,24 @@ class Breakdown(StorePart):
 
 def broken_down_before(tx: Tx, until: int) -> bool:
     """Whether everything that was written before a time has been added up, so that it may be deleted."""
-    return all(each.counting.end_of_slice(tx, until, 0) is None for each in _BROKEN_DOWN)
+    return all(item.counting.end_of_slice(tx, until, 0) is None for item in _BROKEN_DOWN)
 
 
-def _read_slice(each: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice | None:
+def _read_slice(breakdown: _BrokenDown, now: int, most: int, tx: Tx) -> _Slice | None:
     """None if nothing is new; then nothing is written either."""
-    counting = each.counting
+    counting = breakdown.counting
     after, limit = counted_until(tx, counting.kind), identifier_from(counting.prefix, now - counting.lag)
     if limit <= after or counting.end_of_slice(tx, now - counting.lag, 0) is None:
         return None
     end = counting.end_of_slice(tx, now - counting.lag, most)
     until = end or limit
-    return _Slice(counting.kind, after, until, each.read(tx, after, until), end is not None)
+    return _Slice(counting.kind, after, until, breakdown.read(tx, after, until), end is not None)
 
 
-def _sums(found: Iterable[Row]) -> Sums:
+def _sums(selected: Iterable[Row]) -> Sums:
     """Rows of _COLUMNS by place and value, of each place the largest."""
     sums: Sums = {}
-    for account_id, day, kind, recipients, *texts in found:
+    for account_id, day, kind, recipients, *texts in selected:
         for dimension, text in zip(_TEXTS, texts, strict=True):
             if text is not None:
                 by_value = sums.setdefault(_Place(account_id, dimension.value, day), {})
@@ -191,28 +188,28 @@ def _count(by_value: ByValue, value: str, kind: str, recipients: int) -> None:
 def largest(by_value: ByValue, most: int) -> ByValue:
     """The values with most recipients, the first first; all others together are the last. Pure."""
     sizes = [(-max(counts.values()), value) for value, counts in by_value.items() if value != OTHERS]
-    found = {value: by_value[value] for _, value in nsmallest(most, sizes)}
+    results = {value: by_value[value] for _, value in nsmallest(most, sizes)}
     others: ByValue = {}
-    for value in by_value.keys() - found.keys():
+    for value in by_value.keys() - results.keys():
         for kind, recipients in by_value[value].items():
             _count(others, OTHERS, kind, recipients)
-    return found | others
+    return results | others
 
 
-def _add(found: _Slice, tx: Tx) -> None:
-    if counted_until(tx, found.kind) != found.after:
+def _add(counted: _Slice, tx: Tx) -> None:
+    if counted_until(tx, counted.kind) != counted.after:
         return  # another node has added it
-    if found.sums:
+    if counted.sums:
         added = [
             (*place, value, kind, count)
-            for place, by_value in found.sums.items()
+            for place, by_value in counted.sums.items()
             for value, counts in by_value.items()
             for kind, count in counts.items()
         ]
         _ADD.run(tx, sorted(added))
-        for place in _CROWDED.run(tx, sorted(found.sums)):
+        for place in _CROWDED.run(tx, sorted(counted.sums)):
             _reduce(tx, place)
-    run(tx, SET_COUNTED, {"kind": found.kind, "id": found.until})
+    run(tx, SET_COUNTED, {"kind": counted.kind, "id": counted.until})
 
 
 def _reduce(tx: Tx, place: Row) -> None:
@@ -226,23 +223,23 @@ def _reduce(tx: Tx, place: Row) -> None:
 
 def _read(account_id: str, dimension: Dimension, since: int, most: int, tx: Tx) -> CountsByValue:
     """What is counted, and of what is not yet the oldest, slice by slice as the counting does it."""
-    wanted = {"account_id": account_id, "dimension": dimension.value, "since": since, "most": VALUES_READ}
-    found: ByValue = {}
-    for counted in tx.gather(_READ, "value, kind, recipients", wanted):
-        _count(found, *counted)
+    bindings = {"account_id": account_id, "dimension": dimension.value, "since": since, "most": VALUES_READ}
+    results: ByValue = {}
+    for counted in tx.gather(_READ, "value, kind, recipients", bindings):
+        _count(results, *counted)
     until: list[int] = []
-    for each in _BROKEN_DOWN:
-        after = counted_until(tx, each.counting.kind)
+    for item in _BROKEN_DOWN:
+        after = counted_until(tx, item.counting.kind)
         for _ in range(TAIL_SLICES):
-            end = each.counting.end_of_slice(tx, None, most, after)
-            for place, by_value in each.read(tx, after, end or NEWEST, account_id, dimension).items():
+            end = item.counting.end_of_slice(tx, None, most, after)
+            for place, by_value in item.read(tx, after, end or NEWEST, account_id, dimension).items():
                 if place.day >= since:
                     for value, counts in by_value.items():
                         for kind, count in counts.items():
-                            _count(found, value, kind, count)
+                            _count(results, value, kind, count)
             if end is None:
                 break
             after = end
         else:
             until.append(identifier_time(after))
-    return CountsByValue(largest(found, VALUES_TOLD), min(until, default=None))
+    return CountsByValue(largest(results, VALUES_TOLD), min(until, default=None))

@@ -1,12 +1,11 @@
 """Copies a whole database into another one, of either engine, and compares every row of both afterwards.
 
-A table `unfinished_copy` in the target names the source from before the first row until all rows have been compared. As
-long as it is there no server opens the target, and only a copy from the same source goes on. Rows are written in the
-order of their keys, so that the last one of a table tells where to go on. The source is only read, in one transaction
-that keeps others from writing.
+A table `unfinished_copy` in the target names the source until all rows have been compared. While it exists no server
+opens the target, and only a copy from the same source continues. Rows are written in the order of their keys, so that
+the last row of a table says where to continue. The source is only read, in one transaction that locks out writers.
 
-PostgreSQL cannot store the character NUL in text. U+FFFD takes its place there, as in all that a server writes; in a
-key, where another row could have the same name then, it is refused.
+PostgreSQL cannot store NUL in text, so U+FFFD replaces it there, as in everything a server writes. A key with NUL is
+refused, because another row could have the same name then.
 """
 
 import hashlib
@@ -26,9 +25,9 @@ NUL, INSTEAD = "\0", "\ufffd"
 
 _IDENTITY = "SELECT number, applied_at FROM migrations ORDER BY number"
 _OLDEST_ACCOUNT = "SELECT min(id) FROM accounts"
-_MARK = f"SELECT source FROM {UNFINISHED_COPY}"  # noqa: S608 - our own words, as all below
+_MARK = f"SELECT source FROM {UNFINISHED_COPY}"
 _CREATE_MARK = f"CREATE TABLE {UNFINISHED_COPY} (source TEXT NOT NULL, begun_at BIGINT NOT NULL)"
-_FILL_MARK = f"INSERT INTO {UNFINISHED_COPY} (source, begun_at) VALUES (:source, :now)"  # noqa: S608
+_FILL_MARK = f"INSERT INTO {UNFINISHED_COPY} (source, begun_at) VALUES (:source, :now)"
 _DROP_MARK = f"DROP TABLE {UNFINISHED_COPY}"
 
 
@@ -50,16 +49,16 @@ class Table:
         key = ", ".join(self.key)
         names = ", ".join(f":k{number}" for number in range(len(self.key)))
         where = f" WHERE ({key}) > ({names})" if after else ""
-        return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"  # noqa: S608
+        return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"
 
     def select_last(self) -> str:
         """The last key."""
         last = ", ".join(f"{column} DESC" for column in self.key)
-        return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"  # noqa: S608
+        return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"
 
     def insert(self) -> Bulk:
         values = ", ".join(f"?{kind}" for kind in self.kinds)
-        return Bulk(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")  # noqa: S608
+        return Bulk(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES {{({values})}}")
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[self.columns.index(column)] for column in self.key)
@@ -113,7 +112,7 @@ def copy(
 ) -> Copied:
     """Copy all tables, parents first, or what an earlier copy left; then compare every row. Raises NotCopied.
 
-    `check_source` has been done by what opened it.
+    The caller that opened the source has run `check_source`.
     """
     identity = _identity(source)
     resumed = _check_target(target, tables, identity)
@@ -164,7 +163,7 @@ def _check_target(target: CopyEndpoint, tables: Sequence[Table], identity: str) 
             return True
         raise NotCopied(f"{target.name}: it holds an unfinished copy of another database: {begin_anew}")
     for table in tables:
-        if list(target.stream(f"SELECT 1 FROM {table.name} LIMIT 1", {})):  # noqa: S608
+        if list(target.stream(f"SELECT 1 FROM {table.name} LIMIT 1", {})):
             raise NotCopied(f"{target.name}: it holds an installation already ({table.name}): {begin_anew}")
     return False
 
@@ -202,7 +201,7 @@ class _Meter:
 
 
 def _count(side: CopyEndpoint, table: Table) -> int:
-    ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})  # noqa: S608
+    ((count,),) = side.stream(f"SELECT count(*) FROM {table.name}", {})
     return int(count)
 
 
@@ -226,10 +225,10 @@ def _insert(insert: Bulk, batch: Sequence[Row], tx: Tx) -> None:
     insert.run(tx, batch)
 
 
-def _batches(found: Iterator[Row]) -> Iterator[list[Row]]:
+def _batches(selected: Iterator[Row]) -> Iterator[list[Row]]:
     batch: list[Row] = []
     size = 0
-    for row in found:
+    for row in selected:
         batch.append(row)
         size += sum(len(value) for value in row if isinstance(value, str | bytes))
         if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
@@ -252,10 +251,12 @@ def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _M
         return _compare_rows(rows, found, target, table, meter)
 
 
-def _compare_rows(rows: Iterator[Row], found: Iterator[Row], target: CopyEndpoint, table: Table, meter: _Meter) -> int:
+def _compare_rows(
+    rows: Iterator[Row], selected: Iterator[Row], target: CopyEndpoint, table: Table, meter: _Meter
+) -> int:
     replaced, done = 0, 0
     for row in rows:
-        copied = next(found, None)
+        copied = next(selected, None)
         if copied != row:
             expected = row if target.has_nul else tuple(map(_without_nul, row))
             if copied != expected:
@@ -265,7 +266,7 @@ def _compare_rows(rows: Iterator[Row], found: Iterator[Row], target: CopyEndpoin
         if done == BATCH_ROWS:
             meter.add(done)
             done = 0
-    extra = next(found, None)
+    extra = next(selected, None)
     if extra is not None:
         raise _different(target, table, None, extra)
     if done:
@@ -277,17 +278,17 @@ def _without_nul(value: object) -> object:
     return value.replace(NUL, INSTEAD) if isinstance(value, str) else value
 
 
-def _different(target: CopyEndpoint, table: Table, expected: Row | None, found: Row | None) -> NotCopied:
+def _different(target: CopyEndpoint, table: Table, expected: Row | None, selected: Row | None) -> NotCopied:
     """At the same place of both tables, which are in the order of their keys; not both are None."""
     advice = (
-        "the source was changed since the copy was begun, or the target by others: begin anew, in an empty database"
+        "the source was changed since the copy was begun, or the target by others: start again with an empty database"
     )
-    if expected and found and table.key_of(expected) == table.key_of(found):
-        pairs = zip(table.columns, expected, found, strict=True)
+    if expected and selected and table.key_of(expected) == table.key_of(selected):
+        pairs = zip(table.columns, expected, selected, strict=True)
         wrong = ", ".join(column for column, old, new in pairs if old != new)
-        what = f"{table.row_name(found)} differs from the source in {wrong}"
-    elif expected and (not found or table.key_of(expected) < table.key_of(found)):
+        what = f"{table.row_name(selected)} differs from the source in {wrong}"
+    elif expected and (not selected or table.key_of(expected) < table.key_of(selected)):
         what = f"{table.row_name(expected)} is missing"
     else:
-        what = f"{table.row_name(found or ())} is not in the source"
+        what = f"{table.row_name(selected or ())} is not in the source"
     return NotCopied(f"{target.name}: {what}: {advice}")

@@ -35,13 +35,13 @@ RETURNED_BYTES = 32 * 1024  # of a message; of a longer one only the header is r
 _MAY_GET = """SELECT 1 FROM domains d JOIN accounts a ON a.id = d.account_id
     WHERE d.account_id = :account_id AND d.name = :domain AND d.usable = 1 AND a.suspended = 0"""
 _ORIGINAL = f"""SELECT substr(mime, 1, {RETURNED_BYTES}), length(mime) + parts_size FROM message_bodies
-    WHERE message_id = :message_id"""  # noqa: S608 - our own number
+    WHERE message_id = :message_id"""
 
 _requests = msgspec.json.Decoder(DsnRequest)
 
 
 class Reportable(NamedTuple):
-    """What a sender may have asked to be told of one recipient; `dsn` is what was asked, as it is stored."""
+    """What a report to the sender may say about one recipient; `dsn` is the sender's request, as it is stored."""
 
     message_id: str
     account_id: str
@@ -63,14 +63,14 @@ class Reportable(NamedTuple):
 
 
 def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Counter[str]:
-    """Write what was asked for, one report for all recipients of a message that meet one condition.
+    """Write the requested reports, one for all recipients of a message that meet one condition.
 
     Returned is by account how many bytes more it keeps, which the caller has to count.
     """
     stored: Counter[str] = Counter()
-    for _, together in groupby(sorted(results, key=lambda each: each.group), lambda each: each.group):
-        pairs = [(each, _requests.decode(each.dsn)) for each in together]
-        asked = [(each, request) for each, request in pairs if each.condition in request.notify]
+    for _, together in groupby(sorted(results, key=lambda item: item.group), lambda item: item.group):
+        pairs = [(item, _requests.decode(item.dsn)) for item in together]
+        asked = [(pair, request) for pair, request in pairs if pair.condition in request.notify]
         if asked and (new := _report(tx, env, asked)) is not None:
             insert(tx, [(new, 0)])
             stored[new.account_id] += of_message(new)
@@ -90,7 +90,7 @@ def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnReque
         message_id,
         sender,
         result.condition,
-        [_reported(each, request) for each, request in asked],
+        [_reported(item, request) for item, request in asked],
         OriginalMessage(bytes(beginning), whole=size <= RETURNED_BYTES),
         accepted_at=identifier_time(result.message_id),
         now=result.at,

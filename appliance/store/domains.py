@@ -22,14 +22,14 @@ DNS_ASKED_EVERY, GOOD_DNS_ASKED_EVERY = 10 * MINUTE, DAY  # about each domain; t
 # Where a lookup failed, as long again as lookups have failed, within these two.
 
 _FIND = f"""SELECT {SELECTED_DOMAIN} FROM domains WHERE account_id = :account_id AND name = :name
-    AND removed_at IS NULL"""  # noqa: S608 - the names of our own columns, as below
+    AND removed_at IS NULL"""
 _PAGE = f"""SELECT {SELECTED_DOMAIN} FROM domains
-    WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""  # noqa: S608
+    WHERE account_id = :account_id AND name > :after AND removed_at IS NULL ORDER BY name LIMIT :most"""
 _COUNT = "SELECT count(*) FROM domains WHERE account_id = :account_id"
 _VERIFIED = f"""UPDATE domains SET usable = 1, verified_at = :now
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""
 _REMOVE = f"""UPDATE domains SET usable = 0, removed_at = :now, return_path = NULL, return_path_at = NULL, dns = NULL
-    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""  # noqa: S608
+    WHERE account_id = :account_id AND name = :name AND removed_at IS NULL RETURNING {SELECTED_DOMAIN}"""
 
 # ---- what DNS shows
 
@@ -37,7 +37,7 @@ _DUE = f"""SELECT account_id, {SELECTED_DOMAIN} FROM (
         SELECT account_id, name, usable, created_at, verified_at, return_path, return_path_at, dns, dns_check_at,
             row_number() OVER (PARTITION BY account_id ORDER BY dns_check_at, name) AS turn
         FROM domains WHERE dns_check_at <= :now AND removed_at IS NULL
-    ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""  # noqa: S608
+    ) due WHERE turn <= :of_each ORDER BY turn, dns_check_at, account_id, name LIMIT :most"""
 _CHECKED = """UPDATE domains SET dns = :dns, dns_check_at = :next
     WHERE account_id = :account_id AND name = :name AND removed_at IS NULL
         AND coalesce(return_path, 'bounces.' || name) = :return_path"""
@@ -53,7 +53,7 @@ _START, _STOP = (f"{_SWITCH} AND return_path_at IS {state} RETURNING name" for s
 _TO_START, _TO_STOP = (
     f"""SELECT account_id, {SELECTED_DOMAIN} FROM domains
     WHERE (account_id, name) > (:account_id, :name) AND usable = 1 AND return_path_at IS {state}
-    ORDER BY account_id, name LIMIT :most"""  # noqa: S608
+    ORDER BY account_id, name LIMIT :most"""
     for state in ("NULL", "NOT NULL")
 )
 _OWNERS = """SELECT account_id, name FROM domains
@@ -66,17 +66,17 @@ class Domains(StorePart):
 
     async def register(self, account_id: str, name: str, return_path: str | None = None) -> Domain:
         """Add a domain that may not be used before it is proven."""
-        wanted = {"account_id": account_id, "name": name}
+        bindings = {"account_id": account_id, "name": name}
 
         def work(tx: Tx) -> Domain:
-            if rows(tx, _FIND, wanted):
+            if rows(tx, _FIND, bindings):
                 raise Refused(Code.CONFLICT, f"domain: {name} is registered already")
-            ((count,),) = rows(tx, _COUNT, wanted)
+            ((count,),) = rows(tx, _COUNT, bindings)
             if count >= self.most:  # removed ones count, too: each has keys
                 text = f"domain: an account may add {self.most} domains. Ask the operator for more."
                 raise Refused(Code.CONFLICT, text)
             add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
-            return domain_of(*rows(tx, _FIND, wanted)[0])
+            return domain_of(*rows(tx, _FIND, bindings)[0])
 
         return await self.engine.write(work)
 
@@ -84,8 +84,8 @@ class Domains(StorePart):
         return _known(await self.engine.rows(_FIND, {"account_id": account_id, "name": name}))
 
     async def page(self, account_id: str, after: str, most: int) -> list[Domain]:
-        wanted = {"account_id": account_id, "after": after, "most": most}
-        return await self.engine.all(domain_of, _PAGE, wanted)
+        bindings = {"account_id": account_id, "after": after, "most": most}
+        return await self.engine.all(domain_of, _PAGE, bindings)
 
     async def prove(self, account_id: str, name: str) -> Domain:
         """DNS has shown that the account's owner has the domain: it may be used from now on."""
@@ -101,27 +101,27 @@ class Domains(StorePart):
 
     async def due(self, most: int, of_each: int) -> list[tuple[str, Domain]]:
         """Domains whose DNS is to be asked, so many of each account; an account's longest waiting first, by turns."""
-        wanted = {"now": self.env.now(), "most": most, "of_each": of_each}
-        return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, wanted))]
+        bindings = {"now": self.env.now(), "most": most, "of_each": of_each}
+        return [_owned(*row) for row in await self.engine.scan(lambda tx: rows(tx, _DUE, bindings))]
 
-    async def record_dns(self, account_id: str, domain: Domain, found: DomainDns) -> None:
+    async def record_dns(self, account_id: str, domain: Domain, dns: DomainDns) -> None:
         """Keep what DNS showed of a domain as it was read, and when to ask again."""
-        wait = GOOD_DNS_ASKED_EVERY if found.is_good else DNS_ASKED_EVERY
-        if found.is_unknown:
+        wait = GOOD_DNS_ASKED_EVERY if dns.is_good else DNS_ASKED_EVERY
+        if dns.is_unknown:
             before = None if domain.dns is None else domain.dns.unknown_since
-            since = found.checked_at if before is None else before
-            found = replace(found, unknown_since=since)
-            wait = min(max(DNS_ASKED_EVERY, found.checked_at - since), GOOD_DNS_ASKED_EVERY)
-        text, due = msgspec.json.encode(found).decode(), found.checked_at + wait
+            since = dns.checked_at if before is None else before
+            dns = replace(dns, unknown_since=since)
+            wait = min(max(DNS_ASKED_EVERY, dns.checked_at - since), GOOD_DNS_ASKED_EVERY)
+        text, due = msgspec.json.encode(dns).decode(), dns.checked_at + wait
         row = {"account_id": account_id, "name": domain.name, "return_path": domain.return_path}
         await self.engine.write(lambda tx: run(tx, _CHECKED, {**row, "dns": text, "next": due}))
 
     # ---- return paths
 
     async def return_path(self, account_id: str, name: str) -> str | None:
-        """The return path that the mail of a domain leaves with; None if it has none in use."""
-        found = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
-        return found[0] if found else None
+        """The return path of a domain's mail; None if no return path is in use."""
+        selected = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
+        return selected[0] if selected else None
 
     async def use_return_path(self, account_id: str, domain: Domain, *, in_use: bool) -> bool:
         """Let mail leave with the return path that a domain was read with, or no more; whether that is a change."""
@@ -131,18 +131,18 @@ class Domains(StorePart):
 
     async def with_return_path(self, after: tuple[str, str], most: int, *, in_use: bool) -> list[tuple[str, Domain]]:
         """Usable domains, with their accounts, whose return path is in use or not; those after an account and name."""
-        wanted = {"account_id": after[0], "name": after[1], "most": most}
-        return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, wanted)
+        bindings = {"account_id": after[0], "name": after[1], "most": most}
+        return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
         """The accounts and their domains whose return path has this name, in use or not."""
         return await self.engine.all(_pair, _OWNERS, {"return_path": return_path})
 
 
-def _known(found: list[Row]) -> Domain:
-    if not found:
-        raise Refused(Code.NOT_FOUND, "There is no such domain in this account.")
-    return domain_of(*found[0])
+def _known(selected: list[Row]) -> Domain:
+    if not selected:
+        raise Refused(Code.NOT_FOUND, "This account has no such domain.")
+    return domain_of(*selected[0])
 
 
 def _owned(account_id: str, *row: Any) -> tuple[str, Domain]:

@@ -4,14 +4,15 @@ The verbs are written once, for every engine. A function that is handed over may
 but on the database; once the engine returns, what it did is durable.
 
 The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
-as it is: named parameters, the rows of a `Bulk`, and hints to SQLite's planner; and `/* own TABLE */`, where only the
-rows of this node count.
+as it is: named parameters, the rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and
+`any_owner`.
 """
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from operator import itemgetter
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -56,7 +57,7 @@ class Bulk:
         return tx.count_many(self, values)
 
 
-class Found(Protocol):
+class Cursor(Protocol):
     """What a statement returned; to be read to its end, or closed."""
 
     def fetchall(self) -> list[Row]: ...
@@ -69,7 +70,7 @@ class Found(Protocol):
 class Tx(Protocol):
     """An open transaction of either engine, or a connection that only reads."""
 
-    def execute(self, sql: str, bindings: Bindings, /) -> Found: ...
+    def execute(self, sql: str, bindings: Bindings, /) -> Cursor: ...
 
     def changes(self) -> int:
         """How many rows the last statement changed."""
@@ -100,19 +101,39 @@ def rows(tx: Tx, sql: str, bindings: Bindings) -> list[Row]:
 
 def first(tx: Tx, sql: str, bindings: Bindings) -> Row | None:
     """The first row, the statement run to its end: one that returns what it changed must not stay open."""
-    found = tx.execute(sql, bindings).fetchall()
-    return found[0] if found else None
+    selected = tx.execute(sql, bindings).fetchall()
+    return selected[0] if selected else None
 
 
 def one(tx: Tx, kind: Callable[..., T], sql: str, bindings: Bindings) -> T | None:
-    """What `kind` makes of the first row; None where there is none."""
-    found = tx.execute(sql, bindings).fetchall()
-    return kind(*found[0]) if found else None
+    """Return what `kind` makes of the first row, or None without a row."""
+    selected = tx.execute(sql, bindings).fetchall()
+    return kind(*selected[0]) if selected else None
 
 
 def gathered(tx: Tx, sql: str, columns: str, bindings: Bindings) -> list[Row]:
     """These columns of all rows, sorted by the first."""
     return sorted(tx.gather(sql, columns, bindings), key=itemgetter(0))
+
+
+# ---- ownership: each row of these tables belongs to the node that delivers it
+
+OWNED_TABLES = ("recipients", "webhook_deliveries", "pool_states", "smtp_sessions")
+IS_OWNED, HAS_ANY_OWNER = "is_owned", "has_any_owner"
+
+
+def owned(table: str) -> str:
+    """Return the condition that this node owns a row of the table of this name or alias.
+
+    Each engine defines the function: without that a statement fails, so no engine can ignore the condition.
+    `tests/store/test_ownership.py` lists every statement over these tables that goes without it, with the reason.
+    """
+    return f"{IS_OWNED}('{table}')"
+
+
+def any_owner(table: str) -> str:
+    """Return the condition for waiting recipients of all nodes, which lets PostgreSQL use indexes by owner."""
+    return f"{HAS_ANY_OWNER}('{table}')"
 
 
 # ---- slices
@@ -122,7 +143,7 @@ START = ""  # comes before every id: where a walk begins
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What was deleted in one transaction, how long that kept the writer, and how it goes on."""
+    """The result of one transaction that deletes rows: how long it took, and where to continue."""
 
     deleted: int
     seconds: float
@@ -143,12 +164,24 @@ def timed(work: Callable[[Tx], int]) -> Callable[[Tx], tuple[int, float]]:
 # ---- the engine
 
 Work = Callable[[Tx], T]
-# Writes several items; for each its result, or why it was refused, with nothing of it written.
+# Writes several items. Returns each item's result, or the exception that refused it; a refused item writes nothing.
 JointWork = Callable[[Tx, Sequence[Item]], Sequence[T | Exception]]
 
 
+class FailureKind(StrEnum):
+    """What was wrong, and so how the failure counts (see `intake.login_throttle`)."""
+
+    LOGIN = "login"
+    CODE = "code"  # two-factor code from a network that the account does not know
+    KNOWN_CODE = "known_code"  # two-factor code from a known network
+    CREDENTIAL = "credential"  # API key, token, cookie or SMTP password; has no account
+
+
 class LoginFailure(NamedTuple):
-    account: str
+    """A failed login on one node, counted on all nodes."""
+
+    kind: FailureKind
+    account: str  # as the client sent it
     network: str
     at: int
 
@@ -180,7 +213,7 @@ class Partitions(Protocol):
     """
 
     async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for what is kept so long. A sweep begins with it."""
+        """Make partitions ahead, by kind for the time that its rows are kept. A sweep begins with it."""
 
     async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
         """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
@@ -193,7 +226,7 @@ class Engine(ABC):
     """One of possibly several nodes on a database; the embedded engine is always alone."""
 
     is_shared = False  # by several nodes
-    node = ""  # the name of this one; a command has none
+    node = ""  # the name of this node; empty for a command
     partitions: Partitions | None = None
     ordinary_writes = 0  # begun by this node so far: all but bulk work
 
@@ -247,7 +280,7 @@ class Engine(ABC):
         return False
 
     async def share_failures(self, failures: Sequence[LoginFailure]) -> list[LoginFailure]:
-        """Tell the other nodes of failed logins; those that they have told of since the last call."""
+        """Publish failed logins to the other nodes; return the failures they published since the last call."""
         return []
 
     async def cancel_elsewhere(self, message_id: str, account_id: str | None, reason: str) -> list[CancelAnswer]:
@@ -325,7 +358,7 @@ class StorePart:
 NO_RESULT: outcome.Outcome[Any] = outcome.Error(RuntimeError("this job was not run"))
 
 JOBS_PER_COMMIT = 64  # functions and items in one commit: bounds how long they keep the event loop, a few milliseconds
-ALONE: Any = object()  # the item of a function that has none
+ALONE: Any = object()  # the item of a function that takes no item
 
 
 @dataclass(slots=True)
@@ -350,7 +383,7 @@ class Job:
 def together(jobs: list[Job]) -> list[list[Job]]:
     """The jobs in their order, those with items for the same work where the first of them stands.
 
-    All of them still wait for their result, so no caller relies on another order. What is large goes by itself:
+    All of them still wait for their result, so no caller relies on another order. A large item is written alone:
     an engine copies what a statement is given, and that should not be a dozen large messages at once.
     """
     order: list[list[Job]] = []

@@ -1,4 +1,4 @@
-"""Faults of storage that both engines have: what ends the process, and what is answered with 503."""
+"""Storage faults of both engines: some end the process, others become a 503."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ from appliance.errors import StorageUnavailable
 
 
 class StorageFault(Exception):
-    """It is unknown what is on disk, so the process must not go on."""
+    """The state on disk is unknown, so the process must end."""
 
 
 class CommitUnknown(StorageFault):
-    """A commit failed in the disk's hands: the rows may or may not be there, so the process must not go on."""
+    """A commit failed on disk. The rows may or may not be there, so the process must end."""
 
 
 class NewerDatabase(Exception):
@@ -33,7 +33,7 @@ class OlderDatabase(Exception):
 
 
 class NoDatabase(Exception):
-    """Nothing of the appliance is in the database yet, and the command that opened it must not make anything."""
+    """The database is empty, and the command that opened it must not create tables."""
 
 
 class DatabaseRefused(Exception):
@@ -44,12 +44,12 @@ UNFINISHED_COPY = "unfinished_copy"  # a table that is there while a copy into t
 
 
 class UnfinishedCopy(Exception):
-    """The database does not hold everything yet, so that nothing may be done with it but to go on copying."""
+    """A copy into this database is incomplete; only the copy may continue."""
 
     def __init__(self) -> None:
         super().__init__(
             "`appliance store copy` into it has not been finished: run that again, with the settings of the old "
-            "database, or go on with that one"
+            "database, or continue with the old database"
         )
 
 

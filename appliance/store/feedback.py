@@ -61,10 +61,10 @@ _ANY = "SELECT 1 FROM feedback_mail LIMIT 1"
 # Mail about a recipient before reports, which anyone can send and which take longer to read.
 NEXT_MAIL = "SELECT id FROM feedback_mail ORDER BY tries, without_token, id LIMIT 1"
 _NEXT = f"""UPDATE feedback_mail SET tries = tries + 1 WHERE id = ({NEXT_MAIL})
-    RETURNING id, addresses, mime, received_at, tries"""  # noqa: S608 - our own words
+    RETURNING id, addresses, mime, received_at, tries"""
 _DELETE = "DELETE FROM feedback_mail WHERE id = :id RETURNING shares, size"
 
-# The domain of the account whose return path was written to; NULL: the account has none of that name.
+# The domain of the account whose return path was written to; NULL: no domain of the account matches.
 _COLUMNS = """r.id, r.message_id, r.account_id, r.address, r.domain, m.envelope_from, m.subject, m.tags,
     m.template_alias, (SELECT min(d.name) FROM domains d
         WHERE d.account_id = r.account_id AND coalesce(d.return_path, 'bounces.' || d.name) = :name)"""
@@ -72,10 +72,10 @@ _TAKEN = "SELECT 1 FROM domains d WHERE coalesce(d.return_path, 'bounces.' || d.
 _ENVELOPE_FROM = 5  # its place among them
 # Here and below only our own words are put into SQL (S608).
 _BY_IDS = f"""SELECT {_COLUMNS} FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-    WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""  # noqa: S608
+    WHERE r.message_id BETWEEN :earliest AND :latest AND r.id BETWEEN :first AND :last LIMIT 2"""
 _OF_MESSAGE = f"""SELECT {_COLUMNS} FROM recipients r
     JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
-    WHERE r.message_id = :message_id ORDER BY r.id LIMIT :most"""  # noqa: S608
+    WHERE r.message_id = :message_id ORDER BY r.id LIMIT :most"""
 
 _SET_LATE_BOUNCE = """UPDATE recipients SET late_bounce = :late_bounce
     WHERE message_id = :message_id AND id = :id AND status = 'delivered' AND simulated = 0 AND late_bounce IS NULL
@@ -161,9 +161,9 @@ class FeedbackStore(StorePart):
             count_out(tx, *deleted)
             results, accounts = list[str](), set[str]()
             for step in steps:
-                result, told = step(tx)
+                result, entries = step(tx)
                 results.append(result)
-                accounts |= told
+                accounts |= entries
             return results, accounts
 
         done = await self.engine.write(work, large=large)
@@ -181,27 +181,27 @@ class FeedbackStore(StorePart):
         The token that told the range was made for this name; the domain may have another return path since.
         """
         given_at = identifier_time(first_id)
-        wanted = {
+        bindings = {
             "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
             "latest": identifier_from("msg", given_at + SAME_TIME),
             "first": first_id,
             "last": last_id,
             "name": name,
         }
-        found = await self.engine.rows(_BY_IDS, wanted)
-        if len(found) != 1:
+        selected = await self.engine.rows(_BY_IDS, bindings)
+        if len(selected) != 1:
             return None
-        row: list[Any] = list(found[0])
-        if row[-1] is None and await self.engine.rows(_TAKEN, wanted):
+        row: list[Any] = list(selected[0])
+        if row[-1] is None and await self.engine.rows(_TAKEN, bindings):
             return None
         row[-1] = row[-1] or row[_ENVELOPE_FROM].rpartition("@")[2]
         return _recipient(*row)
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
         """The recipients of a message, if its account has this return path."""
-        wanted = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
-        found = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, wanted)]
-        return [each for each in found if each is not None]
+        bindings = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
+        results = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, bindings)]
+        return [item for item in results if item is not None]
 
     def late_bounce(
         self, recipient: FeedbackRecipient, bounce: LateBounce, *, suppresses: bool, waits: bool = False
@@ -225,10 +225,10 @@ class FeedbackStore(StorePart):
     # ---- complaints
 
     async def forget_complaints(self, before: int, most: int) -> Slice:
-        wanted = {"before": before, "most": most}
-        if not (await self.engine.rows(_ANY_OLD, wanted))[0][0]:
+        bindings = {"before": before, "most": most}
+        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
             return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, wanted)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
     async def complaint_rates(self, since: int) -> list[ComplaintRate]:
@@ -326,11 +326,11 @@ def _record_complaint(
     row |= {"domain": recipient.domain, "sent_from": recipient.sent_from, "kind": complaint.kind}
     if first(tx, _COMPLAIN, row) is None:
         return FeedbackResult.REPEATED, set()
-    told = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
+    result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
     accounts = _write_event(
         tx, env, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
     )
-    _suppress(tx, recipient, f"complaint: {told}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
+    _suppress(tx, recipient, f"complaint: {result}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
 
 

@@ -1,6 +1,6 @@
 """The feedback inbox: the last mails to `fbl@`, `postmaster@` and `abuse@` of return paths that a person has to read.
 
-Mail belongs to the only account that has proven a domain with that return path. If there is none, or several, only
+Mail belongs to the only account that has proven a domain with that return path. Without one, or with several, only
 administrators and the operator's commands see it. The inbox keeps the newest mails of each account and kind, and the
 beginning of each: new mail removes only older mail of the same kind.
 """
@@ -34,11 +34,11 @@ _TRIM = """DELETE FROM feedback_inbox WHERE account_id = :account_id AND kind = 
 _COLUMNS = "id, account_id, kind, address, sender, subject, result, received_at, size"
 _PAGE = f"""SELECT {_COLUMNS} FROM feedback_inbox WHERE account_id IN (:account_id, :shared)
     AND kind IN ('fbl', 'postmaster', 'abuse') AND id < :before
-    ORDER BY id DESC LIMIT :most"""  # noqa: S608 - our own words, as below
-_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"  # noqa: S608
-_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"  # noqa: S608
+    ORDER BY id DESC LIMIT :most"""
+_PAGE_OF_ALL = f"SELECT {_COLUMNS} FROM feedback_inbox WHERE id < :before ORDER BY id DESC LIMIT :most"
+_FIND = f"SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id ORDER BY account_id LIMIT 1"
 _FIND_OF = f"""SELECT {_COLUMNS}, mime FROM feedback_inbox WHERE id = :id AND account_id IN (:account_id, :shared)
-    ORDER BY account_id LIMIT 1"""  # noqa: S608
+    ORDER BY account_id LIMIT 1"""
 _ANY_OLD = "SELECT EXISTS (SELECT 1 FROM feedback_inbox WHERE id < :before)"
 _FORGET = """DELETE FROM feedback_inbox WHERE (account_id, kind, id) IN
     (SELECT account_id, kind, id FROM feedback_inbox WHERE id < :before ORDER BY id LIMIT :most)"""
@@ -53,27 +53,27 @@ class FeedbackInbox(StorePart):
         self, account_id: str | None, most: int, *, before: str = NEWEST, shared: bool = False
     ) -> list[InboxMail]:
         """The newest mails of an account, with `shared` also those of no single account; None: of all accounts."""
-        wanted = {"before": before, "most": most}
+        bindings = {"before": before, "most": most}
         if account_id is None:
-            return await self.engine.all(InboxMail, _PAGE_OF_ALL, wanted)
-        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), **wanted})
+            return await self.engine.all(InboxMail, _PAGE_OF_ALL, bindings)
+        return await self.engine.all(InboxMail, _PAGE, {**_whose(account_id, shared), **bindings})
 
     async def find(
         self, account_id: str | None, mail_id: str, *, shared: bool = False
     ) -> tuple[InboxMail, bytes] | None:
-        """One of those mails, and the beginning of its bytes; None if there is none with this id."""
+        """Return one of those mails with the beginning of its bytes; None if no mail has this id."""
         if account_id is None:
-            found = await self.engine.rows(_FIND, {"id": mail_id})
+            selected = await self.engine.rows(_FIND, {"id": mail_id})
         else:
-            found = await self.engine.rows(_FIND_OF, {**_whose(account_id, shared), "id": mail_id})
-        return (InboxMail(*found[0][:-1]), bytes(found[0][-1])) if found else None
+            selected = await self.engine.rows(_FIND_OF, {**_whose(account_id, shared), "id": mail_id})
+        return (InboxMail(*selected[0][:-1]), bytes(selected[0][-1])) if selected else None
 
     async def forget(self, before: int, most: int) -> Slice:
         """Delete mails that were received before a time."""
-        wanted = {"before": identifier_from("fbm", before), "most": most}
-        if not (await self.engine.rows(_ANY_OLD, wanted))[0][0]:
+        bindings = {"before": identifier_from("fbm", before), "most": most}
+        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
             return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, wanted)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
 

@@ -55,7 +55,7 @@ class QueueLimits:
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """These shares and those of the whole queue, each once.
+    """These shares and the shares of the whole queue, each once.
 
     The count of all mail is first. One transaction stores several mails, and each locks its counts in this order: two
     nodes wait for each other at the first count only, and never deadlock.

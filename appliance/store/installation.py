@@ -23,8 +23,8 @@ RESUMED_KEPT = 1_000  # pools
 
 def resumed_pools(tx: Tx) -> dict[str, int]:
     """The pools that an operator resumed, the last ones, each with a number that no earlier one has."""
-    found = one(tx, str, _VALUE, {"name": RESUMED_POOLS})
-    return {} if found is None else _RESUMED.decode(found)
+    results = one(tx, str, _VALUE, {"name": RESUMED_POOLS})
+    return {} if results is None else _RESUMED.decode(results)
 
 
 def note_resumed(tx: Tx, pool: str) -> None:
@@ -39,8 +39,8 @@ def note_resumed(tx: Tx, pool: str) -> None:
 
 def last_start(tx: Tx) -> LastStart | None:
     """Which server started last; None if it was of a version that did not note it."""
-    found = one(tx, str, _VALUE, {"name": LAST_START})
-    return None if found is None else msgspec.json.decode(found, type=LastStart)
+    results = one(tx, str, _VALUE, {"name": LAST_START})
+    return None if results is None else msgspec.json.decode(results, type=LastStart)
 
 
 class InstallationRecords(StorePart):
@@ -49,12 +49,12 @@ class InstallationRecords(StorePart):
         return await self.engine.one(str, _VALUE, {"name": KEY_FINGERPRINT})
 
     async def claim_key(self, fingerprint: str) -> str:
-        """Make this key file the installation's if it has none yet; the fingerprint of the one it has then."""
+        """Record this key file unless one is recorded; return the recorded fingerprint."""
 
         def work(tx: Tx) -> str:
             run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
-            found = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
-            return fingerprint if found is None else found
+            results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
+            return fingerprint if results is None else results
 
         return await self.engine.write(work)
 

@@ -18,7 +18,7 @@ from appliance.times import DAY, HOUR
 STATISTICS_KEPT = 181 * DAY  # microseconds; those of 90 days can be asked for, and are compared with the 90 before
 ACCOUNTS_READ = 100  # in one go
 LINES_READ = 1_000  # of a ledger, likewise
-_FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after those of the last account
+_FIRST, _END, _LAST = "!", "~", "~~"  # before and after every line of an account, and after the last account
 
 _NEXT_ACCOUNT = "SELECT min(id) FROM accounts WHERE id > :after"
 FIND_LINES = """SELECT l.id, l.kind, l.amount, l.balance, l.created_at, l.message_id,
@@ -63,19 +63,19 @@ class Fold:
 
 class LedgerFolding(StorePart):
     async def fold_old(self, after: str, before: int, now: int, budget: int) -> Slice:
-        """Fold and delete some of what is from before a time. The place to go on is an account and a ledger line."""
+        """Fold and delete some lines from before a time. The position is an account and a ledger line."""
         limits = {"before": before, "day": before // DAY, "hour": (now - STATISTICS_KEPT) // HOUR}
         most = max(2, min(LINES_READ, budget))
         folds, after = await self.engine.scan(lambda tx: _find(tx, after, limits, most))
         if folds is None:
             return Slice(0, 0.0, not after.endswith(f" {_LAST}"), after)
-        wanted = {"account_id": after.partition(" ")[0], "most": budget, **limits}
-        deleted, seconds = await self.engine.write(timed(lambda tx: _fold(tx, folds, wanted)), large=True)
+        bindings = {"account_id": after.partition(" ")[0], "most": budget, **limits}
+        deleted, seconds = await self.engine.write(timed(lambda tx: _fold(tx, folds, bindings)), large=True)
         return Slice(deleted, seconds, True, after)
 
 
 def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[Fold] | None, str]:
-    """What to fold next, where []: something else to delete, None: nothing was found; and where to go on."""
+    """Return the next folds ([]: delete other rows, None: nothing left), and the position to continue at."""
     account_id, _, line = after.partition(" ")
     for _ in range(ACCOUNTS_READ):
         if line in ("", _END, _LAST):
@@ -83,15 +83,15 @@ def _find(tx: Tx, after: str, limits: dict[str, int], most: int) -> tuple[list[F
             if following is None:
                 return None, f"{account_id} {_LAST}"
             account_id, line = following, _FIRST
-        wanted: dict[str, Any] = {"account_id": account_id, **limits}
-        if first(tx, ANY_OLD, wanted) == (1,):
+        bindings: dict[str, Any] = {"account_id": account_id, **limits}
+        if first(tx, ANY_OLD, bindings) == (1,):
             return [], f"{account_id} {line}"
-        wanted |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
-        looked = gathered(tx, FIND_LINES, _LINE, wanted)
+        bindings |= {"after": line, "limit": identifier_from("led", limits["before"]), "most": most}
+        looked = gathered(tx, FIND_LINES, _LINE, bindings)
         folds, line = fold(looked), looked[-1][0] if len(looked) == most else _END
         if folds:
             # What follows may belong to the last of these.
-            again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), wanted["after"])
+            again = next((row[0] for row in reversed(looked) if row[0] < folds[-1].first), bindings["after"])
             return folds, f"{account_id} {line if line == _END else again}"
     return None, f"{account_id} {line}"
 
@@ -114,14 +114,14 @@ def _run_of(line: Row) -> tuple[bool, int]:
     return kind != LedgerKind.GRANT.value and not message_is_kept, created_at // DAY
 
 
-def _fold(tx: Tx, folds: Sequence[Fold], wanted: dict[str, Any]) -> int:
+def _fold(tx: Tx, folds: Sequence[Fold], bindings: dict[str, Any]) -> int:
     if not folds:
-        versions = rows(tx, _OLD_VERSIONS, wanted)
+        versions = rows(tx, _OLD_VERSIONS, bindings)
         if versions:
-            add(tx, wanted["account_id"], -sum(of_template(*parts) for parts in versions))
-        return len(versions) + sum(changed(tx, step, wanted) for step in _STEPS)
-    for each in folds:
-        row = {"account_id": wanted["account_id"], **asdict(each), "kind": each.kind.value}
+            add(tx, bindings["account_id"], -sum(of_template(*parts) for parts in versions))
+        return len(versions) + sum(changed(tx, step, bindings) for step in _STEPS)
+    for item in folds:
+        row = {"account_id": bindings["account_id"], **asdict(item), "kind": item.kind.value}
         run(tx, _DROP_LINES, row)
         run(tx, _FOLDED, row)
-    return sum(each.lines for each in folds)
+    return sum(item.lines for item in folds)

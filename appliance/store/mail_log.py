@@ -1,9 +1,8 @@
 """Finds messages, newest first, for the dashboard's list, a message's page and the command line.
 
-Without a filter a page is a look-up by index. Failed and test messages have an index of their own. Everything else is
-looked up in the index of words (`search_index.py`), which is made behind the mail; and what that does not have yet is
-searched block by block. All of this for a bounded time: a page then may hold few messages or none, and says where to go
-on. What is found by words is read, and checked, before it is shown.
+Without a filter a page is a look-up by index. Failed and test messages have partial indexes. Other searches use the
+index of words (`search_index.py`), and read the messages that are not indexed yet block by block. The time is bounded:
+a page may hold few messages or none, and says where to continue. Messages found by the index are read and checked.
 """
 
 import re
@@ -22,7 +21,7 @@ from appliance.environment import identifier_from, identifier_time
 from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
-from appliance.store.engine import NEWEST, StorePart, Tx, first, gathered, rows
+from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
 from appliance.store.messages import read_mime
 from appliance.store.search_index import (
     OUTCOME,
@@ -47,7 +46,7 @@ PROBLEMS_SINCE = 30 * DAY
 FEW_WAITING = 20_000  # recipients that may be sorted to find which messages still wait
 
 # The newest messages before one, and among them those that match. SQLite cannot merge the two steps, so a block is
-# bounded by what is read, not by what is found.
+# bounded by the rows read, not by the rows that match.
 _SEARCH = """SELECT id FROM (
         SELECT account_id, id, status, source, sender, tags, subject, request_id, template_alias FROM messages {among}
             AND account_id = :account_id AND id < :before AND id >= :from
@@ -61,12 +60,12 @@ _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status
         'sender', m.sender, 'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
-                SELECT address, status, last_smtp_code, last_smtp_response FROM recipients
+                SELECT address, status, failure FROM recipients
                 WHERE message_id = m.id ORDER BY id LIMIT :recipients) r))))
-    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""  # noqa: S608 - our own words, as below
-_WAITING = """SELECT message_id FROM recipients
+    FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value"""
+_WAITING = f"""SELECT message_id FROM recipients
     WHERE simulated = :simulated AND account_id = :account_id AND next_attempt_at IS NOT NULL
-    /* all owners of recipients */ LIMIT :most"""
+    AND {any_owner("recipients")} LIMIT :most"""
 _FACTS = """SELECT m.envelope_from, m.tags, m.template_alias, m.template_version, m.size, m.request_id,
         EXISTS (SELECT 1 FROM message_bodies b WHERE b.message_id = m.id AND length(b.mime) > 0),
         EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.simulated = 1)
@@ -81,10 +80,10 @@ _PROBLEMS = f"""SELECT p.message_id, p.id, p.address, m.subject, m.source, p.out
             r.last_smtp_response, r.bounce_class, {_HAPPENED} AS happened, r.next_attempt_at
         FROM recipients r INDEXED BY recipients_problems
         WHERE r.account_id = :account_id AND {_HAPPENED} >= :since
-            AND {OUTCOME} IN ({", ".join(f"'{each}'" for each in PROBLEM_OUTCOMES)})
+            AND {OUTCOME} IN ({", ".join(f"'{item}'" for item in PROBLEM_OUTCOMES)})
         ORDER BY {_HAPPENED} DESC, r.id DESC LIMIT :most
     ) p CROSS JOIN messages m ON m.account_id = p.account_id AND m.id = p.message_id
-    ORDER BY p.happened DESC, p.id DESC"""  # noqa: S608
+    ORDER BY p.happened DESC, p.id DESC"""
 
 # Conditions. Addresses stand bare or in angle brackets at the end of what a sender wrote; a name before them may be
 # anything, also another address.
@@ -97,19 +96,19 @@ _FROM_DOMAIN = f"substr({_BARE_SENDER}, length({_BARE_SENDER}) - length(:sender)
 # A tag has no comma in it, so between two of them stands a whole tag, as JSON writes it.
 _TAG_LIST = "',' || substr(m.tags, 2, length(m.tags) - 2) || ','"
 _TAGGED = f"replace({_TAG_LIST}, ',' || :tag || ',', '') <> {_TAG_LIST}"
-# An address is kept as it was spelled; only its domain stands beside it in the one form that can be compared.
+# An address is kept as it was spelled; only its domain is also stored in the one form that can be compared.
 _TO_DOMAIN = "EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND r.domain = :recipient)"
-_WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"  # noqa: S608
+_WITH_OUTCOME = f"EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND {OUTCOME} = :outcome)"
 # What may have a word, read row by row: a text that has a part of the word in it, or one that is not ASCII.
 _TEXT = "m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || m.tags || ' ' || coalesce(m.template_alias, '')"
 _RECIPIENT_TEXT = """r.address || ' ' || r.domain || ' ' || coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
     || coalesce(r.last_smtp_response, '') || ' ' || coalesce(r.late_bounce, '')"""
 _MAY_HAVE = f"""(instr(lower({_TEXT}), :{{word}}) > 0 OR octet_length({_TEXT}) <> length({_TEXT})
     OR EXISTS (SELECT 1 FROM recipients r WHERE r.message_id = m.id AND (instr(lower({_RECIPIENT_TEXT}), :{{word}}) > 0
-        OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""  # noqa: S608
+        OR octet_length({_RECIPIENT_TEXT}) <> length({_RECIPIENT_TEXT}))))"""
 _TO_ADDRESS = f"{_TO_DOMAIN[:-1]} AND lower(substr(r.address, 1, length(:local) + 1)) = :local || '@')"
 
-# Among which messages to search: all, or those of an index of rare ones, which SQLite has to be told to use.
+# Which messages to search: all, or those in a partial index, which SQLite must be forced to use.
 _ALL = "WHERE TRUE"
 _TESTS = "INDEXED BY messages_test WHERE source = 'test'"
 _RARE: dict[MessageStatus | None, str] = {
@@ -130,12 +129,12 @@ class MailLog(StorePart):
     uses_index: bool = True
 
     async def page(
-        self, account_id: str, wanted: MailFilter, before: str | None, most: int, *, off_loop: bool = False
+        self, account_id: str, filters: MailFilter, before: str | None, most: int, *, off_loop: bool = False
     ) -> MailPage:
         """Up to `most` messages that match, from the newest before `before` on. A search is never made on the loop."""
         search = _Search(
             account_id,
-            wanted,
+            filters,
             before or NEWEST,
             most,
             block=self.block,
@@ -150,7 +149,7 @@ class MailLog(StorePart):
     async def newest(
         self,
         account_ids: Iterable[str],
-        wanted: MailFilter,
+        filters: MailFilter,
         most: int,
         seconds: float,
     ) -> FoundMail:
@@ -160,27 +159,27 @@ class MailLog(StorePart):
         many seconds are over.
         """
         end = self.clock() + seconds
-        start = identifier_from("msg", self.env.now() + 1 if wanted.until is None else wanted.until)
-        reached, found, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
+        start = identifier_from("msg", self.env.now() + 1 if filters.until is None else filters.until)
+        reached, results, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
         while reached:
             account_id = max(reached, key=reached.__getitem__)
-            if len(found) == most and found[-1][1].id >= reached[account_id]:
+            if len(results) == most and results[-1][1].id >= reached[account_id]:
                 break
             if reading and self.clock() >= end:
-                return FoundMail(tuple(found), identifier_time(reached[account_id]))
+                return FoundMail(tuple(results), identifier_time(reached[account_id]))
             reading = True
-            page = await self.page(account_id, wanted, reached.pop(account_id), most, off_loop=True)
-            found += [(account_id, each) for each in page.messages]
-            found = sorted(found, key=lambda each: each[1].id, reverse=True)[:most]
+            page = await self.page(account_id, filters, reached.pop(account_id), most, off_loop=True)
+            results += [(account_id, message) for message in page.messages]
+            results = sorted(results, key=lambda item: item[1].id, reverse=True)[:most]
             if page.next is not None:
                 reached[account_id] = page.next
-        return FoundMail(tuple(found), None)
+        return FoundMail(tuple(results), None)
 
     async def problems(self, account_id: str, most: int) -> list[MailProblem]:
         """The recipients that bounced, failed or were deferred last, and still are."""
-        wanted = {"account_id": account_id, "since": self.env.now() - PROBLEMS_SINCE, "most": most}
-        found = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, wanted), account_id)
-        return [MailProblem(*row) for row in found]
+        bindings = {"account_id": account_id, "since": self.env.now() - PROBLEMS_SINCE, "most": most}
+        results = await self.engine.scan(lambda tx: rows(tx, _PROBLEMS, bindings), account_id)
+        return [MailProblem(*row) for row in results]
 
     async def mime(self, account_id: str, message_id: str) -> bytes | None:
         """A message's bytes, while they are kept; read off the event loop, for there may be 10 MiB of them."""
@@ -195,12 +194,12 @@ class MailLog(StorePart):
 
 
 class _Search:
-    """The search for one page, and how far it has come: before which message, `before`."""
+    """The search for one page; `before` is its position."""
 
     def __init__(
         self,
         account_id: str,
-        wanted: MailFilter,
+        filters: MailFilter,
         before: str,
         most: int,
         *,
@@ -209,7 +208,7 @@ class _Search:
         uses_index: bool,
     ) -> None:
         self._block_size, self._few_waiting = block, few_waiting
-        self._wanted, self._account_id = wanted, account_id
+        self._wanted, self._account_id = filters, account_id
         self._most = most
         self._words: list[str] = []
         self._edge = NEWEST  # from where on blocks have been looked up
@@ -218,7 +217,7 @@ class _Search:
         self._set_range(before)
         self._condition = " AND ".join(self._conditions()) or "TRUE"
         self._may_match = " AND ".join([self._condition, *self._hints()])
-        self._among = _TESTS if wanted.source is Source.TEST else _RARE.get(wanted.status, _ALL)
+        self._among = _TESTS if filters.source is Source.TEST else _RARE.get(filters.status, _ALL)
         self._index_words = self._looked_up() if uses_index else []
         self.is_plain = self._condition == "TRUE" and not self._words  # nothing but a range of time
 
@@ -245,22 +244,22 @@ class _Search:
         self._bindings["before"] = message_id
 
     def _conditions(self) -> list[str]:
-        wanted, conditions = self._wanted, []
+        bindings, conditions = self._wanted, []
         for name, value, sql in (
-            ("status", wanted.status and wanted.status.value, _OF_STATUS),
-            ("source", wanted.source and wanted.source.value, _OF_SOURCE),
-            ("sender", wanted.sender, _FROM_ADDRESS if "@" in (wanted.sender or "")[1:] else _FROM_DOMAIN),
-            ("tag", wanted.tag and msgspec.json.encode(wanted.tag).decode(), _TAGGED),
-            ("recipient", wanted.recipient, _TO_ADDRESS if "@" in (wanted.recipient or "")[1:] else _TO_DOMAIN),
-            ("outcome", wanted.outcome and wanted.outcome.value, _WITH_OUTCOME),
+            ("status", bindings.status and bindings.status.value, _OF_STATUS),
+            ("source", bindings.source and bindings.source.value, _OF_SOURCE),
+            ("sender", bindings.sender, _FROM_ADDRESS if "@" in (bindings.sender or "")[1:] else _FROM_DOMAIN),
+            ("tag", bindings.tag and msgspec.json.encode(bindings.tag).decode(), _TAGGED),
+            ("recipient", bindings.recipient, _TO_ADDRESS if "@" in (bindings.recipient or "")[1:] else _TO_DOMAIN),
+            ("outcome", bindings.outcome and bindings.outcome.value, _WITH_OUTCOME),
         ):
             if value is not None:
                 self._bindings[name] = value
                 conditions.append(sql)
-        if wanted.sender is not None and "@" not in wanted.sender:
-            self._bindings["sender"] = f"@{wanted.sender}"
-        if wanted.recipient is not None:
-            self._bindings["local"], _, self._bindings["recipient"] = wanted.recipient.rpartition("@")
+        if bindings.sender is not None and "@" not in bindings.sender:
+            self._bindings["sender"] = f"@{bindings.sender}"
+        if bindings.recipient is not None:
+            self._bindings["local"], _, self._bindings["recipient"] = bindings.recipient.rpartition("@")
         return conditions
 
     def _hints(self) -> list[str]:
@@ -273,22 +272,22 @@ class _Search:
         return hints
 
     def _looked_up(self) -> list[str]:
-        """What to look up in the index, if anything: every message that matches has all of it there."""
-        wanted = self._wanted
-        local, _, domain = (wanted.recipient or "").rpartition("@")
+        """Terms to look up in the index; every matching message has all of them."""
+        bindings = self._wanted
+        local, _, domain = (bindings.recipient or "").rpartition("@")
         named = [*plain_words(local)]
         if named and local[-1].isalnum() and len(named[-1]) < TERM_LENGTH:
             named[-1] += "@"  # all of the local part, and not only its beginning
-        others = (*named, *plain_words(domain), *plain_words(wanted.sender or ""))
-        words = dict.fromkeys([*self._words, *others, *plain_words(wanted.tag or "")])
-        found = sorted(words, key=len, reverse=True)  # the longest is found least often
-        if wanted.outcome is not None:
-            found.append(outcome_term(wanted.outcome))
-        if found and wanted.status is not None:
-            found.append(status_term(wanted.status))
-        if found and wanted.source is not None:
-            found.append(source_term(wanted.source))
-        return found
+        others = (*named, *plain_words(domain), *plain_words(bindings.sender or ""))
+        words = dict.fromkeys([*self._words, *others, *plain_words(bindings.tag or "")])
+        results = sorted(words, key=len, reverse=True)  # the longest is found least often
+        if bindings.outcome is not None:
+            results.append(outcome_term(bindings.outcome))
+        if results and bindings.status is not None:
+            results.append(status_term(bindings.status))
+        if results and bindings.source is not None:
+            results.append(source_term(bindings.source))
+        return results
 
     # ---- the search
 
@@ -327,12 +326,12 @@ class _Search:
             room = self._most + 1 - len(self._found)
             if self._words:
                 room = max(room, CHECKED_TOGETHER)
-            wanted = {**self._bindings, "from": from_id, "block": block}
-            ids = [message_id for (message_id,) in reversed(gathered(tx, query, "id", {**wanted, "most": room}))]
+            bindings = {**self._bindings, "from": from_id, "block": block}
+            ids = [message_id for (message_id,) in reversed(gathered(tx, query, "id", {**bindings, "most": room}))]
             self._found += self._matching(tx, ids) if self._words else ids
             if len(self._found) > self._most:
                 return False
-            end = (ids[-1],) if len(ids) == room else first(tx, block_end, {**wanted, "block": block - 1})
+            end = (ids[-1],) if len(ids) == room else first(tx, block_end, {**bindings, "block": block - 1})
             self._before = from_id if end is None else end[0]
             if end is None or clock() >= until:
                 return end is None
@@ -341,9 +340,9 @@ class _Search:
         """The next blocks of the index, up to the first gap between them."""
         if not self._index_words:
             return []
-        found = blocks_before(tx, self._account_id, min(self._before, self._edge), self._from, most)
-        gaps = (at for at, (newer, older) in enumerate(pairwise(found), 1) if older.last_id != newer.after_id)
-        return found[: next(gaps, len(found))]
+        results = blocks_before(tx, self._account_id, min(self._before, self._edge), self._from, most)
+        gaps = (at for at, (newer, older) in enumerate(pairwise(results), 1) if older.last_id != newer.after_id)
+        return results[: next(gaps, len(results))]
 
     def _look_up(self, tx: Tx, blocks: list[Block], until: float, clock: Callable[[], float]) -> bool:
         """Find what is in these blocks; whether it came to their end."""
@@ -353,9 +352,9 @@ class _Search:
         all_changed = len(changed) < CHANGED_TOGETHER
         if not all_changed:
             from_id = changed[-1]
-        found = dropwhile(self._before.__le__, look_up(tx, blocks, self._index_words))
-        ids = merge(takewhile(from_id.__le__, found), changed, reverse=True)
-        if not self._check(tx, (each for each, _ in groupby(ids)), until, clock):
+        results = dropwhile(self._before.__le__, look_up(tx, blocks, self._index_words))
+        ids = merge(takewhile(from_id.__le__, results), changed, reverse=True)
+        if not self._check(tx, (item for item, _ in groupby(ids)), until, clock):
             return False
         self._before = from_id
         if all_changed:
@@ -366,11 +365,11 @@ class _Search:
         """The messages that still wait, newest first, by the index of lanes; None when they are too many for that."""
         ids: set[str] = set()
         for simulated in (0, 1):
-            found = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
-            if len(found) == self._few_waiting:
+            selected = rows(tx, _WAITING, {**self._bindings, "simulated": simulated, "most": self._few_waiting})
+            if len(selected) == self._few_waiting:
                 return None
-            ids.update(message_id for (message_id,) in found)
-        return sorted((each for each in ids if self._from <= each < self._before), reverse=True)
+            ids.update(message_id for (message_id,) in selected)
+        return sorted((item for item in ids if self._from <= item < self._before), reverse=True)
 
     def _check(self, tx: Tx, ids: Iterator[str], until: float, clock: Callable[[], float]) -> bool:
         """Read these messages, newest first, and keep those that match; whether it came to their end."""
@@ -383,12 +382,12 @@ class _Search:
 
     def _matching(self, tx: Tx, ids: list[str]) -> list[str]:
         """Those of these messages that match, newest first."""
-        found = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
-        return sorted((each.id for each in found if each.has(self._words)), reverse=True)
+        results = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
+        return sorted((item.id for item in results if item.has(self._words)), reverse=True)
 
-    def _shown(self, tx: Tx, found: list[str], following: str | None) -> MailPage:
-        wanted = {"ids": msgspec.json.encode(found).decode(), "recipients": SHOWN_RECIPIENTS}
-        ((page,),) = rows(tx, _LISTED, {**self._bindings, **wanted})
+    def _shown(self, tx: Tx, selected: list[str], following: str | None) -> MailPage:
+        bindings = {"ids": msgspec.json.encode(selected).decode(), "recipients": SHOWN_RECIPIENTS}
+        ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
         newest_first = sorted(_messages.decode(page or "[]"), key=attrgetter("id"), reverse=True)
         return MailPage(tuple(newest_first), following)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +22,7 @@ from appliance.model.mail import (
     Attempt,
     Billing,
     BounceClass,
+    FailureReason,
     LateBounce,
     Message,
     MessageRecord,
@@ -59,7 +60,7 @@ FROM new CROSS JOIN accounts a ON a.id = new.account_id""")
 _CLAIM_KEYS = Bulk(f"""INSERT INTO idempotency_keys (scope, key, fingerprint, message_id, expires_at)
     VALUES {{(?, ?, ?b, ?, ?i)}} ON CONFLICT (scope, key) DO UPDATE SET fingerprint = excluded.fingerprint,
         message_id = excluded.message_id, expires_at = excluded.expires_at
-    WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")  # noqa: S608 - our own number
+    WHERE idempotency_keys.expires_at <= excluded.expires_at - {KEY_LIFETIME} RETURNING scope, key""")
 _COUNT_DAY = """INSERT INTO daily_volume (account_id, day, recipients) VALUES (:account_id, :day, :recipients)
     ON CONFLICT (account_id, day) DO UPDATE SET recipients = daily_volume.recipients + excluded.recipients
     WHERE daily_volume.recipients + excluded.recipients <= :cap RETURNING recipients"""
@@ -146,22 +147,25 @@ def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
 
 
 def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
-    wanted = []
+    bindings = []
     for number, new in enumerate(news):
         claim = new.idempotency
         scope, key = (None, None) if claim is None else (claim.scope, claim.key)
-        wanted.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
-    found: list[_Standing | None] = [None] * len(news)
-    for number, *columns in _MAY_SEND.run(tx, wanted):
-        found[number] = _Standing(*columns)
-    _note_suppressed(tx, [(new, each) for new, each in zip(news, found, strict=True) if each is not None])
-    return found
+        bindings.append((number, new.account_id, scope, key, new.created_at, new.created_at // DAY))
+    results: list[_Standing | None] = [None] * len(news)
+    for number, *columns in _MAY_SEND.run(tx, bindings):
+        results[number] = _Standing(*columns)
+    _note_suppressed(tx, [(new, item) for new, item in zip(news, results, strict=True) if item is not None])
+    return results
 
 
 def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
     """Note which recipients are to be bounced at once, and why."""
     keys = [
-        (new.account_id, each.key) for new, standing in pairs if standing.has_suppressions for each in new.recipients
+        (new.account_id, recipient.key)
+        for new, standing in pairs
+        if standing.has_suppressions
+        for recipient in new.recipients
     ]
     listed = suppressed(tx, keys) if keys else set()
     # What has neither tag nor template cannot be unsubscribed from.
@@ -170,11 +174,11 @@ def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> N
     if not listed and not left:
         return
     for new, standing in pairs:
-        for each in new.recipients:
-            if (new.account_id, each.key) in listed:
-                standing.suppressed[each.id] = SUPPRESSED_NOTE
-            elif each.id in left:
-                standing.suppressed[each.id] = UNSUBSCRIBED_NOTE.format(left[each.id].replace(":", " ", 1))
+        for recipient in new.recipients:
+            if (new.account_id, recipient.key) in listed:
+                standing.suppressed[recipient.id] = SUPPRESSED_NOTE
+            elif recipient.id in left:
+                standing.suppressed[recipient.id] = UNSUBSCRIBED_NOTE.format(left[recipient.id].replace(":", " ", 1))
 
 
 @dataclass(slots=True)
@@ -223,7 +227,7 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
     return None
 
 
-# ---- what is written, as a list of steps
+# ---- writing, as a list of steps
 
 
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
@@ -237,7 +241,7 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
 
 
 def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
-    """Write everything but the keys; the accounts late, because others wait for those rows until the commit.
+    """Write everything but the keys; accounts late, because other transactions wait for those rows until the commit.
 
     What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
     """
@@ -249,19 +253,29 @@ def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
             if first(tx, _COUNT_DAY, row | {"cap": standing.daily_cap}) is None:
                 raise busy()
         if standing.suppressed:
-            due = [each for each in due_recipients(Fresh(new, charged)) if each.id in standing.suppressed]
-            bounced = partial(Outcome, at=new.created_at, bounce_class=BounceClass.OTHER)
-            notes = standing.suppressed
-            record(tx, env, [bounced(each, RecipientStatus.BOUNCED, (), note=notes[each.id]) for each in due])
+            due = [
+                due_recipient
+                for due_recipient in due_recipients(Fresh(new, charged))
+                if due_recipient.id in standing.suppressed
+            ]
+            bounced = partial(
+                Outcome,
+                status=RecipientStatus.BOUNCED,
+                attempts=(),
+                at=new.created_at,
+                bounce_class=BounceClass.OTHER,
+                failure=FailureReason.SUPPRESSED,
+            )
+            record(tx, env, [bounced(recipient, note=standing.suppressed[recipient.id]) for recipient in due])
 
 
 def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
     """Count the bytes and take the credits, with one statement an account; note for each message what it left."""
     charged_to, stored = dict[str, list[NewMessage]](), Counter[str]()
-    found, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
+    results, may_store = dict[str, tuple[int | None, int]](), dict[str, int]()
     for new, standing, charged in accepted:
         stored[new.account_id] += standing.size
-        found[new.account_id] = standing.daily_cap, standing.suspended
+        results[new.account_id] = standing.daily_cap, standing.suspended
         if new.may_store is not None:
             may_store[new.account_id] = new.may_store
         if charged:
@@ -271,7 +285,7 @@ def _charge(tx: Tx, env: Environment, accepted: Iterable[_Accepted]) -> None:
         news = charged_to.get(account_id, [])
         amount = sum(new.credits for new in news)
         row = first(tx, _CHARGE, {"account_id": account_id, "amount": amount, "stored": stored[account_id]})
-        if row is None or row[1:3] != found[account_id] or row[3] > may_store.get(account_id, row[3]):
+        if row is None or row[1:3] != results[account_id] or row[3] > may_store.get(account_id, row[3]):
             raise busy()  # the account is not as it was found
         balance = (row[0] or 0) + amount
         for new in news:
@@ -287,7 +301,7 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
 _MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
     FROM messages WHERE id = :id AND account_id = :account_id"""
 _RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at, bounce_class, late_bounce FROM recipients WHERE message_id = :id ORDER BY id"""
+    delivered_at, bounced_at, bounce_class, late_bounce, failure FROM recipients WHERE message_id = :id ORDER BY id"""
 _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
@@ -357,8 +371,8 @@ class Messages(StorePart):
         return accept(tx, self.env, news)
 
     async def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
-        wanted = {"account_id": account_id, "scope": scope, "key": key, "now": self.env.now()}
-        return await self.engine.one(RememberedSend, _REMEMBERED, wanted)
+        bindings = {"account_id": account_id, "scope": scope, "key": key, "now": self.env.now()}
+        return await self.engine.one(RememberedSend, _REMEMBERED, bindings)
 
     async def read(self, account_id: str, message_id: str) -> Message | None:
         """A message of this account; another account's is as absent as one that never was."""
@@ -366,15 +380,15 @@ class Messages(StorePart):
 
     async def to_send(self, message_id: str) -> ToSend:
         """A message that is not final yet; where its bytes are too many, `content` reads them."""
-        (found,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
-        return found
+        (selected,) = await self.engine.all(ToSend, _TO_SEND, {"id": message_id, "most": READ_ON_LOOP})
+        return selected
 
     async def content(self, message_id: str) -> bytes:
         """The bytes of a message that is not final yet, read off the event loop."""
-        found = await self.engine.scan(lambda tx: read_mime(tx, message_id))
-        if found is None:
+        results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
+        if results is None:
             raise LookupError(f"there are no bytes of {message_id}")
-        return found
+        return results
 
     async def mime(self, message_id: str) -> bytes | None:
         """The message's bytes, while they are kept; on this thread."""
@@ -398,17 +412,44 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
-    found, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
-    head = found, MessageStatus(status), Source(source), sender, subject, Billing(billing)
+    results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
+    recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
+    head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-def _recipient(*row: Any) -> Recipient:
-    values = list(row)
-    values[2], values[3] = RecipientStatus(row[2]), Billing(row[3])
-    values[9], values[10] = row[9] and BounceClass(row[9]), row[10] and _late_bounces.decode(row[10])
-    return Recipient(*values)
+class _RecipientRow(NamedTuple):
+    """A row of `_RECIPIENTS`, named like the fields of a Recipient."""
+
+    id: str
+    email: str
+    status: str
+    billing_status: str
+    attempt_count: int
+    last_smtp_code: int | None
+    last_smtp_response: str | None
+    delivered_at: int | None
+    bounced_at: int | None
+    bounce_class: str | None
+    late_bounce: str | None
+    failure: str | None
+
+
+def _recipient(row: _RecipientRow) -> Recipient:
+    return Recipient(
+        row.id,
+        row.email,
+        RecipientStatus(row.status),
+        Billing(row.billing_status),
+        row.attempt_count,
+        row.last_smtp_code,
+        row.last_smtp_response,
+        row.delivered_at,
+        row.bounced_at,
+        None if row.bounce_class is None else BounceClass(row.bounce_class),
+        None if row.late_bounce is None else _late_bounces.decode(row.late_bounce),
+        None if row.failure is None else FailureReason(row.failure),
+    )
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each
@@ -420,7 +461,7 @@ _WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE
 _WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
     LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
-    WHERE recipient_id = :recipient_id ORDER BY number"""  # noqa: S608 - the names of our own columns
+    WHERE recipient_id = :recipient_id ORDER BY number"""
 
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
     WHERE recipient_id = :recipient_id"""
@@ -428,7 +469,7 @@ _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM
 
 class MessageRecords(StorePart):
     async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
-        """Everything about a message of any account, or of this one only; None when there is none."""
+        """Everything about a message of any account, or of this one only; None if the message does not exist."""
         return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
 
     async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
@@ -450,7 +491,7 @@ class MessageRecords(StorePart):
 def _tried(
     tx: Tx, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None, node: str
 ) -> TriedRecipient:
-    wanted = {"recipient_id": recipient.id}
-    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, wanted))
-    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, wanted)
+    bindings = {"recipient_id": recipient.id}
+    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
+    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
     return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)

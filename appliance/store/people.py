@@ -43,9 +43,9 @@ _SET_ROLE = """UPDATE users SET account_role = :account_role, token_epoch = toke
 # Only these names of our own columns are put into SQL (S608).
 _LINK = "id, account_id, user_id, email, account_role, created_at, expires_at"
 _INVITATIONS = f"""SELECT {_LINK} FROM password_links
-    WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""  # noqa: S608
-_OPEN = f"SELECT {_LINK} FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now"  # noqa: S608
-_USE = f"DELETE FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now RETURNING {_LINK}"  # noqa: S608
+    WHERE account_id = :account_id AND user_id IS NULL AND expires_at > :now ORDER BY id"""
+_OPEN = f"SELECT {_LINK} FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now"
+_USE = f"DELETE FROM password_links WHERE token_sha256 = :sha256 AND expires_at > :now RETURNING {_LINK}"
 _ADD_LINK = """INSERT INTO password_links
         (id, account_id, user_id, email, account_role, token_sha256, created_at, expires_at)
     VALUES (:id, :account_id, :user_id, :email, :account_role, :sha256, :now, :expires_at)"""
@@ -62,8 +62,7 @@ _ADD_USER = """INSERT INTO users (id, account_id, email, password_hash, role, ac
 _CHANGE_LOGIN = "UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1 WHERE id = :user_id"
 # What belongs to users, and goes before them.
 OF_USER = tuple(
-    f"DELETE FROM {table} WHERE user_id"  # noqa: S608
-    for table in ("sessions", "password_links", "recovery_codes", "second_factors")
+    f"DELETE FROM {table} WHERE user_id" for table in ("sessions", "password_links", "recovery_codes", "second_factors")
 )
 _END_SESSIONS, *_ = OF_USER
 _REMOVE = "DELETE FROM users WHERE id = :user_id"
@@ -72,15 +71,15 @@ _REMOVE = "DELETE FROM users WHERE id = :user_id"
 class People(StorePart):
     async def of(self, account_id: str) -> list[Person]:
         """The users, the first one first."""
-        wanted = {"account_id": account_id, "now": self.env.now()}
-        return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", wanted)
+        bindings = {"account_id": account_id, "now": self.env.now()}
+        return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", bindings)
 
     async def one(self, account_id: str, user_id: str) -> Person:
-        wanted = {"account_id": account_id, "user_id": user_id, "now": self.env.now()}
-        found = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", wanted)
-        if found is None:
+        bindings = {"account_id": account_id, "user_id": user_id, "now": self.env.now()}
+        results = await self.engine.one(_person, f"{_PEOPLE} AND u.id = :user_id", bindings)
+        if results is None:
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
-        return found
+        return results
 
     async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
         """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
@@ -131,7 +130,7 @@ class People(StorePart):
     async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
         """A new invitation and its token; an earlier one of that address to this account ends.
 
-        That an address logs in to another account is told only when the link is used: an owner must not be able to
+        Only using the link reveals that an address logs in to another account: an owner must not be able to
         test the addresses of other accounts.
         """
         now = self.env.now()
@@ -157,11 +156,11 @@ class People(StorePart):
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
         """End an invitation; the address it was for."""
-        given = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
-        found = await self.engine.change(_WITHDRAW, given)
-        if not found:
+        result = {"account_id": account_id, "id": invitation_id, "now": self.env.now()}
+        results = await self.engine.change(_WITHDRAW, result)
+        if not results:
             raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
-        return str(found[0][0])
+        return str(results[0][0])
 
     async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
@@ -174,11 +173,11 @@ class People(StorePart):
         }
 
         def work(tx: Tx) -> tuple[PasswordLink, str]:
-            found = first(tx, _FOR_RESET, row)
-            if found is None:
-                raise Refused(Code.NOT_FOUND, "There is no such user.")
+            results = first(tx, _FOR_RESET, row)
+            if results is None:
+                raise Refused(Code.NOT_FOUND, "No user has this id.")
             run(tx, REPLACE_RESET, row)
-            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), found, strict=True)))
+            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
 
         return await self.engine.write(work)
 
@@ -197,11 +196,11 @@ class People(StorePart):
     async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
         now = self.env.now()
-        given, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
+        result, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
         new_id = self.env.identifier("usr")
 
         def work(tx: Tx) -> list[PasswordLink]:
-            link = one(tx, _link, _USE, given)
+            link = one(tx, _link, _USE, result)
             if link is None:
                 return []
             if link.user_id is not None:

@@ -17,7 +17,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, PoolView, ResumedPool, SlowedAccount
 from appliance.model.warmup import WarmupPace, WarmupStatus, statuses
-from appliance.store.engine import Bindings, Bulk, StorePart, Tx, first, rows, run
+from appliance.store.engine import Bindings, Bulk, StorePart, Tx, any_owner, first, owned, rows, run
 from appliance.store.installation import note_resumed, resumed_pools
 from appliance.times import DAY
 
@@ -36,7 +36,7 @@ _RELEASE_AUTOMATIC = "DELETE FROM pool_holds WHERE pool = :pool AND probe_at IS 
 # The same of a shared database. That of all nodes comes last, so that it counts.
 _HOLDS_OF_NODE = """SELECT pool, reason, held_at, probe_at, probes, node FROM node_holds WHERE node = :node
     UNION ALL SELECT pool, reason, held_at, probe_at, probes, '' FROM pool_holds ORDER BY node DESC, pool"""
-# As they are told: those of nodes that are there, by name if there are others.
+# Holds of the installation and of live nodes, the latter with the node's name if several nodes run.
 _ALL_HOLDS = """SELECT pool, reason, held_at, probe_at, probes, '' AS node FROM pool_holds UNION ALL
     SELECT h.pool, h.reason, h.held_at, h.probe_at, h.probes,
         CASE WHEN EXISTS (SELECT 1 FROM nodes n WHERE n.adopted_by IS NULL AND n.name <> h.node) THEN h.node ELSE '' END
@@ -56,14 +56,16 @@ _NAMES = """SELECT pool FROM destinations UNION SELECT pool FROM pool_states UNI
     WHERE pool <> '*' UNION SELECT pool FROM warmups ORDER BY 1"""
 _STATES = """SELECT pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts FROM pool_states
     ORDER BY pool"""
-# What is said counts as long as the run that said it is one of the nodes.
+# A published state counts while the run that published it is one of the nodes.
 _IS_NODE = "EXISTS (SELECT 1 FROM nodes n WHERE n.owner = {table}.owner AND n.adopted_by IS NULL)"
 _STATES_OF_NODES = _STATES.replace("ORDER", f"WHERE {_IS_NODE.format(table='pool_states')} ORDER")
 _SAID = ("pool_states", "smtp_sessions")
-_ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
-_FORGET_LEFT = tuple(f"DELETE FROM {each} WHERE NOT {_IS_NODE.format(table=each)}" for each in _SAID)  # noqa: S608
+_ANY_LEFT = " UNION ALL ".join(f"SELECT 1 FROM {item} WHERE NOT {_IS_NODE.format(table=item)}" for item in _SAID)
+_FORGET_LEFT = tuple(f"DELETE FROM {item} WHERE NOT {_IS_NODE.format(table=item)}" for item in _SAID)
 _SAY = """INSERT INTO pool_states (pool, in_use, allowed, slowed_until, slowed_by, updated_at, rate, slowed_accounts)
     VALUES (:pool, :in_use, :allowed, :slowed_until, :slowed_by, :updated_at, :rate, :slowed_accounts)"""
+_FORGET_STATES = f"DELETE FROM pool_states WHERE {owned('pool_states')}"
+_FORGET_SESSIONS = f"DELETE FROM smtp_sessions WHERE {owned('smtp_sessions')}"
 _SAY_SESSION = """INSERT INTO smtp_sessions (recipient_id, host, address, started_at, awaits, since)
     VALUES (:recipient_id, :host, :address, :started_at, :awaits, :since)"""
 # A killed run leaves what it said. The node that has a session with the same recipient now replaces it.
@@ -73,18 +75,18 @@ _SAY_SESSION_OF_NODE = f"""{_SAY_SESSION} ON CONFLICT (recipient_id) DO UPDATE S
 _DESTINATION = "SELECT pool FROM destinations WHERE domain = :domain"
 _LEARN = """INSERT INTO destinations (domain, pool, updated_at) VALUES (:domain, :pool, :now)
     ON CONFLICT (domain) DO UPDATE SET pool = excluded.pool, updated_at = excluded.updated_at"""
-_ANY_IS_WAITING = """SELECT 1 FROM recipients
+_ANY_IS_WAITING = f"""SELECT 1 FROM recipients
     WHERE simulated IN (0, 1) AND account_id = :account_id AND next_attempt_at IS NOT NULL
-    /* all owners of recipients */ LIMIT 1"""
+    AND {any_owner("recipients")} LIMIT 1"""
 _IS_WAITING = """SELECT 1 FROM destinations d WHERE d.pool = :pool AND EXISTS (
         SELECT 1 FROM recipients r WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = d.domain
             AND r.next_attempt_at IS NOT NULL
     ) LIMIT 1"""
-# Of a shared database: the pools that mail of an account waits for, and at which nodes. From what waits, not from the
+# On a shared database: the pools of an account's queued mail, and their nodes. Read from the queue, not from the
 # domains of a pool: there may be thousands of those, and for each of them the rows of every node to be looked for.
-_WAITING_AT = """WITH lanes AS MATERIALIZED (
+_WAITING_AT = f"""WITH lanes AS MATERIALIZED (
         SELECT DISTINCT owner, domain FROM recipients
-        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+        WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
     )
     SELECT DISTINCT d.pool, coalesce(n.name, '') FROM lanes l JOIN destinations d ON d.domain = l.domain
     LEFT JOIN nodes n ON n.owner = l.owner"""
@@ -116,8 +118,8 @@ class WarmupStates(StorePart):
 
     async def told(self, settings: WarmupSettings, most: int) -> list[WarmupStatus]:
         """The warm-ups under way: those that keep mail waiting first, then those with most mail in this hour."""
-        found = await self._told(settings, _LATE, {"most": LOOKED_AT})
-        return sorted(found, key=lambda each: (each.next_at is None, -each.used, each.pool, each.source))[:most]
+        results = await self._told(settings, _LATE, {"most": LOOKED_AT})
+        return sorted(results, key=lambda item: (item.next_at is None, -item.used, item.pool, item.source))[:most]
 
     async def told_of(self, settings: WarmupSettings, pool: str) -> list[WarmupStatus]:
         return await self._told(settings, _AT, {"pool": pool})
@@ -173,19 +175,21 @@ class PoolStates(StorePart):
 
         `automatic`: only that of this node, and only if no operator held it.
         """
-        wanted = [_RELEASE_AUTOMATIC if automatic else _RELEASE]
+        bindings = [_RELEASE_AUTOMATIC if automatic else _RELEASE]
         if self.engine.is_shared:
-            wanted.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
+            bindings.append(_RELEASE_NODE if automatic else _RELEASE_NODES)
         whose = {"pool": pool, "node": self.engine.node}
-        return await self.engine.write(lambda tx: sum(len(rows(tx, each, whose)) for each in wanted) > 0)
+        return await self.engine.write(lambda tx: sum(len(rows(tx, item, whose)) for item in bindings) > 0)
 
     async def resume(self, pool: str) -> ResumedPool:
         """Lift every hold and slow-down of a pool, on all nodes; what was lifted, as far as it had been published."""
         now = self.env.now()
         holds = tuple(hold for hold in await self.all_holds() if hold.pool == pool)
         slowed = next((state for state in await self.states() if state.pool == pool and state.is_slowed(now)), None)
-        if slowed is not None:  # mail that waits for a session goes on waiting
-            accounts = tuple(each for each in slowed.slowed_accounts if not each.waits_for_session)
+        if slowed is not None:  # mail that waits for a session keeps waiting
+            accounts = tuple(
+                slowed_account for slowed_account in slowed.slowed_accounts if not slowed_account.waits_for_session
+            )
             slowed = replace(slowed, slowed_accounts=accounts)
         if slowed is not None and (slowed.slowed_until or 0) <= now:
             slowed = replace(slowed, slowed_until=None, slowed_by=None)
@@ -208,8 +212,8 @@ class PoolStates(StorePart):
     async def states(self) -> list[PoolState]:
         """The state of each pool, over all nodes."""
         states: dict[str, PoolState] = {}
-        for *row, told in await self.engine.rows(_STATES_OF_NODES if self.engine.is_shared else _STATES, {}):
-            slowed = tuple(SlowedAccount(*each) for each in _slowed.decode(told or "[]"))
+        for *row, item in await self.engine.rows(_STATES_OF_NODES if self.engine.is_shared else _STATES, {}):
+            slowed = tuple(SlowedAccount(*item) for item in _slowed.decode(item or "[]"))
             state = replace(PoolState(*row), slowed_accounts=slowed)
             known = states.get(state.pool)
             states[state.pool] = state if known is None else _of_both(known, state)
@@ -223,18 +227,18 @@ class PoolStates(StorePart):
         What runs that have ended said is deleted.
         """
         now = self.env.now()
-        # Looked for by itself: it is rarely there, and a serializable transaction must not read what other nodes say.
+        # A separate query: such rows are rare, and a serializable transaction must not read what other nodes publish.
         left = self.engine.is_shared and bool(await self.engine.rows(_ANY_LEFT, {}))
 
         def work(tx: Tx) -> None:
             for forget in _FORGET_LEFT if left else ():
                 run(tx, forget, {})
-            run(tx, "DELETE FROM pool_states WHERE TRUE /* own pool_states */", {})
+            run(tx, _FORGET_STATES, {})
             for state in states:
-                accounts = [astuple(each) for each in state.slowed_accounts]
-                told = msgspec.json.encode(accounts).decode() if accounts else None
-                run(tx, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": told})
-            run(tx, "DELETE FROM smtp_sessions WHERE TRUE /* own smtp_sessions */", {})
+                accounts = [astuple(slowed_account) for slowed_account in state.slowed_accounts]
+                result = msgspec.json.encode(accounts).decode() if accounts else None
+                run(tx, _SAY, asdict(state) | {"updated_at": now, "slowed_accounts": result})
+            run(tx, _FORGET_SESSIONS, {})
             for session in sessions:
                 run(tx, _SAY_SESSION_OF_NODE if self.engine.is_shared else _SAY_SESSION, asdict(session))
             for domain, pool in destinations.items():
@@ -253,7 +257,7 @@ class PoolStates(StorePart):
 
         def view(name: str | None) -> PoolView:
             hold, state, pace = for_all.get(name or ""), states.get(name or ""), paces.get(name or "", ())
-            slowed = [each for each in (state.slowed_accounts if state else ()) if each.account_id == account_id]
+            slowed = [item for item in (state.slowed_accounts if state else ()) if item.account_id == account_id]
             return PoolView(
                 name,
                 hold,
@@ -261,7 +265,7 @@ class PoolStates(StorePart):
                 for_all.get(EVERY),
                 pace,
                 slowed=slowed[0] if slowed else None,
-                node_holds=tuple(each for each in holds if each.pool == name and each.node),
+                node_holds=tuple(item for item in holds if item.pool == name and item.node),
             )
 
         return {domain: view(name) for domain, name in names.items()}
@@ -273,22 +277,22 @@ class PoolStates(StorePart):
             return []
 
         def waiting(tx: Tx) -> list[PoolHold]:
-            wanted = {"account_id": account_id}
-            at = rows(tx, _WAITING_AT, wanted) if self.engine.is_shared else []
+            bindings = {"account_id": account_id}
+            at = rows(tx, _WAITING_AT, bindings) if self.engine.is_shared else []
             pools = {pool for pool, _ in at}
 
             def is_waiting(hold: PoolHold) -> bool:
                 if hold.pool == EVERY:
-                    return first(tx, _ANY_IS_WAITING, wanted) is not None
+                    return first(tx, _ANY_IS_WAITING, bindings) is not None
                 if self.engine.is_shared:
                     return (hold.pool, hold.node) in at if hold.node else hold.pool in pools
-                return first(tx, _IS_WAITING, {**wanted, "pool": hold.pool}) is not None
+                return first(tx, _IS_WAITING, {**bindings, "pool": hold.pool}) is not None
 
             return list(filter(is_waiting, holds))
 
         by_pool: dict[str, PoolHold] = {}
-        for found in await self.engine.scan(waiting, account_id):
-            by_pool.setdefault(found.pool, found)
+        for item in await self.engine.scan(waiting, account_id):
+            by_pool.setdefault(item.pool, item)
         return list(by_pool.values())
 
     async def destination(self, domain: str) -> str | None:

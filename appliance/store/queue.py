@@ -3,7 +3,7 @@
 - New mail goes to delivery in memory (`NewMail`), so that delivery need not search the store for it. `Messages.accept`
   alone publishes there, after its commit; delivery takes. The database stays the truth: what finds no room is found by
   the next poll. A message is `in` it from before its commit until it is taken, so that a poll leaves it alone.
-- A lane is one account's mail for one domain. Due mail is normally so little that one query by time reads all of it.
+- A lane is one account's mail for one domain. Normally one query by time reads all due mail.
   When it does not fit, lanes are visited instead, each by index, so that neither an account nor a domain with a hundred
   thousand messages is read to its end before the next one's first is seen.
 - An outcome is attempt, recipient, message, credit, suppression, event, post, and the mail that tells the sender of it
@@ -30,6 +30,7 @@ from appliance.model.mail import (
     Billing,
     DsnCondition,
     DueRecipient,
+    FailureReason,
     MessageStatus,
     NewMessage,
     Outcome,
@@ -39,7 +40,7 @@ from appliance.model.webhooks import EVENT_TYPES, RESULT_EVENTS, EventType, enve
 from appliance.store.accounts import LedgerLine, return_credits, write_ledger
 from appliance.store.body_parts import add
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Bulk, Row, StorePart, Tx, rows, run
+from appliance.store.engine import Bulk, Row, StorePart, Tx, owned, rows, run
 from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
@@ -62,7 +63,7 @@ class UnderDelivery:
     # ---- for delivery
 
     def was_cancelled(self, message_id: str) -> bool:
-        """Whether a message was cancelled lately, so that what is known of it may be out of date."""
+        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
         return message_id in self._cancelled
 
     def is_being_cancelled(self, message_id: str) -> bool:
@@ -153,7 +154,7 @@ class NewMail:
 
     def take(self) -> list[Fresh]:
         fresh, self._fresh, self._bytes = self._fresh, [], 0
-        self._coming.difference_update([each.message.id for each in fresh])
+        self._coming.difference_update([item.message.id for item in fresh])
         return fresh
 
     def poll_requested(self) -> bool:
@@ -176,7 +177,8 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message_id, account_id, envelope_from = message.id, message.account_id, message.envelope_from
     rest = (0, None, None, envelope_from, message.subject, len(message.recipients), charged, message.sender)
     return [
-        DueRecipient(each.id, message_id, account_id, each.address, each.domain, *rest) for each in message.recipients
+        DueRecipient(recipient.id, message_id, account_id, recipient.address, recipient.domain, *rest)
+        for recipient in message.recipients
     ]
 
 
@@ -186,23 +188,24 @@ def due_recipients(fresh: Fresh) -> list[DueRecipient]:
 SELECT_DUE = """SELECT r.id, r.message_id, r.account_id, r.address, r.domain, r.attempt_count, r.last_smtp_code,
         r.last_smtp_response, m.envelope_from, m.subject, m.recipient_count, r.charged, m.sender
     FROM recipients r JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id"""
-_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now /* own r */
+_DUE = f"""{SELECT_DUE} WHERE r.simulated = :simulated AND r.next_attempt_at BETWEEN :since AND :now AND {owned("r")}
     ORDER BY r.next_attempt_at LIMIT :most"""
 _DUE_RETRIES = _DUE.replace("ORDER BY", "AND r.attempt_count > 0 ORDER BY")
-_NEXT_DUE = """SELECT min(next_attempt_at) FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :now /* own recipients */"""
+_NEXT_DUE = f"""SELECT min(next_attempt_at) FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :now AND {owned("recipients")}"""
 # Its columns from the third on are the fields of an Attempt.
 _INSERT_ATTEMPTS = Bulk("""INSERT INTO attempts (recipient_id, number, started_at, finished_at, smtp_code,
         smtp_response, pool, mx_host, mx_address, tls, decision, dialogue)
     VALUES {(?, ?i, ?i, ?i, ?i, ?, ?, ?, ?, ?, ?, ?)}""")
 _UPDATE_RECIPIENTS = Bulk("""
 WITH new (message_id, id, attempts_before, status, billing, attempt_count, code, response, delivered_at, bounced_at,
-    failed_at, next_attempt_at, bounce_class, delayed_at)
-    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i)})
+    failed_at, next_attempt_at, bounce_class, delayed_at, failure)
+    AS (VALUES {(?, ?, ?i, ?, ?, ?i, ?i, ?, ?i, ?i, ?i, ?i, ?, ?i, ?)})
 UPDATE recipients SET status = new.status, billing_status = new.billing, attempt_count = new.attempt_count,
     last_smtp_code = new.code, last_smtp_response = new.response, delivered_at = new.delivered_at,
     bounced_at = new.bounced_at, failed_at = new.failed_at, next_attempt_at = new.next_attempt_at,
-    bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at)
+    bounce_class = new.bounce_class, delayed_at = coalesce(recipients.delayed_at, new.delayed_at),
+    failure = new.failure
 FROM new WHERE recipients.message_id = new.message_id AND recipients.id = new.id
     AND recipients.next_attempt_at IS NOT NULL AND recipients.attempt_count = new.attempts_before
 RETURNING recipients.message_id, recipients.id, recipients.delayed_at, recipients.dsn, recipients.simulated
@@ -230,7 +233,7 @@ BILLING = {
 }
 
 
-# What a result means for a sender that wants to be told by mail.
+# Results that a sender may have requested a report of.
 DSN_CONDITIONS = {
     RecipientStatus.DELIVERED: DsnCondition.SUCCESS,
     RecipientStatus.BOUNCED: DsnCondition.FAILURE,
@@ -239,7 +242,7 @@ DSN_CONDITIONS = {
 
 
 def billing_of(result: Outcome) -> Billing:
-    return Billing.RELEASED if result.releases else BILLING[result.status]
+    return Billing.RELEASED if result.failure is FailureReason.CANCELLED else BILLING[result.status]
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
@@ -267,7 +270,7 @@ class Queue(StorePart):
         return await self.engine.all(DueRecipient, _DUE, bindings)
 
     async def due_retries(self, *, most: int, since: int) -> list[DueRecipient]:
-        """Those of them that were tried before, not simulated; it reads all by time, so `since` must be recent."""
+        """Due recipients that were tried before, not simulated; it reads all by time, so `since` must be recent."""
         bindings = {"simulated": 0, "since": since, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
@@ -276,8 +279,8 @@ class Queue(StorePart):
 
         What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
         """
-        wanted = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
-        due_at: int | None = (await self.engine.rows(_NEXT_DUE, wanted))[0][0]
+        bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
+        due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
         return due_at
 
     async def record(self, outcomes: Sequence[Outcome]) -> None:
@@ -348,11 +351,11 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
         result
         for result in changed
         if (at := _delayed_at(result)) is not None
-        and at == waited[result.recipient.message_id, result.recipient.id]  # else it was told before
+        and at == waited[result.recipient.message_id, result.recipient.id]  # else an earlier attempt set it
         and result.recipient.envelope_from
     ]
-    told = [_event_row(env, EventType.DELAYED, result) for result in delayed]
-    accounts = post_events(tx, env, events + told)
+    entries = [_event_row(env, EventType.DELAYED, result) for result in delayed]
+    accounts = post_events(tx, env, events + entries)
     reports = _reportable(changed, delayed, asked) if asked else []
     _change_accounts(tx, env, changed, write_reports(tx, env, reports) if reports else {})
     return accounts
@@ -361,11 +364,11 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
 def _reportable(
     changed: Iterable[Outcome], delayed: Iterable[Outcome], asked: Mapping[str, tuple[str, bool]]
 ) -> list[Reportable]:
-    """What the senders of these want to be told by mail, if it is of the kind that they asked for."""
-    found = [(result, DSN_CONDITIONS[result.status]) for result in changed if result.status in DSN_CONDITIONS]
-    found += [(result, DsnCondition.DELAY) for result in delayed]
+    """The results whose reports the senders requested."""
+    results = [(result, DSN_CONDITIONS[result.status]) for result in changed if result.status in DSN_CONDITIONS]
+    results += [(result, DsnCondition.DELAY) for result in delayed]
     reports: list[Reportable] = []
-    for result, condition in found:
+    for result, condition in results:
         if (request := asked.get(result.recipient.id)) is None:
             continue
         recipient, (code, response) = result.recipient, _last_words(result)
@@ -393,7 +396,7 @@ def _reportable(
 def _change_accounts(tx: Tx, env: Environment, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
     """Suppress addresses, give credits back with one statement an account, and count the bytes of reports.
 
-    Last, and one account after the other, because others wait for those rows until the commit.
+    Last, and one account after the other, because other transactions wait for those rows until the commit.
     """
     released: dict[str, list[DueRecipient]] = {}
     to_suppress: dict[str, list[Row]] = {}
@@ -411,7 +414,7 @@ def _change_accounts(tx: Tx, env: Environment, outcomes: Iterable[Outcome], stor
             entry = {"account_id": account_id, "address": address, "reason": reason, "now": at, "origin": origin}
             suppress(tx, entry)
         if recipients := released.get(account_id):
-            lines += return_credits(tx, account_id, [(each.message_id, each.id) for each in recipients])
+            lines += return_credits(tx, account_id, [(recipient.message_id, recipient.id) for recipient in recipients])
     if lines:
         write_ledger(tx, env, lines)
 
@@ -430,9 +433,10 @@ def _recipient_row(result: Outcome) -> Row:
     delivered_at = result.at if status is RecipientStatus.DELIVERED else None
     bounced_at = result.at if status is RecipientStatus.BOUNCED else None
     failed_at = result.at if status in (RecipientStatus.FAILED, RecipientStatus.DEFERRED) else None
-    told = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at, failed_at
+    entries = before + len(result.attempts), *_last_words(result), delivered_at, bounced_at, failed_at
     bounce_class = None if result.bounce_class is None else result.bounce_class.value
-    return *row, *told, result.next_attempt_at, bounce_class, _delayed_at(result)
+    failure = None if result.failure is None else result.failure.value
+    return *row, *entries, result.next_attempt_at, bounce_class, _delayed_at(result), failure
 
 
 def _delayed_at(result: Outcome) -> int | None:
@@ -467,9 +471,9 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
     recipient, counts = last.recipient, {last.status: 1}
     released = int(billing_of(last) is Billing.RELEASED)
     if recipient.recipient_count > 1:
-        found = rows(tx, _RECIPIENT_COUNTS, {"id": recipient.message_id})
-        counts = {RecipientStatus(status): count for status, count, _ in found}
-        released = sum(given_back for _, _, given_back in found)
+        selected = rows(tx, _RECIPIENT_COUNTS, {"id": recipient.message_id})
+        counts = {RecipientStatus(status): count for status, count, _ in selected}
+        released = sum(given_back for _, _, given_back in selected)
     status, billing = message_result(counts, released)
     if status is MessageStatus.QUEUED:
         return []
@@ -479,30 +483,30 @@ def _message_rows(tx: Tx, last: Outcome) -> list[Row]:
 # ---- waiting mail by account and domain
 
 # SQLite has no skip scan over a partial index, so these walk it from one value to the next.
-_ACCOUNTS = """
+_ACCOUNTS = f"""
 WITH RECURSIVE waiting (account_id) AS (
-    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL /* own recipients */
+    SELECT min(account_id) FROM recipients WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.account_id) FROM recipients r
-        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id /* own r */)
+        WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL AND r.account_id > waiting.account_id AND {owned("r")})
     FROM waiting WHERE waiting.account_id IS NOT NULL
 )
 SELECT account_id FROM waiting WHERE account_id IS NOT NULL
 """
-_DOMAINS = """
+_DOMAINS = f"""
 WITH RECURSIVE waiting (domain) AS (
     SELECT min(domain) FROM recipients
     WHERE simulated = 0 AND next_attempt_at IS NOT NULL AND account_id = :account_id AND domain > :after
-        /* own recipients */
+        AND {owned("recipients")}
     UNION ALL
     SELECT (SELECT min(r.domain) FROM recipients r WHERE r.simulated = 0 AND r.next_attempt_at IS NOT NULL
-        AND r.account_id = :account_id AND r.domain > waiting.domain /* own r */)
+        AND r.account_id = :account_id AND r.domain > waiting.domain AND {owned("r")})
     FROM waiting WHERE waiting.domain IS NOT NULL
 )
 SELECT domain FROM waiting WHERE domain IS NOT NULL LIMIT :most
 """
 _LANE = f"""{SELECT_DUE} WHERE r.simulated = 0 AND r.account_id = :account_id AND r.domain = :domain
-    AND r.next_attempt_at <= :now /* own r */ ORDER BY r.next_attempt_at LIMIT :most"""
+    AND r.next_attempt_at <= :now AND {owned("r")} ORDER BY r.next_attempt_at LIMIT :most"""
 
 
 class Lanes(StorePart):
@@ -515,5 +519,5 @@ class Lanes(StorePart):
 
     async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
         """The due recipients of one lane, the longest waiting first."""
-        wanted = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
-        return await self.engine.all(DueRecipient, _LANE, wanted)
+        bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
+        return await self.engine.all(DueRecipient, _LANE, bindings)

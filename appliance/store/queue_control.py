@@ -10,7 +10,7 @@ from typing import Any
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
-from appliance.model.mail import DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.model.queue import AllWaiting, WaitingMail
 from appliance.store.engine import (
     START,
@@ -21,8 +21,10 @@ from appliance.store.engine import (
     StorePart,
     Tx,
     Work,
+    any_owner,
     changed,
     one,
+    owned,
     rows,
     run,
 )
@@ -36,7 +38,7 @@ SAME_TIME = 60_000_000  # microseconds within which the ids of a message and its
 
 _WAITING = "SELECT id FROM recipients WHERE message_id = :message_id AND next_attempt_at IS NOT NULL"
 
-# All of it out of the index: the oldest message is the least id, because ids sort by time.
+# Read from the index alone: the oldest message is the least id, because ids sort by time.
 _SUMMARY = """
 WITH lanes AS (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred,
@@ -62,8 +64,8 @@ SELECT pool, domain, waiting, deferred, oldest, next_attempt_at FROM ranked WHER
 _SIMULATED = "SELECT count(*) FROM recipients WHERE simulated = 1 AND next_attempt_at IS NOT NULL"
 _TOTALS = """SELECT count(*), count(CASE WHEN next_attempt_at > :now THEN 1 END), min(message_id)
     FROM recipients WHERE next_attempt_at IS NOT NULL"""
-_WAITING_MESSAGES = """SELECT DISTINCT message_id FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before /* own recipients */
+_WAITING_MESSAGES = f"""SELECT DISTINCT message_id FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND message_id < :before AND {owned("recipients")}
     LIMIT :most"""
 
 # Lanes (see queue.py) with mail that is not due yet, from the one after the last that was seen.
@@ -71,33 +73,33 @@ _LANES = """SELECT account_id, domain FROM recipients
     WHERE simulated = 0 AND next_attempt_at > :now AND (account_id, domain) > (:account_id, :domain) AND {condition}
     GROUP BY account_id, domain ORDER BY account_id, domain LIMIT :most"""
 _ANY = "TRUE"
-_TO_DOMAIN = "domain = :wanted"
-_THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :wanted)"
-_LATER = """SELECT message_id, id FROM recipients
+_TO_DOMAIN = "domain = :target"
+_THROUGH_POOL = "domain IN (SELECT d.domain FROM destinations d WHERE d.pool = :target)"
+_LATER = f"""SELECT message_id, id FROM recipients
     WHERE simulated = 0 AND account_id = :account_id AND domain = :domain AND next_attempt_at > :now
-        AND lower(address) = lower(coalesce(:address, address)) /* all owners of recipients */
+        AND lower(address) = lower(coalesce(:address, address)) AND {any_owner("recipients")}
     ORDER BY next_attempt_at LIMIT :most"""
 _MAKE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND id = :id AND next_attempt_at > :now"""
 _MAKE_MESSAGE_DUE = """UPDATE recipients SET next_attempt_at = :now
     WHERE message_id = :message_id AND next_attempt_at > :now"""
-_BEYOND = """SELECT 1 FROM recipients
-    WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT 1"""
-_BRING_FORWARD = """UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
+_BEYOND = f"""SELECT 1 FROM recipients
+    WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT 1"""
+_BRING_FORWARD = f"""UPDATE recipients SET next_attempt_at = :now WHERE (message_id, id) IN
         (SELECT message_id, id FROM recipients
-        WHERE simulated = :simulated AND next_attempt_at > :beyond /* own recipients */ LIMIT :most)
+        WHERE simulated = :simulated AND next_attempt_at > :beyond AND {owned("recipients")} LIMIT :most)
     RETURNING 1"""
 _ANY_RECIPIENT = "SELECT account_id FROM recipients WHERE message_id = :message_id LIMIT 1"
 _MESSAGE_OF = "SELECT message_id FROM recipients WHERE message_id BETWEEN :earliest AND :latest AND id = :id"
-_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL /* own r */
+_STILL_WAITING = f"""{SELECT_DUE} WHERE r.message_id = :message_id AND r.next_attempt_at IS NOT NULL AND {owned("r")}
     ORDER BY r.id"""
 _WAITING_FROM = """SELECT DISTINCT message_id FROM recipients
     WHERE next_attempt_at IS NOT NULL AND message_id > :after AND message_id < :before
     ORDER BY message_id LIMIT :most"""
 
 
-_DEPTH = """SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
-    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL /* own recipients */"""
+_DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*), min(next_attempt_at)
+    FROM recipients WHERE simulated = :simulated AND next_attempt_at IS NOT NULL AND {owned("recipients")}"""
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
     ORDER BY pool LIMIT 100"""
@@ -130,10 +132,10 @@ class QueueControl(StorePart):
         return frozenset(await self.engine.all(str, _WAITING, {"message_id": message_id}))
 
     async def bring_forward(self, beyond: int, *, simulated: bool = False) -> int:
-        """Make due what waits on this node for a time beyond this one; how many recipients that were."""
-        total, wanted = 0, {"simulated": int(simulated), "beyond": beyond}
-        while await self.engine.one(int, _BEYOND, wanted):
-            change = wanted | {"now": self.env.now(), "most": self.made_due_together}
+        """Make recipients of this node due that wait for a time beyond this one; return how many."""
+        total, bindings = 0, {"simulated": int(simulated), "beyond": beyond}
+        while await self.engine.one(int, _BEYOND, bindings):
+            change = bindings | {"now": self.env.now(), "most": self.made_due_together}
             total += len(await self.engine.change(_BRING_FORWARD, change))
         return total
 
@@ -144,11 +146,11 @@ class QueueControl(StorePart):
         return await self.engine.read(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
-        """The same, while the event loop goes on: over a million recipients it takes its time."""
+        """The same, on a thread: over a million recipients it takes long."""
         return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
-        """How many recipients wait in the sandbox, which are in no pool, while the event loop goes on."""
+        """Count the queued recipients of the sandbox, which are in no pool, on a thread."""
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
@@ -157,11 +159,11 @@ class QueueControl(StorePart):
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
 
     async def depth(self) -> Depth:
-        """How much waits on this node, while the event loop goes on."""
+        """Count the queued recipients of this node, on a thread."""
         held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
         return await self.engine.scan(lambda tx: _depth(tx, self.env.now(), rows(tx, held, node)))
 
-    # ---- try it now: no attempt is used, and what is due already stays where it is
+    # ---- retry now: no attempt is used, and recipients that are due keep their time
 
     async def retry_all(self) -> int:
         """Make everything due that waits for a later time; how many recipients that were."""
@@ -190,9 +192,9 @@ class QueueControl(StorePart):
 
         return await self.engine.write(work)
 
-    async def _retry(self, condition: str, wanted: str | None = None, address: str | None = None) -> int:
+    async def _retry(self, condition: str, target: str | None = None, address: str | None = None) -> int:
         now, total, after = self.env.now(), 0, ("", "")
-        query, bindings = _LANES.format(condition=condition), {"wanted": wanted, "now": now, "most": self.lanes_read}
+        query, bindings = _LANES.format(condition=condition), {"target": target, "now": now, "most": self.lanes_read}
         while lanes := await self.engine.rows(query, {**bindings, "account_id": after[0], "domain": after[1]}):
             after = lanes[-1]
             while lanes:
@@ -226,7 +228,7 @@ class QueueControl(StorePart):
     async def _waits_for_a_node(self, message_id: str) -> bool:
         """Whether something of it waits, and not because this node hands it to a server just now."""
         waiting = await self.waiting(message_id) if self.engine.is_shared else frozenset()
-        return bool(waiting) and not any(each in self.under_delivery for each in waiting)
+        return bool(waiting) and not any(item in self.under_delivery for item in waiting)
 
     async def answer_others(self) -> None:
         """Cancel what other nodes ask for, until cancelled."""
@@ -259,8 +261,8 @@ class QueueControl(StorePart):
         """The same for every message that was accepted before a time; a few of them in each transaction."""
         total = 0
         for simulated in (False, True):
-            wanted = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
-            work = partial(self._cancel_some, wanted=wanted, reason=reason)
+            bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
+            work = partial(self._cancel_some, bindings=bindings, reason=reason)
             while (done := await self.engine.write(work, locks=True))[0]:
                 total += done[0]
                 self.posts.add_new(done[1])
@@ -275,7 +277,7 @@ class QueueControl(StorePart):
             )
         ):
             for (after,) in waiting:
-                total += sum(each.cancelled for each in await self.engine.cancel_elsewhere(after, None, reason))
+                total += sum(item.cancelled for item in await self.engine.cancel_elsewhere(after, None, reason))
         return total
 
     def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
@@ -293,26 +295,28 @@ class QueueControl(StorePart):
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
         now, note = self.env.now(), f"cancelled: {reason}"
-        cancelled = [Outcome(each, RecipientStatus.FAILED, (), now, note=note, releases=True) for each in left]
-        return len(left), record(tx, self.env, cancelled)
+        cancelled = partial(
+            Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED
+        )
+        return len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left])
 
-    def _cancel_some(self, tx: Tx, wanted: dict[str, Any], reason: str) -> tuple[int, set[str]]:
+    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> tuple[int, set[str]]:
         count, accounts = 0, set[str]()
-        for (message_id,) in rows(tx, _WAITING_MESSAGES, wanted):
-            cancelled, told = self._cancel_waiting(tx, message_id, reason)
-            count, accounts = count + cancelled, accounts | told
+        for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings):
+            cancelled, result = self._cancel_waiting(tx, message_id, reason)
+            count, accounts = count + cancelled, accounts | result
         return count, accounts
 
 
 def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
-    found = [_waiting_mail(*row) for row in rows(tx, _SUMMARY, {"now": now, "pools": pools, "domains": domains})]
-    size = {mail.pool: mail.due + mail.deferred for mail in found if mail.domain is None}
+    results = [_waiting_mail(*row) for row in rows(tx, _SUMMARY, {"now": now, "pools": pools, "domains": domains})]
+    size = {mail.pool: mail.due + mail.deferred for mail in results if mail.domain is None}
 
     def order(mail: WaitingMail) -> tuple[int, str, int, str]:
-        """No domain of a pool has more than all of it, so the pool comes first."""
+        """No domain of a pool has more mail than the pool, so the pool comes first."""
         return -size[mail.pool], mail.pool or "", -(mail.due + mail.deferred), mail.domain or ""
 
-    return sorted(found, key=order)
+    return sorted(results, key=order)
 
 
 def _waiting_mail(
@@ -326,11 +330,11 @@ def _make_due(tx: Tx, lanes: list[Row], address: str | None, now: int, most: int
     """Make one slice due; how many recipients, and how many lanes have no more."""
     count = 0
     for passed, (account_id, domain) in enumerate(lanes):
-        wanted = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
-        found = rows(tx, _LATER, wanted)
-        for message_id, recipient_id in found:
+        bindings = {"account_id": account_id, "domain": domain, "address": address, "now": now, "most": most - count}
+        selected = rows(tx, _LATER, bindings)
+        for message_id, recipient_id in selected:
             run(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": now})
-        count += len(found)
+        count += len(selected)
         if count == most:
             return count, passed
     return count, len(lanes)
@@ -354,7 +358,7 @@ def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> None:
 
 
 def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
-    found = [rows(tx, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-    due, waiting = sum(row[0] for row in found), sum(row[1] for row in found)
-    first = min((row[2] for row in found if row[2] is not None), default=now)
+    results = [rows(tx, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
+    due, waiting = sum(row[0] for row in results), sum(row[1] for row in results)
+    first = min((row[2] for row in results if row[2] is not None), default=now)
     return Depth(due, waiting - due, max(0, now - first) / 1_000_000, tuple(str(pool) for (pool,) in held))

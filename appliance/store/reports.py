@@ -100,9 +100,9 @@ def first_day_kept(now: int) -> int:
 
 def _best(results: Iterable[ReportResult]) -> ReportResult:
     """The result of a report for several accounts or domains: what counts for one of them is recorded."""
-    found = set(results)
+    matches = set(results)
     order = (ReportResult.RECORDED, ReportResult.TOO_MANY, ReportResult.REPEATED)
-    return next((each for each in order if each in found), ReportResult.UNKNOWN_DOMAIN)
+    return next((item for item in order if item in matches), ReportResult.UNKNOWN_DOMAIN)
 
 
 def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | TlsCounts) -> list[dict[str, Any]]:
@@ -116,24 +116,24 @@ def _new_rows(tx: Tx, now: int, name: str, domain: str, report: DmarcCounts | Tl
     }
     if isinstance(report, DmarcCounts):
         row |= {"policy": report.policy, "percentage": report.percentage}
-    found = rows(tx, _REGISTERED, {"domain": domain, "name": name})
-    return [{**row, "account_id": account_id} for (account_id,) in found]
+    selected = rows(tx, _REGISTERED, {"domain": domain, "name": name})
+    return [{**row, "account_id": account_id} for (account_id,) in selected]
 
 
 def _add_dmarc(tx: Tx, row: Bindings, sources: Iterable[DmarcSource]) -> ReportResult:
     sources = list(sources)
-    messages, passed = sum(each.messages for each in sources), sum(each.passed for each in sources)
+    messages, passed = sum(item.messages for item in sources), sum(item.passed for item in sources)
     result = _add(tx, _DMARC_REPORTS_OF_DAY, _ADD_DMARC, {**row, "messages": messages, "passed": passed})
     if result is not ReportResult.RECORDED:
         return result
     known = {source for (source,) in rows(tx, _SOURCES_OF_DAY, row)}
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
-    for each in sources:
-        address = each.address
+    for item in sources:
+        address = item.address
         if address not in known and len(known) >= SOURCES_PER_DAY:
             address = OTHER_SOURCES
         known.add(address)
-        numbers = (each.messages, each.passed, each.dkim, each.spf, each.quarantined, each.rejected)
+        numbers = (item.messages, item.passed, item.dkim, item.spf, item.quarantined, item.rejected)
         counts[address] = [old + new for old, new in zip(counts[address], numbers, strict=True)]
     place = (row["account_id"], row["domain"], row["day"])
     _ADD_SOURCES.run(tx, [(*place, address, *numbers) for address, numbers in sorted(counts.items())])
@@ -169,40 +169,40 @@ _DOMAINS = """SELECT name, coalesce(return_path, 'bounces.' || name) FROM domain
     WHERE account_id = :account_id AND usable = 1 AND removed_at IS NULL ORDER BY name LIMIT :most"""
 _WANTED = "account_id = :account_id AND day >= :since"
 _DMARC_DAYS = f"""SELECT domain, day, policy, percentage, count(*), sum(messages), sum(passed) FROM dmarc_reports
-    WHERE {_WANTED} GROUP BY domain, day, policy, percentage ORDER BY domain, day, 5, policy, percentage"""  # noqa: S608
+    WHERE {_WANTED} GROUP BY domain, day, policy, percentage ORDER BY domain, day, 5, policy, percentage"""
 _COUNTED_SOURCES = f"""SELECT domain, source, sum(messages) AS messages, sum(passed) AS passed, sum(dkim) AS dkim,
         sum(spf) AS spf, sum(quarantined) AS quarantined, sum(rejected) AS rejected, count(*) AS days,
         max(day) AS last_day
-    FROM dmarc_sources WHERE {_WANTED} GROUP BY domain, source"""  # noqa: S608
+    FROM dmarc_sources WHERE {_WANTED} GROUP BY domain, source"""
 _SOURCES = f"""SELECT domain, source, messages, passed, dkim, spf, quarantined, rejected, days, last_day FROM (
         SELECT counted.*, row_number() OVER
             (PARTITION BY domain ORDER BY messages - passed DESC, messages DESC, source) AS place
         FROM ({_COUNTED_SOURCES}) counted
-    ) placed WHERE place <= :most ORDER BY domain, place"""  # noqa: S608
+    ) placed WHERE place <= :most ORDER BY domain, place"""
 # A source of which any mail passed has the domain's keys, or its permission: its mail is the domain's own.
 _OWN = f"""SELECT domain, sum(messages), sum(passed) FROM ({_COUNTED_SOURCES}) counted
-    WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""  # noqa: S608
+    WHERE passed > 0 AND source <> '{OTHER_SOURCES}' GROUP BY domain"""
 _TLS_DAYS = f"""SELECT domain, day, count(*), sum(successes), sum(failures) FROM tls_reports
-    WHERE {_WANTED} GROUP BY domain, day ORDER BY domain, day"""  # noqa: S608
+    WHERE {_WANTED} GROUP BY domain, day ORDER BY domain, day"""
 _FAILURES = f"""SELECT domain, mx, type, sessions FROM (
         SELECT counted.*, row_number() OVER (PARTITION BY domain ORDER BY sessions DESC, mx, type) AS place FROM (
             SELECT domain, mx, type, sum(sessions) AS sessions FROM tls_failures
             WHERE {_WANTED} GROUP BY domain, mx, type
         ) counted
-    ) placed WHERE place <= :most ORDER BY domain, place"""  # noqa: S608
+    ) placed WHERE place <= :most ORDER BY domain, place"""
 
 
 class Reports(StorePart):
     async def of(self, account_id: str, since: int) -> list[DomainReports]:
         """What reports say of an account's domains since the day of that time; domains without any, too."""
-        wanted = {"account_id": account_id, "since": since // DAY}
-        return await self.engine.scan(lambda tx: _read(tx, wanted), account_id)
+        bindings = {"account_id": account_id, "since": since // DAY}
+        return await self.engine.scan(lambda tx: _read(tx, bindings), account_id)
 
 
-def _read(tx: Tx, wanted: dict[str, Any]) -> list[DomainReports]:
-    dmarc_days, sources = _by_domain(tx, _DMARC_DAYS, wanted), _by_domain(tx, _SOURCES, wanted, SOURCES_SHOWN)
-    own = _by_domain(tx, _OWN, wanted)
-    tls_days, failures = _by_domain(tx, _TLS_DAYS, wanted), _by_domain(tx, _FAILURES, wanted, FAILURES_SHOWN)
+def _read(tx: Tx, bindings: dict[str, Any]) -> list[DomainReports]:
+    dmarc_days, sources = _by_domain(tx, _DMARC_DAYS, bindings), _by_domain(tx, _SOURCES, bindings, SOURCES_SHOWN)
+    own = _by_domain(tx, _OWN, bindings)
+    tls_days, failures = _by_domain(tx, _TLS_DAYS, bindings), _by_domain(tx, _FAILURES, bindings, FAILURES_SHOWN)
     return [
         DomainReports(
             domain,
@@ -214,15 +214,15 @@ def _read(tx: Tx, wanted: dict[str, Any]) -> list[DomainReports]:
                 tuple(TlsFailures(*row) for row in failures[domain]),
             ),
         )
-        for domain, return_path in rows(tx, _DOMAINS, wanted | {"most": DOMAINS_SHOWN})
+        for domain, return_path in rows(tx, _DOMAINS, bindings | {"most": DOMAINS_SHOWN})
     ]
 
 
-def _by_domain(tx: Tx, query: str, wanted: dict[str, Any], most: int = 0) -> defaultdict[str, list[Row]]:
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for domain, *values in rows(tx, query, wanted | {"most": most} if most else wanted):
-        found[domain].append(tuple(values))
-    return found
+def _by_domain(tx: Tx, query: str, bindings: dict[str, Any], most: int = 0) -> defaultdict[str, list[Row]]:
+    results: defaultdict[str, list[Row]] = defaultdict(list)
+    for domain, *values in rows(tx, query, bindings | {"most": most} if most else bindings):
+        results[domain].append(tuple(values))
+    return results
 
 
 def _dmarc(by_policy: list[Row], sources: list[Row], own: list[Row]) -> DmarcStanding:

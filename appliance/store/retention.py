@@ -8,7 +8,7 @@ is passed over, and met again on the next walk through the table.
 Where the tables are partitioned by time, whole partitions are dropped instead, and only what is from before a time
 (`until`) is deleted in this way.
 
-Rows are found beside the writer, and the writer only deletes. In between a message can become final, but never the
+A reader finds rows, and the writer only deletes them. In between a message can become final, but never the
 other way, and the writer checks again.
 """
 
@@ -26,8 +26,8 @@ from appliance.store.search_index import forget_blocks
 from appliance.store.statistics import counted_all_before
 from appliance.times import DAY, HOUR, MINUTE
 
-ROWS_SCANNED = 1_000  # at once, beside the writer
-LOGS_LOOKED_AT = 100  # audit logs, at once, beside the writer
+ROWS_SCANNED = 1_000  # at once, by a reader
+LOGS_LOOKED_AT = 100  # audit logs, at once, by a reader
 WEIGHT = 4  # of the smallest message, with its recipient and an attempt
 NO_END = 2**53  # a time after all others
 RECEIPT = 24 * HOUR + MINUTE  # microseconds for which a request can be repeated, and a little more
@@ -38,11 +38,11 @@ FINAL_AT = """CASE WHEN count(r.next_attempt_at) = 0 THEN max(coalesce(r.deliver
     (SELECT max(a.finished_at) FROM attempts a WHERE a.recipient_id = r.id), 0)) END"""
 FIND_BODIES = f"""SELECT b.message_id, length(b.mime) AS size,
         (SELECT {FINAL_AT} FROM recipients r WHERE r.message_id = b.message_id) AS final_at
-    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""  # noqa: S608
+    FROM message_bodies b WHERE b.message_id > :after AND b.message_id < :limit ORDER BY b.message_id LIMIT :most"""
 FIND_MAIL = f"""SELECT r.message_id, count(*) + sum(r.attempt_count) AS weight, {FINAL_AT} AS final_at,
         min(r.account_id) AS account_id
     FROM recipients r WHERE r.message_id > :after AND r.message_id < :limit
-    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""  # noqa: S608
+    GROUP BY r.message_id ORDER BY r.message_id LIMIT :most"""
 FIND_EVENTS = """SELECT e.id,
         EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS kept
     FROM events e WHERE e.id > :after AND e.id < :limit ORDER BY e.id LIMIT :most"""
@@ -82,7 +82,7 @@ _UNUSED_DESTINATIONS = """DELETE FROM destinations WHERE domain IN
 _UNUSED_WARMUPS = """DELETE FROM warmups WHERE (pool, source) IN
         (SELECT pool, source FROM warmups WHERE hour_at < :unused_since ORDER BY hour_at LIMIT :most)"""
 
-# What is kept for some days only, by table: its key.
+# Tables whose rows are kept for some days only, with their keys.
 _REPORTS = {
     "dmarc_reports": "account_id, domain, org, report_id",
     "dmarc_sources": "account_id, domain, day, source",
@@ -101,11 +101,11 @@ _ANY = (
     "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
     "SELECT EXISTS (SELECT 1 FROM destinations WHERE updated_at < :unused_since)",
     "SELECT EXISTS (SELECT 1 FROM warmups WHERE hour_at < :unused_since)",
-    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),  # noqa: S608
+    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),
 )
 _OLD_REPORTS = tuple(
     f"""DELETE FROM {table} WHERE ({key}) IN
-        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""  # noqa: S608
+        (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""
     for table, key in _REPORTS.items()
 )
 _OLD_AUDIT = """DELETE FROM audit_log WHERE (account_id, id) IN
@@ -120,7 +120,7 @@ _EXPIRED = (_EXPIRED_KEYS, _EXPIRED_SESSIONS, _EXPIRED_LINKS)
 _UNUSED = (_UNUSED_DESTINATIONS, _UNUSED_WARMUPS)
 _STEPS = (_OLD_AUDIT, *_EXPIRED, _OLD_DELIVERIES, _LOGS_OF_DELETED, _DELETED, *_UNUSED, *_OLD_REPORTS)
 
-Found = tuple[list[Row], str, bool]  # rows to be deleted, where to go on, and whether there is more at once
+Found = tuple[list[Row], str, bool]  # rows to delete, where to continue, and whether more can follow at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,12 @@ class Deletion(StorePart):
     async def expired(self, webhook_logs: int, most: int, until: int = NO_END) -> Slice:
         """Delete `most` of each: expired keys and sessions; old reports, audit lines, webhook logs; unused pools."""
         now = self.env.now()
-        wanted = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
-        wanted |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
-        wanted["unused_since"] = now - UNUSED_KEPT
-        if not await self.engine.read(lambda tx: any(rows(tx, query, wanted)[0][0] for query in _ANY)):
+        bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
+        bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
+        bindings["unused_since"] = now - UNUSED_KEPT
+        if not await self.engine.read(lambda tx: any(rows(tx, query, bindings)[0][0] for query in _ANY)):
             return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        work = timed(lambda tx: sum(changed(tx, query, wanted) for query in _STEPS))
+        work = timed(lambda tx: sum(changed(tx, query, bindings) for query in _STEPS))
         deleted, seconds = await self.engine.write(work, large=True)
         return Slice(deleted, seconds, more=deleted > 0)
 
@@ -183,50 +183,50 @@ class Deletion(StorePart):
     async def bodies(self, after: str, final_before: int, now: int, budget: int, until: int = NO_END) -> Slice:
         """Delete what messages say that were final by then; while a request may be repeated its receipt stays."""
         limit = identifier_from("msg", min(final_before, until))
-        wanted = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
+        bindings = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
         receipts_from = identifier_from("msg", max(0, now - RECEIPT))
 
         def judge(message_id: str, size: int, final_at: int | None) -> Row:
             may_go = is_final(final_at, final_before) and (size or message_id < receipts_from)
             return message_id, 1 + size // PAGE_BYTES, may_go
 
-        def delete(tx: Tx, found: Sequence[Row]) -> int:
-            final = _final(tx, found)
+        def delete(tx: Tx, selected: Sequence[Row]) -> int:
+            final = _final(tx, selected)
             young = [row for row in final if row[0] >= receipts_from]
             old = [row for row in final if row[0] < receipts_from]
             give_back(tx, bodies(tx, young, receipts=False) + bodies(tx, old, receipts=True))
             loosen(tx, final)
             return _EMPTY_BODIES.count(tx, young) + DELETE_BODIES.count(tx, old)
 
-        return await self._slice(FIND_BODIES, "message_id, size, final_at", wanted, budget, judge, delete)
+        return await self._slice(FIND_BODIES, "message_id, size, final_at", bindings, budget, judge, delete)
 
     async def mail(self, after: str, final_before: int, budget: int, until: int = NO_END) -> Slice:
         """Delete messages that were final by then, with their recipients, attempts and bytes; see `is_counted`."""
         most = max(1, min(self.rows_scanned, budget // WEIGHT))
-        wanted = {"after": after, "limit": identifier_from("msg", min(final_before, until)), "most": most}
+        bindings = {"after": after, "limit": identifier_from("msg", min(final_before, until)), "most": most}
 
         def judge(message_id: str, weight: int, final_at: int | None, account_id: str) -> Row:
             return message_id, 2 + weight, is_final(final_at, final_before), account_id
 
         columns = "message_id, weight, final_at, account_id"
-        return await self._slice(FIND_MAIL, columns, wanted, budget, judge, _delete_mail)
+        return await self._slice(FIND_MAIL, columns, bindings, budget, judge, _delete_mail)
 
     async def events(self, after: str, before: int, budget: int, until: int = NO_END) -> Slice:
         limit = identifier_from("evt", min(before, until))
-        wanted = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
+        bindings = {"after": after, "limit": limit, "most": min(self.rows_scanned, budget)}
 
-        def delete(tx: Tx, found: Sequence[Row]) -> int:
-            return _DELETE_EVENTS.count(tx, [(event_id,) for (event_id, *_) in found])
+        def delete(tx: Tx, selected: Sequence[Row]) -> int:
+            return _DELETE_EVENTS.count(tx, [(event_id,) for (event_id, *_) in selected])
 
         return await self._slice(
-            FIND_EVENTS, "id, kept", wanted, budget, lambda event_id, kept: (event_id, 1, not kept), delete
+            FIND_EVENTS, "id, kept", bindings, budget, lambda event_id, kept: (event_id, 1, not kept), delete
         )
 
     async def _slice(
         self,
         query: str,
         columns: str,
-        wanted: dict[str, Any],
+        bindings: dict[str, Any],
         budget: int,
         judge: Callable[..., Row],
         delete: Callable[[Tx, Sequence[Row]], int],
@@ -234,14 +234,14 @@ class Deletion(StorePart):
         """Delete some of what a query finds; `judge` makes of its columns an id, a weight, and whether it may go."""
 
         def find(tx: Tx) -> Found:
-            scanned = gathered(tx, query, columns, wanted)
-            more = len(scanned) == wanted["most"]
-            return within(budget, (judge(*row) for row in scanned), wanted["after"], more=more)
+            scanned = gathered(tx, query, columns, bindings)
+            more = len(scanned) == bindings["most"]
+            return within(budget, (judge(*row) for row in scanned), bindings["after"], more=more)
 
-        found, after, more = await self.engine.scan(find)
-        if not found:
+        results, after, more = await self.engine.scan(find)
+        if not results:
             return Slice(0, 0.0, more, after)
-        deleted, seconds = await self.engine.write(timed(lambda tx: delete(tx, found)), large=True)
+        deleted, seconds = await self.engine.write(timed(lambda tx: delete(tx, results)), large=True)
         return Slice(deleted, seconds, more, after)
 
 
@@ -250,32 +250,32 @@ def within(budget: int, scanned: Iterable[Row], after: str, *, more: bool) -> Fo
 
     `after` is the row before them, and `more` whether there are others behind them. No I/O.
     """
-    found: list[Row] = []
+    results: list[Row] = []
     weight = 0
     for row in scanned:
         if row[2]:
-            if found and weight + row[1] > budget:
-                return found, after, True
-            found.append(row)
+            if results and weight + row[1] > budget:
+                return results, after, True
+            results.append(row)
             weight += row[1]
         after = row[0]
-    return found, after, more
+    return results, after, more
 
 
 def is_final(final_at: int | None, before: int) -> bool:
     return final_at is not None and final_at < before
 
 
-def _final(tx: Tx, found: Sequence[Row]) -> list[Row]:
+def _final(tx: Tx, selected: Sequence[Row]) -> list[Row]:
     """The ids of those messages that are final, asked in the transaction that deletes."""
-    wanted = [(message_id,) for (message_id, *_) in found]
-    undelivered = set(_UNDELIVERED.run(tx, wanted))
-    return [row for row in wanted if row not in undelivered]
+    bindings = [(message_id,) for (message_id, *_) in selected]
+    undelivered = set(_UNDELIVERED.run(tx, bindings))
+    return [row for row in bindings if row not in undelivered]
 
 
-def _delete_mail(tx: Tx, found: Sequence[Row]) -> int:
-    final = _final(tx, found)
-    account_of = {message_id: account_id for message_id, _, _, account_id in found}
+def _delete_mail(tx: Tx, selected: Sequence[Row]) -> int:
+    final = _final(tx, selected)
+    account_of = {message_id: account_id for message_id, _, _, account_id in selected}
     freed = bodies(tx, final, receipts=True)
     loosen(tx, final)
     DELETE_BODIES.run(tx, final)

@@ -10,7 +10,7 @@ newest. Nothing of another account is read for that.
 - What changes of a message CHANGES_NOTED_AFTER it was accepted, or later, is noted in the same transaction
   (`search_changes`). Such messages are read again, by every search and then by the indexer, which adds their words.
 - Words are added and never taken away: a message that is found by the index is always read, and checked.
-- A block is no longer used when one of its messages has been deleted; what is left of it is searched row by row.
+- A block is no longer used when one of its messages has been deleted; its other messages are searched row by row.
 - A block that is not in use (`size` 0) is being made, or was left behind by a crash, or is to be deleted.
 - One node makes blocks at a time. One that another has followed, because it was too slow, finds that its block is gone
   or that the messages are in another, and gives it up: terms are written only to a block that is still its own.
@@ -31,6 +31,7 @@ import trio
 from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.message.search_words import folded, holds, terms
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
+from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
 INDEXED_AFTER: Final = 90 * SECOND  # a minute until a message is on disk, as in statistics.py, and what is below
@@ -52,18 +53,14 @@ CHORE_RENEWED_EVERY: Final = 10.0  # seconds; after 30 another node may index
 
 _SORTING = trio.CapacityLimiter(1)
 
+log = get_logger("store")
+
 ID = 32  # characters of a message's id behind `msg_`
 POSTING = 4
 
-# ---- what is read of a message
+# ---- the texts of a message
 
-SUPPRESSED_PREFIX = "suppressed:"  # of the response of a recipient that was not tried
-GIVEN_UP_PREFIX = "cancelled:"
-OUTCOME = f"""CASE WHEN r.status = 'bounced' AND substr(r.last_smtp_response, 1, 11) = '{SUPPRESSED_PREFIX}'
-        AND r.last_smtp_code IS NULL THEN 'suppressed'
-    WHEN r.status = 'failed' AND substr(r.last_smtp_response, 1, 10) = '{GIVEN_UP_PREFIX}'
-        AND r.last_smtp_code IS NULL THEN 'cancelled'
-    ELSE r.status END"""
+OUTCOME = "coalesce(r.failure, r.status)"  # a RecipientOutcome; the index `recipients_problems` is by it
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
         'tags', json(m.tags), 'recipients', json((
@@ -73,13 +70,25 @@ _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status,
                 || substr(coalesce(json_extract(r.late_bounce, '$.response'), ''), 1, {REPLY_LENGTH})))
             FROM recipients r WHERE r.message_id = m.id))))
     FROM json_each(:ids) wanted CROSS JOIN messages m ON m.account_id = :account_id AND m.id = wanted.value
-    WHERE {{condition}}"""  # noqa: S608 - our own words
+    WHERE {{condition}}"""
 
 
 class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     address: str
     replies: str
+
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+def readable_tags(text: str | msgspec.Raw) -> Iterable[str]:
+    """The tags of a message; none if another version stored them in a form that this one cannot parse."""
+    try:
+        return dict.fromkeys(_tags.decode(text))
+    except msgspec.DecodeError as fault:
+        log.warning("unreadable tags skipped", reason=str(fault))
+        return ()
 
 
 class MessageTexts(msgspec.Struct, frozen=True):
@@ -89,14 +98,17 @@ class MessageTexts(msgspec.Struct, frozen=True):
     status: str
     source: str
     texts: str
-    tags: tuple[str, ...]
+    tags: msgspec.Raw
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:
         """Addresses before replies, each reply once: of what remote servers say, only so much is looked at."""
         recipients = self.recipients or ()
-        told = [*(each.address for each in recipients), *dict.fromkeys(each.replies for each in recipients)]
-        return folded(" ".join([self.texts, *self.tags, *told])[:SEARCHED_LENGTH])
+        texts = [
+            *(recipient.address for recipient in recipients),
+            *dict.fromkeys(recipient.replies for recipient in recipients),
+        ]
+        return folded(" ".join([self.texts, *readable_tags(self.tags), *texts])[:SEARCHED_LENGTH])
 
     def has(self, words: Iterable[str]) -> bool:
         text = self.whole()
@@ -104,11 +116,11 @@ class MessageTexts(msgspec.Struct, frozen=True):
 
     def terms(self) -> set[str]:
         """Its words, and what filters ask for: these begin with a sign, which no word does."""
-        found = set(terms(self.whole()))
-        found.add(status_term(self.status))
-        found.add(source_term(self.source))
-        found.update(outcome_term(each.outcome) for each in self.recipients or ())
-        return found
+        results = set(terms(self.whole()))
+        results.add(status_term(self.status))
+        results.add(source_term(self.source))
+        results.update(outcome_term(recipient.outcome) for recipient in self.recipients or ())
+        return results
 
 
 def status_term(status: str) -> str:
@@ -130,9 +142,9 @@ def read_texts(
     tx: Tx, account_id: str, ids: Sequence[str], condition: str = "TRUE", bindings: dict[str, object] | None = None
 ) -> list[MessageTexts]:
     """Those of these messages that are there and meet a condition on `m`, in any order."""
-    wanted = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
-    ((found,),) = rows(tx, _TEXTS.format(condition=condition), wanted)
-    return _messages.decode(found or "[]")
+    query_values = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
+    ((selected,),) = rows(tx, _TEXTS.format(condition=condition), query_values)
+    return _messages.decode(selected or "[]")
 
 
 # ---- what changes later
@@ -144,9 +156,9 @@ _NOTE_CHANGES = Bulk("""INSERT INTO search_changes (account_id, message_id, chan
 def note_changes(tx: Tx, env: Environment, messages: Iterable[tuple[str, str]]) -> None:
     """Note that these messages (with their accounts) have changed, as part of the transaction that changes them."""
     now = env.now()
-    late = {each for each in messages if now - identifier_time(each[1]) >= CHANGES_NOTED_AFTER}
+    late = {message for message in messages if now - identifier_time(message[1]) >= CHANGES_NOTED_AFTER}
     if late:
-        _NOTE_CHANGES.run(tx, [(*each, now) for each in sorted(late)])
+        _NOTE_CHANGES.run(tx, [(*item, now) for item in sorted(late)])
 
 
 _FORGET_BLOCKS = """UPDATE search_blocks SET size = 0, ids = ''
@@ -193,8 +205,8 @@ class Block:
 
 def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[Block]:
     """The blocks that have messages of this range, newest first."""
-    wanted = {"account_id": account_id, "before": before, "from": from_id, "most": most}
-    return [Block(*row) for row in rows(tx, _BLOCKS, wanted)]
+    bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
+    return [Block(*row) for row in rows(tx, _BLOCKS, bindings)]
 
 
 def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[str]:
@@ -208,10 +220,10 @@ def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[s
         if not weights[word]:
             return
     left: dict[int, set[int]] = {}
-    for number, word in enumerate(sorted(words, key=lambda each: weights.get(each, 0))):  # the rarest first
-        wanted = (_among(list(left)) if number else everywhere) | _range(word)
-        found = {block: _numbers(postings) for block, postings in tx.gather(_POSTINGS, "block, postings", wanted)}
-        left = {block: left[block] & hits for block, hits in found.items()} if number else found
+    for number, word in enumerate(sorted(words, key=lambda item: weights.get(item, 0))):  # the rarest first
+        bindings = (_among(list(left)) if number else everywhere) | _range(word)
+        results = {block: _numbers(postings) for block, postings in tx.gather(_POSTINGS, "block, postings", bindings)}
+        left = {block: left[block] & hits for block, hits in results.items()} if number else results
         left = {block: hits for block, hits in left.items() if hits}
         if not left:
             return
@@ -233,8 +245,8 @@ def _range(word: str) -> dict[str, str]:
 
 def changed_lately(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[str]:
     """The messages of this range that have changed since they were indexed, newest first."""
-    wanted = {"account_id": account_id, "before": before, "from": from_id, "most": most}
-    return [message_id for (message_id,) in rows(tx, _CHANGED, wanted)]
+    bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
+    return [message_id for (message_id,) in rows(tx, _CHANGED, bindings)]
 
 
 def _numbers(postings: str) -> set[int]:
@@ -364,11 +376,11 @@ class SearchIndex(StorePart):
             progress.counted_to = limit
             progress.waiting.clear()
         if not progress.unchecked and progress.counted_to < limit:
-            wanted = {"after": progress.counted_to, "limit": limit, "most": COUNTED_TOGETHER}
-            found = await self.engine.scan(lambda tx: rows(tx, _ARRIVED, wanted))
-            full = sum(row[3] for row in found) == COUNTED_TOGETHER
-            progress.counted_to = max(row[2] for row in found) if full else limit
-            for account_id, count, _, _ in found:
+            bindings = {"after": progress.counted_to, "limit": limit, "most": COUNTED_TOGETHER}
+            results = await self.engine.scan(lambda tx: rows(tx, _ARRIVED, bindings))
+            full = sum(row[3] for row in results) == COUNTED_TOGETHER
+            progress.counted_to = max(row[2] for row in results) if full else limit
+            for account_id, count, _, _ in results:
                 progress.waiting[account_id] += count
                 if progress.waiting[account_id] >= self.block_messages:
                     progress.unchecked.append(account_id)
@@ -377,20 +389,20 @@ class SearchIndex(StorePart):
     def _standing(self, tx: Tx, account_id: str, limit: str) -> tuple[str, int]:
         """Up to where an account's messages are indexed, and how many are not: so many as make a block at most."""
         after = one(tx, str, _POSITION, {"account_id": account_id}) or START
-        wanted = {"account_id": account_id, "after": after, "limit": limit, "most": self.block_messages}
-        return after, one(tx, int, _ENOUGH, wanted) or 0
+        bindings = {"account_id": account_id, "after": after, "limit": limit, "most": self.block_messages}
+        return after, one(tx, int, _ENOUGH, bindings) or 0
 
     async def _make_block(self, account_id: str, after: str, limit: str) -> None:
         ids, postings = list[str](), dict[str, str]()
         while len(ids) < self.block_messages and len(postings) < BLOCK_TERMS:
             began = perf_counter()
             most = min(self.read_together, self.block_messages - len(ids))
-            wanted = {"account_id": account_id, "after": ids[-1] if ids else after, "limit": limit, "most": most}
-            read, found = await self.engine.scan(partial(_read, wanted=wanted, number=len(ids)))
+            bindings = {"account_id": account_id, "after": ids[-1] if ids else after, "limit": limit, "most": most}
+            read, results = await self.engine.scan(partial(_read, bindings=bindings, number=len(ids)))
             if not read:
                 break
             ids += read
-            await trio.to_thread.run_sync(_merge, postings, found, limiter=_SORTING)
+            await trio.to_thread.run_sync(_merge, postings, results, limiter=_SORTING)
             await self._rest(began)
         if not ids:
             return  # deleted meanwhile
@@ -406,12 +418,12 @@ class SearchIndex(StorePart):
         in_order = await trio.to_thread.run_sync(_in_order, postings, limiter=_SORTING)
         for at in range(0, len(in_order), self.written_together):
             began = perf_counter()
-            several = [(own["number"], *each) for each in in_order[at : at + self.written_together]]
+            several = [(own["number"], *item) for item in in_order[at : at + self.written_together]]
             if not await self.engine.write(partial(_add_terms, own=own, values=several), bulk=True, locks=True):
                 raise _Overtaken
             await self._rest(began)
         end = {"account_id": account_id, "message_id": ids[-1]}
-        used = own | {"size": len(ids), "ids": "".join(each.removeprefix("msg_") for each in ids)}
+        used = own | {"size": len(ids), "ids": "".join(item.removeprefix("msg_") for item in ids)}
 
         def use(tx: Tx) -> bool:
             if (one(tx, str, _POSITION, end) or START) != after or not changed(tx, _USE_BLOCK, used):
@@ -425,26 +437,26 @@ class SearchIndex(StorePart):
     # ---- changes
 
     async def _add_changes(self) -> bool:
-        """Add what is new of some messages that are indexed already; whether there was anything."""
-        wanted = {"most": CHANGES_TOGETHER}
-        if not await self.engine.scan(lambda tx: rows(tx, _CHANGES, wanted)):
+        """Add new terms of messages that are indexed already; return whether there were any."""
+        bindings = {"most": CHANGES_TOGETHER}
+        if not await self.engine.scan(lambda tx: rows(tx, _CHANGES, bindings)):
             return False  # and nothing is written: a server at rest leaves its disk alone
         began = perf_counter()
-        await self.engine.write(lambda tx: _add_changes(tx, rows(tx, _CHANGES, wanted)), bulk=True)
+        await self.engine.write(lambda tx: _add_changes(tx, rows(tx, _CHANGES, bindings)), bulk=True)
         await self._rest(began)
         return True
 
     # ---- what is no longer used
 
     async def _clean(self) -> bool:
-        found = await self.engine.rows(_UNUSED, {})
-        if found:
-            block, began = {"block": found[0][0], "most": self.written_together}, perf_counter()
+        selected = await self.engine.rows(_UNUSED, {})
+        if selected:
+            block, began = {"block": selected[0][0], "most": self.written_together}, perf_counter()
             await self.engine.write(lambda tx: _delete_some(tx, block), bulk=True)
             await self._rest(began)
             return True
-        wanted = {"after": self.progress.block_checked, "most": BLOCKS_CHECKED}
-        checked = await self.engine.scan(lambda tx: rows(tx, _CHECKED, wanted))
+        bindings = {"after": self.progress.block_checked, "most": BLOCKS_CHECKED}
+        checked = await self.engine.scan(lambda tx: rows(tx, _CHECKED, bindings))
         self.progress.block_checked = checked[-1][0] if len(checked) == BLOCKS_CHECKED else 0
         for _, account_id, last_id, size, count in checked:
             if size != count:
@@ -454,23 +466,23 @@ class SearchIndex(StorePart):
         return False
 
 
-def _read(tx: Tx, wanted: dict[str, object], number: int) -> tuple[list[str], dict[str, str]]:
+def _read(tx: Tx, bindings: dict[str, object], number: int) -> tuple[list[str], dict[str, str]]:
     """The next messages, and for each of their words which of them have it, from a number on."""
-    ids = [message_id for (message_id,) in rows(tx, _NEXT_IDS, wanted)]
-    found: dict[str, str] = {}
-    texts = {each.id: each for each in read_texts(tx, str(wanted["account_id"]), ids)}
+    ids = [message_id for (message_id,) in rows(tx, _NEXT_IDS, bindings)]
+    results: dict[str, str] = {}
+    texts = {read_text.id: read_text for read_text in read_texts(tx, str(bindings["account_id"]), ids)}
     for at, message_id in enumerate(ids):
-        if len(found) >= TERMS_TOGETHER:
-            return ids[:at], found
+        if len(results) >= TERMS_TOGETHER:
+            return ids[:at], results
         if message_id in texts:
             place = f"{number + at:0{POSTING}x}"
             for term in texts[message_id].terms():
-                found[term] = found.get(term, "") + place
-    return ids, found
+                results[term] = results.get(term, "") + place
+    return ids, results
 
 
-def _merge(postings: dict[str, str], found: dict[str, str]) -> None:
-    for term, places in found.items():
+def _merge(postings: dict[str, str], terms_by_row: dict[str, str]) -> None:
+    for term, places in terms_by_row.items():
         postings[term] = postings.get(term, "") + places
 
 

@@ -39,13 +39,13 @@ class SecondFactors(StorePart):
 
     async def confirm(self, user_id: str, secret: bytes, step: int, codes: Iterable[str]) -> None:
         """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
-        given = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
+        result = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
         hashed = [(user_id, sha256(code)) for code in codes]
 
         def work(tx: Tx) -> None:
-            if first(tx, _CONFIRM, given) is None:
+            if first(tx, _CONFIRM, result) is None:
                 raise Refused(Code.CONFLICT, "The second factor was changed meanwhile: begin again.")
-            run(tx, _FORGET_CODES, given)
+            run(tx, _FORGET_CODES, result)
             _ADD_CODES.run(tx, hashed)
 
         await self.engine.write(work)

@@ -18,7 +18,7 @@ SESSIONS_PER_USER = 100  # sessions of one user; the one that was renewed longes
 _COLUMNS = "id, user_id, generation, address, user_agent, created_at, renewed_at, expires_at"
 _BEGIN = f"""INSERT INTO sessions ({_COLUMNS})
     SELECT :id, id, 0, :address, :user_agent, :now, :now, :expires_at FROM users
-    WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""  # noqa: S608
+    WHERE id = :user_id AND token_epoch = :epoch RETURNING {_COLUMNS}"""
 _MAKE_ROOM = """DELETE FROM sessions WHERE user_id = :user_id AND id NOT IN
         (SELECT id FROM sessions WHERE user_id = :user_id ORDER BY renewed_at DESC, id DESC LIMIT :most)"""
 _NEW_EXPIRY = f"""CASE WHEN created_at + {SESSION_MAXIMUM} < :expires_at THEN created_at + {SESSION_MAXIMUM}
@@ -26,16 +26,16 @@ _NEW_EXPIRY = f"""CASE WHEN created_at + {SESSION_MAXIMUM} < :expires_at THEN cr
 _RENEW = f"""UPDATE sessions SET generation = generation + 1, address = :address, user_agent = :user_agent,
         renewed_at = :now, expires_at = {_NEW_EXPIRY}
     WHERE id = :id AND generation = :generation AND expires_at > :now AND created_at + {SESSION_MAXIMUM} > :now
-    RETURNING {_COLUMNS}"""  # noqa: S608
+    RETURNING {_COLUMNS}"""
 _JUST_RENEWED = f"""SELECT {_COLUMNS} FROM sessions
     WHERE id = :id AND generation = :generation + 1 AND expires_at > :now
-        AND renewed_at > :now - {REPLACED_COOKIE_GRACE} AND address = :address AND user_agent = :user_agent"""  # noqa: S608
-_EXTEND = f"UPDATE sessions SET renewed_at = :now, expires_at = {_NEW_EXPIRY} WHERE id = :id"  # noqa: S608
+        AND renewed_at > :now - {REPLACED_COOKIE_GRACE} AND address = :address AND user_agent = :user_agent"""
+_EXTEND = f"UPDATE sessions SET renewed_at = :now, expires_at = {_NEW_EXPIRY} WHERE id = :id"
 _END_REUSED = "DELETE FROM sessions WHERE id = :id AND generation > :generation RETURNING id"
 _END = "DELETE FROM sessions WHERE id = :id AND user_id = :user_id RETURNING id"
 _END_ALL = "DELETE FROM sessions WHERE user_id = :user_id AND id <> :but RETURNING id"
 _OF_USER = f"""SELECT {_COLUMNS} FROM sessions WHERE user_id = :user_id AND expires_at > :now
-    ORDER BY renewed_at DESC, id DESC"""  # noqa: S608
+    ORDER BY renewed_at DESC, id DESC"""
 _ADDRESSES = "SELECT DISTINCT address FROM sessions WHERE user_id = :user_id AND expires_at > :now"
 
 
@@ -62,15 +62,15 @@ class Sessions(StorePart):
         return LoginSession(*begun[0]) if begun else None
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Go on to the next generation, or stay at one that this browser has just gone on to.
+        """Advance to the next generation, or stay at one that this browser has just advanced to.
 
         A client with an older one has a copy: then the session ends.
         """
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
         def work(tx: Tx) -> Renewal:
-            given = {**row, **self._times()}
-            session = one(tx, LoginSession, _RENEW, given) or one(tx, LoginSession, _JUST_RENEWED, given)
+            result = {**row, **self._times()}
+            session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
             return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
         return await self.engine.write(work)

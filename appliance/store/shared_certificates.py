@@ -1,4 +1,4 @@
-"""ACME on a shared database: which certificate each node wants, the challenges that any of them answers, what is kept.
+"""ACME on a shared database: the names each node needs, the challenges any node can serve, the certificates.
 
 Only a shared database has these tables. The node that has the chore ACME_CHORE writes them; what another one would
 write is refused, so that a node that was suspended during an order does not replace what its successor has done.
@@ -15,7 +15,7 @@ CHALLENGES_READ = 200  # at once; a certificate of Let's Encrypt has 100 names a
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _ANNOUNCE = "UPDATE nodes SET acme = :wanted WHERE owner = current_setting('appliance.owner')"
 _WANTED = f"""SELECT acme FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW} AND acme <> ''
-    ORDER BY started_at DESC, owner DESC"""  # noqa: S608 - our own words
+    ORDER BY started_at DESC, owner DESC"""
 _RECORDS = "SELECT name, sealed FROM acme_records"
 # Locked: a node that takes the chore meanwhile has it, and looks, when this transaction is over.
 _IS_OURS = "SELECT 1 FROM chores WHERE name = :chore AND owner = current_setting('appliance.owner') FOR SHARE"
@@ -34,13 +34,13 @@ class SharedAcme:
 
 
 class SharedCertificates(StorePart):
-    async def announce(self, wanted: str) -> None:
+    async def announce(self, announcement: str) -> None:
         """Tell the other nodes which certificate this one wants, for as long as it is one of them."""
-        await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": wanted}), locks=True)
+        await self.engine.write(lambda tx: run(tx, _ANNOUNCE, {"wanted": announcement}), locks=True)
 
     async def look(self) -> SharedAcme:
         def work(tx: Tx) -> SharedAcme:
-            return SharedAcme([wanted for (wanted,) in rows(tx, _WANTED, {})], dict(rows(tx, _RECORDS, {})))
+            return SharedAcme([row for (row,) in rows(tx, _WANTED, {})], dict(rows(tx, _RECORDS, {})))
 
         return await self.engine.read(work)
 
@@ -58,7 +58,7 @@ class SharedCertificates(StorePart):
         return await self._if_ours(lambda tx: run(tx, _PUBLISH, {"token": token, "text": text}))
 
     async def withdraw(self) -> bool:
-        """Remove all challenges, those of a node that was lost during an order too, if the chore is this node's."""
+        """Remove all challenges, also a lost node's, if this node has the chore."""
         return await self._if_ours(lambda tx: run(tx, _WITHDRAW, {}))
 
     async def challenges(self) -> dict[str, str]:

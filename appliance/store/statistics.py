@@ -1,10 +1,8 @@
-"""Statistics: recipients by the hour, their outcomes, how long deliveries took, classes of bounces; by the day, what
-became of mail by class and by provider.
+"""Statistics: recipients, outcomes, delivery times and bounce classes by the hour; outcomes by provider by the day.
 
-Nothing is counted while mail is sent. A worker adds up what messages and events were written since the last time, by
-their ids, which sort by time; a read adds what is younger than that. Both see every row once, because a row is counted
-only when no older one can still be on its way to the disk, from any node: ids are made by each node's own clock. Mail
-with an empty envelope sender (`delivery_reports.py`) is not counted, and has no events.
+Sending counts nothing. A worker adds up the messages and events written since its last run, by their ids, which sort by
+time; a read adds younger rows. Both see every row once, because a row is counted only when no older row can still be
+uncommitted on any node. Mail with an empty envelope sender (`delivery_reports.py`) is not counted, and has no events.
 """
 
 from collections import Counter
@@ -15,8 +13,7 @@ from typing import NamedTuple
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import AccountStatistics, FeedbackKind, WaitingInPool
 from appliance.model.mail import BounceClass
-from appliance.store.engine import NEWEST, StorePart, Tx, one, rows, run
-from appliance.store.search_index import OUTCOME
+from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, one, rows, run
 from appliance.times import DAY, HOUR
 
 # From when an id is given until its row must be on disk, by the clock of that node: messages get theirs before they
@@ -42,29 +39,29 @@ CLASS_BUCKETS = {
     BounceClass.TEMPORARY: 7,
     BounceClass.OTHER: 8,
 }
-UNTRIED_BUCKET = 9  # of a bounce that is a suppression, and of a failure that is a cancellation: told apart from them
+UNTRIED_BUCKET = 9  # a bounce that is a suppression, or a failure that is a cancellation
 _UNTRIED = {"bounced": "suppressed", "failed": "cancelled"}
-_CLASS_BUCKET = " ".join(f"WHEN '{each}' THEN {bucket}" for each, bucket in CLASS_BUCKETS.items())
+_CLASS_BUCKET = " ".join(f"WHEN '{item}' THEN {bucket}" for item, bucket in CLASS_BUCKETS.items())
 # Here and below only our own words and numbers are put into SQL (S608).
 _BUCKET = f"""CASE WHEN e.type <> 'email.delivered' THEN coalesce((SELECT
-        CASE WHEN {OUTCOME} IN ('suppressed', 'cancelled') THEN {UNTRIED_BUCKET}
+        CASE WHEN r.failure IS NOT NULL THEN {UNTRIED_BUCKET}
             ELSE CASE r.bounce_class {_CLASS_BUCKET} END END
         FROM recipients r WHERE r.message_id = e.message_id AND r.id = e.recipient_id), 0)
     WHEN {_MILLISECONDS} < 1 THEN 0
-    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""  # noqa: S608
+    ELSE CAST(floor(ln({_MILLISECONDS}) / ln({BUCKET_GROWTH})) AS INTEGER) END"""
 FINAL_EVENT = "e.type IN ('email.delivered', 'email.bounced', 'email.failed')"
 _ADD = """ON CONFLICT (account_id, hour, kind, bucket)
     DO UPDATE SET recipients = hourly_counts.recipients + excluded.recipients"""
-# CROSS, so that SQLite looks messages up for what is new, and does not go through all messages instead.
+# CROSS, so that SQLite looks up the messages of new rows, and does not read all messages instead.
 _COUNT_SENT = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT m.account_id, m.created_at / {HOUR}, 'sent', 0, count(*)
     FROM recipients r CROSS JOIN messages m ON m.account_id = r.account_id AND m.id = r.message_id
     WHERE r.message_id > :after AND r.message_id <= :until AND m.source <> 'test' AND m.envelope_from <> ''
-    GROUP BY 1, 2 {_ADD}"""  # noqa: S608
+    GROUP BY 1, 2 {_ADD}"""
 _COUNT_FINAL = f"""INSERT INTO hourly_counts (account_id, hour, kind, bucket, recipients)
     SELECT e.account_id, e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*)
     FROM events e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4 {_ADD}"""  # noqa: S608
+    WHERE e.id > :after AND e.id <= :until AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3, 4 {_ADD}"""
 # A pool with a dot in its name is an organisation's, of which there may be as many as domains: they are counted
 # together.
 PROVIDER = "CASE WHEN d.pool LIKE '%.%' OR d.pool LIKE '%:%' THEN '' ELSE coalesce(d.pool, '') END"
@@ -77,10 +74,11 @@ _FEEDBACK = f"""SELECT e.account_id, e.created_at / {DAY} AS day, substr(e.type,
     FROM {{events}} e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
     CROSS JOIN recipients r ON r.message_id = e.message_id AND r.id = e.recipient_id
     LEFT JOIN destinations d ON d.domain = r.domain
-    WHERE {{wanted}} AND m.source <> 'test' AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
-    GROUP BY 1, 2, 3, 4, 5"""  # noqa: S608
+    WHERE {{condition}} AND m.source <> 'test'
+        AND ({FINAL_EVENT} OR e.type IN ('email.late_bounced', 'email.complained'))
+    GROUP BY 1, 2, 3, 4, 5"""
 _COUNT_FEEDBACK = f"""INSERT INTO daily_feedback (account_id, day, kind, class, provider, recipients)
-    {_FEEDBACK.format(events="events", wanted="e.id > :after AND e.id <= :until")}
+    {_FEEDBACK.format(events="events", condition="e.id > :after AND e.id <= :until")}
     ON CONFLICT (account_id, day, kind, class, provider)
     DO UPDATE SET recipients = daily_feedback.recipients + excluded.recipients"""
 _FEEDBACK_COUNTS = """SELECT day, kind, class, provider, recipients FROM daily_feedback
@@ -97,31 +95,31 @@ _COUNTS = f"""SELECT CASE WHEN hour < :since THEN :compared WHEN hour < :hourly 
         CASE WHEN kind IN ('bounced', 'failed') AND bucket = {UNTRIED_BUCKET} THEN {UNTRIED_BUCKET} ELSE 0 END,
         sum(recipients)
     FROM hourly_counts WHERE account_id = :account_id AND hour >= :compared AND (hour <= :ended OR hour >= :since)
-    GROUP BY 1, 2, 3"""  # noqa: S608
+    GROUP BY 1, 2, 3"""
 _BUCKETS = """SELECT kind, bucket, sum(recipients) FROM hourly_counts
     WHERE account_id = :account_id AND hour >= :since AND kind <> 'sent' GROUP BY kind, bucket"""
 _SENT_TAIL = f"""SELECT created_at / {HOUR}, 'sent', 0, sum(recipient_count) FROM (
         SELECT created_at, recipient_count, source, envelope_from FROM messages
         WHERE account_id = :account_id AND id > :after ORDER BY id LIMIT :most
-    ) newest WHERE source <> 'test' AND envelope_from <> '' GROUP BY 1"""  # noqa: S608
+    ) newest WHERE source <> 'test' AND envelope_from <> '' GROUP BY 1"""
 _FINAL_TAIL = f"""SELECT e.created_at / {HOUR}, substr(e.type, 7), {_BUCKET}, count(*) FROM (
         SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most
     ) e CROSS JOIN messages m ON m.account_id = e.account_id AND m.id = e.message_id
-    WHERE e.account_id = :account_id AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3"""  # noqa: S608
+    WHERE e.account_id = :account_id AND m.source <> 'test' AND {FINAL_EVENT} GROUP BY 1, 2, 3"""
 _FEEDBACK_TAIL = _FEEDBACK.format(
     events="""(SELECT account_id, message_id, recipient_id, type, created_at FROM events
         WHERE id > :after ORDER BY id LIMIT :most)""",
-    wanted="e.account_id = :account_id",
+    condition="e.account_id = :account_id",
 )
-_WAITING = """SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
+_WAITING = f"""SELECT coalesce(d.pool, ''), sum(l.waiting), sum(l.deferred) FROM (
     SELECT domain, count(*) AS waiting, count(CASE WHEN next_attempt_at > :now THEN 1 END) AS deferred FROM recipients
-    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */
+    WHERE simulated = 0 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}
     GROUP BY domain
 ) l LEFT JOIN destinations d ON d.domain = l.domain GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT :most"""
 
-_SIMULATED = """SELECT count(*) FROM recipients
-    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL /* all owners of recipients */"""
+_SIMULATED = f"""SELECT count(*) FROM recipients
+    WHERE simulated = 1 AND account_id = :account_id AND next_attempt_at IS NOT NULL AND {any_owner("recipients")}"""
 
 
 def bucket_milliseconds(bucket: int) -> float:
@@ -142,8 +140,8 @@ class Counting(NamedTuple):
     def end_of_slice(self, tx: Tx, until: int | None, count: int, after: str | None = None) -> str | None:
         """The id before which so many stand that were written before a time and after an id, else are not counted."""
         limit = NEWEST if until is None else identifier_from(self.prefix, until)
-        wanted = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
-        return one(tx, str, _SLICE.format(id=self.id, table=self.table), wanted)
+        bindings = {"after": counted_until(tx, self.kind) if after is None else after, "limit": limit, "slice": count}
+        return one(tx, str, _SLICE.format(id=self.id, table=self.table), bindings)
 
 
 _COUNTINGS = (
@@ -157,16 +155,16 @@ class Statistics(StorePart):
     rows_counted: int = ROWS_COUNTED  # in one transaction
 
     async def count(self) -> bool:
-        """Count one slice of what is new; whether there is more to be counted at once."""
+        """Count one slice of new rows; return whether more can be counted at once."""
         now = self.engine.slowest_clock(self.env.now())
 
         def work(tx: Tx) -> bool:
             run(tx, _SET_KEPT_SINCE, {"kind": _KEPT_SINCE, "id": identifier_from("hour", now - KEPT_BEFORE)})
-            more = [_count(tx, each, now, self.rows_counted) for each in _COUNTINGS]
+            more = [_count(tx, item, now, self.rows_counted) for item in _COUNTINGS]
             return any(more)
 
         if await self.engine.read(
-            lambda tx: all(each.end_of_slice(tx, now - each.lag, 0) is None for each in _COUNTINGS)
+            lambda tx: all(item.end_of_slice(tx, now - item.lag, 0) is None for item in _COUNTINGS)
         ):
             return False  # and nothing is written: a server at rest leaves its disk alone
         return await self.engine.write(work, large=True)
@@ -174,23 +172,23 @@ class Statistics(StorePart):
     async def of(
         self, account_id: str, since: int, hourly: int | None = None, compared: int | None = None
     ) -> AccountStatistics:
-        """Everything counted for an account since the hour of that time, up to this moment, and what waits by pool.
+        """Everything counted for an account since the hour of that time, up to this moment, and the queue by pool.
 
         Before the time `hourly` not by hour but by day (UTC). With `compared` also the period from then on that is as
-        long, if all of it is kept.
+        long, if the whole period is kept.
         """
         by_hour, earlier = since if hourly is None else hourly, since if compared is None else compared
         hours = _Hours(since // HOUR, by_hour // HOUR, earlier // HOUR, self.env.now() // HOUR)
         return await self.engine.scan(lambda tx: _read(tx, account_id, hours, self.env.now()), account_id)
 
     async def feedback(self, account_id: str, since: int) -> Counter[FeedbackKind]:
-        """What became of an account's recipients since the day of that time, up to this moment."""
+        """The outcomes of an account's recipients since the day of that time, up to this moment."""
         return await self.engine.scan(lambda tx: _read_feedback(tx, account_id, since // DAY), account_id)
 
 
 def counted_all_before(tx: Tx, until: int) -> bool:
     """Whether everything that was written before a time has been counted, so that it may be deleted."""
-    return all(each.end_of_slice(tx, until, 0) is None for each in _COUNTINGS)
+    return all(item.end_of_slice(tx, until, 0) is None for item in _COUNTINGS)
 
 
 def _count(tx: Tx, counting: Counting, now: int, most: int) -> bool:
@@ -227,7 +225,7 @@ def _read(tx: Tx, account_id: str, hours: _Hours, now: int) -> AccountStatistics
     by_hour, previous = Counter[tuple[int, str]](), Counter[str]()
     by_bucket = Counter({(kind, bucket): count for kind, bucket, count in rows(tx, _BUCKETS, bindings)})
     tail = [
-        row for each in _COUNTINGS for row in rows(tx, each.tail, bindings | {"after": counted_until(tx, each.kind)})
+        row for item in _COUNTINGS for row in rows(tx, item.tail, bindings | {"after": counted_until(tx, item.kind)})
     ]
     for hour, kind, bucket, count in tail:
         by_bucket[kind, bucket] += count if hour >= hours.since else 0
@@ -242,7 +240,7 @@ def _read(tx: Tx, account_id: str, hours: _Hours, now: int) -> AccountStatistics
     by_pool = tuple(WaitingInPool(pool or None, count - deferred, deferred) for pool, count, deferred in waiting)
     times = {bucket: count for (kind, bucket), count in by_bucket.items() if kind == "delivered"}
     by_class = {
-        each: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for each, bucket in CLASS_BUCKETS.items()
+        item: (by_bucket["bounced", bucket], by_bucket["failed", bucket]) for item, bucket in CLASS_BUCKETS.items()
     }
     kept_since = counted_until(tx, _KEPT_SINCE)
     known = hours.compared * HOUR >= (identifier_time(kept_since) if kept_since else now - KEPT_BEFORE)
@@ -257,8 +255,8 @@ def _outcome(kind: str, bucket: int) -> str:
 def _read_feedback(tx: Tx, account_id: str, since: int) -> Counter[FeedbackKind]:
     bindings = {"account_id": account_id, "since": since}
     counts = Counter({FeedbackKind(*kind): count for *kind, count in rows(tx, _FEEDBACK_COUNTS, bindings)})
-    wanted = {"account_id": account_id, "after": counted_until(tx, "final"), "most": TAIL_ROWS}
-    for _, *kind, count in rows(tx, _FEEDBACK_TAIL, wanted):
-        if (found := FeedbackKind(*kind)).day >= since:
-            counts[found] += count
+    query_values = {"account_id": account_id, "after": counted_until(tx, "final"), "most": TAIL_ROWS}
+    for _, *kind, count in rows(tx, _FEEDBACK_TAIL, query_values):
+        if (results := FeedbackKind(*kind)).day >= since:
+            counts[results] += count
     return counts

@@ -30,7 +30,7 @@ _LIST = """SELECT address, reason, created_at, origin, list FROM (
         WHERE account_id = :account_id AND (address, list) > (:after, :after_list)
         ORDER BY address, list LIMIT :most) AS of_lists
     ORDER BY address, list LIMIT :most"""
-# From each account to its entry, as SQLite has to be told: no index is by address alone. A deleted account has no user.
+# CROSS JOIN goes from each account to its entry: no index is by address alone. A deleted account has no user.
 _OF_ADDRESS = """SELECT a.name, s.address, s.reason, s.created_at, s.origin, '' AS list
     FROM accounts a CROSS JOIN suppressions s ON s.account_id = a.id AND s.address = :address
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.account_id = a.id)
@@ -49,8 +49,8 @@ def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
 
 def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
     """List an address, as a step of a transaction; one that is listed already keeps its first reason and origin."""
-    if (found := first(tx, _FIND, entry)) is not None:
-        return found
+    if (results := first(tx, _FIND, entry)) is not None:
+        return results
     check_room(tx, entry["account_id"], SUPPRESSION, may_store)
     if (added := first(tx, _ADD, entry)) is not None:
         add(tx, entry["account_id"], SUPPRESSION)
@@ -59,8 +59,8 @@ def suppress(tx: Tx, entry: Bindings, may_store: int | None = None) -> Row:
 
 
 def _entry(address: str, reason: str, created_at: int, origin: str, mail_list: str = "") -> Suppression:
-    told = f"{reason} from the {mail_list.replace(':', ' ', 1)}" if mail_list else reason
-    return Suppression(address, told, created_at, SuppressionOrigin(origin), mail_list)
+    result = f"{reason} from the {mail_list.replace(':', ' ', 1)}" if mail_list else reason
+    return Suppression(address, result, created_at, SuppressionOrigin(origin), mail_list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,40 +102,40 @@ class Suppressions(StorePart):
 
     async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
-        wanted = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
-        return await self.engine.all(_entry, _LIST, wanted)
+        bindings = {"account_id": account_id, "after": after, "after_list": after_list, "most": most}
+        return await self.engine.all(_entry, _LIST, bindings)
 
     async def search(
-        self, account_id: str, wanted: SuppressionFilter, after: str, most: int, after_list: str = ""
+        self, account_id: str, filters: SuppressionFilter, after: str, most: int, after_list: str = ""
     ) -> tuple[list[Suppression], Suppression | None]:
-        """Those of a page that match, read off the event loop, and where to go on; None when the list is over.
+        """The matching entries of a page, read off the event loop, and where to continue; None at the end of the list.
 
         The list is read block by block for a bounded time: there may be few or none although the search is not over.
         """
 
         def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
-            found: list[Suppression] = []
+            results: list[Suppression] = []
             at, end = (after, after_list), self.clock() + _SEARCH_TIME
             while True:
                 bindings = {"account_id": account_id, "after": at[0], "after_list": at[1], "most": SEARCHED}
                 block = [_entry(*row) for row in rows(tx, _LIST, bindings)]
                 for entry in block:
-                    if wanted.matches(entry):
-                        found.append(entry)
-                        if len(found) == most:
-                            return found, entry
+                    if filters.matches(entry):
+                        results.append(entry)
+                        if len(results) == most:
+                            return results, entry
                 if len(block) < SEARCHED:
-                    return found, None
+                    return results, None
                 if self.clock() >= end:
-                    return found, block[-1]
+                    return results, block[-1]
                 at = block[-1].address, block[-1].mail_list
 
         return await self.engine.scan(work, account_id)
 
     async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
         """What is listed of an address, each with the name of the account."""
-        found = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
-        return [(name, _entry(*entry)) for name, *entry in found]
+        results = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
+        return [(name, _entry(*entry)) for name, *entry in results]
 
     async def remove(self, account_id: str, address: str) -> None:
         def work(tx: Tx) -> bool:
@@ -144,4 +144,4 @@ class Suppressions(StorePart):
             return bool(deleted)
 
         if not await self.engine.write(work):
-            raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.")
+            raise Refused(Code.NOT_FOUND, "This address is not suppressed.")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from appliance.errors import Code, Refused
 from appliance.model.mail import StoredTemplate, TemplateVersion
 from appliance.store.body_parts import TEMPLATE_VERSION, add, check_room, of_template
-from appliance.store.engine import Found, StorePart, Tx, rows, run
+from appliance.store.engine import Cursor, StorePart, Tx, rows, run
 
 Stored = TypeVar("Stored", StoredTemplate, TemplateVersion)
 
@@ -52,7 +52,7 @@ _TRIM_DELETED = """DELETE FROM templates WHERE account_id = :account_id AND alia
 # What `of_template` says of each version, without reading megabytes of them.
 _SIZE = f"""SELECT coalesce(sum({TEMPLATE_VERSION} + coalesce(octet_length(subject), 0)
         + coalesce(octet_length(text_body), 0) + coalesce(octet_length(html_body), 0)), 0)
-    FROM template_versions WHERE account_id = :account_id AND alias = :alias"""  # noqa: S608 - a number of our own
+    FROM template_versions WHERE account_id = :account_id AND alias = :alias"""
 _DELETE_VERSIONS = "DELETE FROM template_versions WHERE account_id = :account_id AND alias = :alias"
 
 
@@ -74,19 +74,19 @@ class Templates(StorePart):
         return await self.engine.write(lambda tx: _save(tx, row, self.env.now(), may_store))
 
     async def current(self, account_id: str, alias: str) -> StoredTemplate | None:
-        wanted = {"account_id": account_id, "alias": alias}
-        return await self.engine.one(_template, _TEMPLATES + " AND t.alias = :alias", wanted)
+        bindings = {"account_id": account_id, "alias": alias}
+        return await self.engine.one(_template, _TEMPLATES + " AND t.alias = :alias", bindings)
 
     async def page(self, account_id: str, after: str, most: int) -> tuple[list[StoredTemplate], bool]:
         """The templates of an account by alias, from the one after `after`; and whether there are more."""
-        wanted = {"account_id": account_id, "after": after, "most": most + 1}
+        bindings = {"account_id": account_id, "after": after, "most": most + 1}
         query = _TEMPLATES + " AND t.alias > :after ORDER BY t.alias LIMIT :most"
-        return await self.engine.read(lambda tx: _page(tx.execute(query, wanted), _template, most))
+        return await self.engine.read(lambda tx: _page(tx.execute(query, bindings), _template, most))
 
     async def versions(self, account_id: str, alias: str, before: int, most: int) -> tuple[list[TemplateVersion], bool]:
         """What was saved under an alias, the newest first, before version `before`; and whether there is more."""
-        wanted = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
-        return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, wanted), TemplateVersion, most))
+        bindings = {"account_id": account_id, "alias": alias, "before": before, "most": most + 1}
+        return await self.engine.read(lambda tx: _page(tx.execute(_VERSIONS, bindings), TemplateVersion, most))
 
     async def delete(self, account_id: str, alias: str) -> None:
         """Delete a template with its versions; messages keep naming the version they were made with."""
@@ -94,7 +94,7 @@ class Templates(StorePart):
 
         def work(tx: Tx) -> None:
             if not rows(tx, _DELETE, row):
-                raise Refused(Code.NOT_FOUND, "There is no template with this alias.")
+                raise Refused(Code.NOT_FOUND, "No template has this alias.")
             ((size,),) = rows(tx, _SIZE, row)
             run(tx, _DELETE_VERSIONS, row)
             run(tx, _TRIM_DELETED, row | {"kept": DELETED_TEMPLATES, "most": TRIMMED})
@@ -103,7 +103,7 @@ class Templates(StorePart):
         await self.engine.write(work, large=True)
 
 
-def _page(found: Found, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
+def _page(cursor: Cursor, kind: Callable[..., Stored], most: int) -> tuple[list[Stored], bool]:
     """The first rows, and whether there are more.
 
     One at least, and no more of them than PAGE_CHARACTERS allow: a hundred large ones would take the event loop half a
@@ -111,13 +111,13 @@ def _page(found: Found, kind: Callable[..., Stored], most: int) -> tuple[list[St
     """
     page: list[Stored] = []
     characters = 0
-    with closing(found):  # one that is left half-read would keep the log from being checkpointed
-        for row in found:
-            each = kind(*row)
-            characters += len(each.text or "") + len(each.html or "")
+    with closing(cursor):  # one that is left half-read would keep the log from being checkpointed
+        for row in cursor:
+            result = kind(*row)
+            characters += len(result.text or "") + len(result.html or "")
             if len(page) >= most or (page and characters > PAGE_CHARACTERS):
                 return page, True
-            page.append(each)
+            page.append(result)
     return page, False
 
 

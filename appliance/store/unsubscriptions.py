@@ -24,15 +24,15 @@ _ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)}
 
 def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
     """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
-    found = set(_AMONG.run(tx, [(new.account_id, each.key) for new in news for each in new.recipients]))
-    if not found:
+    selected = set(_AMONG.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients]))
+    if not selected:
         return {}
     return {
-        each.id: mail_list
+        recipient.id: mail_list
         for new in news
         for mail_list in lists_of(new.tags, new.template_alias)
-        for each in new.recipients
-        if (new.account_id, each.key, mail_list) in found
+        for recipient in new.recipients
+        if (new.account_id, recipient.key, mail_list) in selected
     }
 
 

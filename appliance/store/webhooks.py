@@ -26,18 +26,18 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
 # Here and below only the names of our own columns are put into SQL (S608). A deleted webhook has no account, so neither
 # of these two finds it.
-_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"  # noqa: S608
-_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"  # noqa: S608
+_OF_ACCOUNT = f"SELECT {_COLUMNS} FROM webhooks WHERE account_id = :account_id"
+_BY_ID = f"SELECT {_COLUMNS} FROM webhooks WHERE id = :id AND account_id IS NOT NULL"
 _UPDATE = f"""UPDATE webhooks SET url = :url, events = :events, enabled = :enabled, updated_at = :now
-    WHERE account_id = :account_id RETURNING {_COLUMNS}"""  # noqa: S608
+    WHERE account_id = :account_id RETURNING {_COLUMNS}"""
 _INSERT = f"""INSERT INTO webhooks (id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at)
-    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""  # noqa: S608
+    VALUES (:id, :account_id, :url, :events, :enabled, :secret, :secret_hint, :now, :now) RETURNING {_COLUMNS}"""
 # Its log may be long: the row stays for retention to find that by, without its secret.
 DELETE_WEBHOOK = """UPDATE webhooks SET account_id = NULL, enabled = 0, secret = x'', secret_hint = ''
     WHERE account_id = :account_id RETURNING id"""
@@ -85,7 +85,7 @@ class WebhookStore(StorePart):
 
 
 def existing_webhook(tx: Tx, account_id: str) -> Webhook:
-    """The webhook of an account, refused when there is none."""
+    """Return the webhook of an account; raise Refused without one."""
     webhook = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
     if webhook is None:
         raise _none()
@@ -105,8 +105,8 @@ def _none() -> Refused:
 
 
 def _webhook(id_: str, account_id: str, url: str, events: str, enabled: int, secret: bytes, *rest: Any) -> Webhook:
-    wanted = tuple(EventType(each) for each in events.split())
-    return Webhook(id_, account_id, url, wanted, bool(enabled), bytes(secret), *rest)
+    bindings = tuple(EventType(item) for item in events.split())
+    return Webhook(id_, account_id, url, bindings, bool(enabled), bytes(secret), *rest)
 
 
 # ---- posts
@@ -120,27 +120,28 @@ INSERT_POSTS = Bulk("""INSERT INTO webhook_deliveries (webhook_id, id, event_id,
 # Its last post, be it before a restart, was a success.
 _PROVEN = "coalesce(w.last_success_at, 0) > coalesce(w.last_failure_at, 0)"
 _LANES_OF = Bulk(f"""SELECT w.id, c.cause, {_PROVEN} FROM webhooks w
-    JOIN ({" UNION ALL ".join(f"SELECT '{each}' AS cause" for each in Trigger)}) c ON TRUE
+    JOIN ({" UNION ALL ".join(f"SELECT '{item}' AS cause" for item in Trigger)}) c ON TRUE
     WHERE w.account_id IN ({{?}}) AND (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL /* own d */) IS NOT NULL""")  # noqa: S608
+        WHERE d.cause = c.cause AND d.webhook_id = w.id AND d.next_attempt_at IS NOT NULL AND {owned("d")}) IS NOT NULL
+    """)
 # SQLite has no skip scan over a partial index, so this walks it from one webhook to the next.
 _LANES = f"""
 WITH RECURSIVE waiting (webhook_id) AS (
     SELECT min(d.webhook_id) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL /* own d */
+    WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND {owned("d")}
     UNION ALL
     SELECT (SELECT min(d.webhook_id) FROM webhook_deliveries d
-        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id /* own d */)
+        WHERE d.cause = :cause AND d.next_attempt_at IS NOT NULL AND d.webhook_id > waiting.webhook_id AND {owned("d")})
     FROM waiting WHERE waiting.webhook_id IS NOT NULL
 )
 SELECT webhook_id, (SELECT {_PROVEN} FROM webhooks w WHERE w.id = waiting.webhook_id),
     (SELECT min(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */),
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")}),
     (SELECT max(d.next_attempt_at) FROM webhook_deliveries d
-    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL /* own d */)
+    WHERE d.cause = :cause AND d.webhook_id = waiting.webhook_id AND d.next_attempt_at IS NOT NULL AND {owned("d")})
 FROM waiting WHERE webhook_id IS NOT NULL
-"""  # noqa: S608
-_IN_LANE = "FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id /* own d */"
+"""
+_IN_LANE = f"FROM webhook_deliveries d WHERE cause = :cause AND webhook_id = :webhook_id AND {owned('d')}"
 _DUE = f"""SELECT id, attempt, request_body, event_id, message_id, recipient_id {_IN_LANE} AND next_attempt_at <= :now
     ORDER BY next_attempt_at LIMIT :most"""
 _NEXT_DUE = f"SELECT min(next_attempt_at) {_IN_LANE} AND next_attempt_at > :now"
@@ -157,10 +158,10 @@ _NOTE_SUCCESS = "UPDATE webhooks SET last_success_at = :at WHERE id = :id"
 _NOTE_FAILURE = "UPDATE webhooks SET last_failure_at = :at WHERE id = :id"
 _GIVE_UP = f"""UPDATE webhook_deliveries SET status = 'failed', error = :reason, next_attempt_at = NULL
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at <= :now LIMIT :most)
-    RETURNING 1"""  # noqa: S608 - our own words
+    RETURNING 1"""
 _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
     WHERE webhook_id = :webhook_id AND id IN (SELECT id {_IN_LANE} AND next_attempt_at > :beyond LIMIT :most)
-    RETURNING 1"""  # noqa: S608 - our own words
+    RETURNING 1"""
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
@@ -170,14 +171,14 @@ def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
     """
     if not events:
         return set()
-    found = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
-    if not found:
+    selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
+    if not selected:
         return set()
-    wanting = {account_id: (webhook_id, url, wanted.split()) for account_id, webhook_id, url, wanted in found}
+    wanting = {account_id: (webhook_id, url, item.split()) for account_id, webhook_id, url, item in selected}
     new, accounts = [], set()
     for event_id, account_id, message_id, recipient_id, kind, body, at in events:
-        webhook_id, url, wanted = wanting.get(account_id, ("", "", ()))
-        if kind in wanted:
+        webhook_id, url, bindings = wanting.get(account_id, ("", "", ()))
+        if kind in bindings:
             new_id = env.identifier("whd")
             new.append((webhook_id, new_id, event_id, kind, message_id, recipient_id, url, "event", body, at, at))
             accounts.add(account_id)
@@ -232,27 +233,27 @@ class WebhookPosts(StorePart):
 
         def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
-            found = [
+            results = [
                 WaitingLane(Lane(webhook_id, trigger), bool(proven), first_due, last_due)
                 for trigger in Trigger
                 for webhook_id, proven, first_due, last_due in rows(tx, _LANES, {"cause": trigger.value})
             ]
-            return found, perf_counter() - began
+            return results, perf_counter() - began
 
         return await self.engine.read(scan)
 
     async def lanes_of(self, accounts: Iterable[str]) -> list[tuple[Lane, bool]]:
         """The lanes of these accounts in which something waits, and whether their receivers are proven."""
-        found = await self.engine.read(lambda tx: _LANES_OF.run(tx, [(each,) for each in accounts]))
-        return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in found]
+        results = await self.engine.read(lambda tx: _LANES_OF.run(tx, [(account,) for account in accounts]))
+        return [(Lane(webhook_id, Trigger(cause)), bool(proven)) for webhook_id, cause, proven in results]
 
     async def due(self, lane: Lane, most: int) -> tuple[list[DuePost], int | None]:
-        """Posts of a lane whose time has come, the longest waiting first; and when that of the next one comes."""
-        wanted = _bindings(lane) | {"now": self.env.now(), "most": most}
+        """Return the due posts of a lane, the longest waiting first, and when the next one is due."""
+        bindings = _bindings(lane) | {"now": self.env.now(), "most": most}
 
         def read(tx: Tx) -> tuple[list[DuePost], int | None]:
-            ((next_due,),) = rows(tx, _NEXT_DUE, wanted)
-            return [DuePost(lane, *row) for row in rows(tx, _DUE, wanted)], next_due
+            ((next_due,),) = rows(tx, _NEXT_DUE, bindings)
+            return [DuePost(lane, *row) for row in rows(tx, _DUE, bindings)], next_due
 
         return await self.engine.read(read)
 
@@ -261,16 +262,16 @@ class WebhookPosts(StorePart):
         await self.engine.write_item(_record, results)
 
     async def give_up(self, lane: Lane, reason: str) -> int:
-        """Fail some of what is due in a lane, untried; how many these were. Call again until it says 0."""
+        """Fail some due posts of a lane, untried; return how many. Call again until it returns 0."""
         return await self._slice(_GIVE_UP, lane, {"reason": reason})
 
     async def bring_forward(self, lane: Lane, beyond: int) -> int:
-        """Make some of what waits for a time after `beyond` due now, because the clock was wrong; likewise."""
+        """Make some posts due that wait for a time after `beyond`, because the clock was wrong; likewise."""
         return await self._slice(_BRING_FORWARD, lane, {"beyond": beyond})
 
     async def _slice(self, statement: str, lane: Lane, bindings: dict[str, str | int]) -> int:
-        wanted = bindings | _bindings(lane) | {"now": self.env.now(), "most": self.posts_changed}
-        return len(await self.engine.change(statement, wanted))
+        query_values = bindings | _bindings(lane) | {"now": self.env.now(), "most": self.posts_changed}
+        return len(await self.engine.change(statement, query_values))
 
 
 def _bindings(lane: Lane) -> dict[str, str | int]:
@@ -280,7 +281,7 @@ def _bindings(lane: Lane) -> dict[str, str | int]:
 def _record(tx: Tx, several: Sequence[Sequence[PostResult]]) -> list[None]:
     results = list(chain.from_iterable(several))
     _RECORD.run(tx, [_result_row(result) for result in results])
-    latest: dict[tuple[str, str], int] = {}  # each webhook is told once, however many results there are
+    latest: dict[tuple[str, str], int] = {}  # each webhook is updated once, however many results there are
     for result in results:
         note = _NOTE_SUCCESS if result.status is PostStatus.SUCCESS else _NOTE_FAILURE
         key = note, result.post.lane.webhook_id
@@ -305,7 +306,7 @@ _POST_COLUMNS = """d.id, d.event_id, d.type, d.message_id, d.recipient_id, d.url
     d.request_body, d.response_status, d.response_body, d.error, d.duration_ms, d.created_at, d.attempted_at,
     d.next_attempt_at"""
 _POSTS_OF_ACCOUNT = f"""SELECT {_POST_COLUMNS} FROM webhooks w JOIN webhook_deliveries d ON d.webhook_id = w.id
-    WHERE w.account_id = :account_id"""  # noqa: S608 - the names of our own columns
+    WHERE w.account_id = :account_id"""
 _PAGE = f"{_POSTS_OF_ACCOUNT} AND d.id < :before {{condition}} ORDER BY d.id DESC LIMIT :most"
 # A list of its own, or SQLite would rather read the whole log in order.
 _OF_MESSAGE = """AND d.id IN
@@ -333,20 +334,20 @@ class WebhookHistory(StorePart):
     async def page_off_loop(
         self, account_id: str, message_id: str | None, before: str | None, most: int
     ) -> list[WebhookDelivery]:
-        """The same, read on a thread: each post has kilobytes of what was sent and answered."""
+        """The same, read on a thread: each post has kilobytes of request and response."""
         return await self.engine.scan(lambda tx: _page(tx, account_id, message_id, before, most), account_id)
 
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
-        """Posts of this status and type, the newest first, and where to go on; None when the log is over.
+        """Posts of this status and type, the newest first, and where to continue; None at the end of the log.
 
         The log is read off the event loop, block by block, for a bounded time: there may be few or none although the
         search is not over.
         """
-        wanted, end = (status, kind), perf_counter() + POST_SEARCH_TIME
+        bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
         return await self.engine.scan(
-            lambda tx: _search(tx, account_id, wanted, before or NEWEST, most, end), account_id
+            lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id
         )
 
     async def ping(self, account_id: str) -> WebhookDelivery:
@@ -356,35 +357,35 @@ class WebhookHistory(StorePart):
         return delivery
 
     async def replay(self, account_id: str, delivery_id: str) -> WebhookDelivery:
-        """Have the body of an earlier post posted once more, under the same event id."""
+        """Post the body of an earlier post again, under the same event id."""
         delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
 
 
 def _page(tx: Tx, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
-    wanted = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
+    bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
     query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-    return [_delivery(*row) for row in rows(tx, query, wanted)]
+    return [_delivery(*row) for row in rows(tx, query, bindings)]
 
 
 def _search(
-    tx: Tx, account_id: str, wanted: tuple[PostStatus | None, str | None], before: str, most: int, end: float
+    tx: Tx, account_id: str, filters: tuple[PostStatus | None, str | None], before: str, most: int, end: float
 ) -> tuple[list[WebhookDelivery], str | None]:
-    found: list[str] = []
+    results: list[str] = []
     following: str | None = before
-    while following is not None and len(found) < most:
+    while following is not None and len(results) < most:
         block = rows(tx, _BLOCK, {"account_id": account_id, "before": following, "block": POSTS_SEARCHED})
         following = block[-1][0] if len(block) == POSTS_SEARCHED else None
         for post_id, status, kind in block:
-            if wanted[0] in (None, status) and wanted[1] in (None, kind):
-                found.append(post_id)
-                if len(found) == most:
+            if filters[0] in (None, status) and filters[1] in (None, kind):
+                results.append(post_id)
+                if len(results) == most:
                     following = post_id
                     break
         if perf_counter() >= end:
             break
-    shown = [row for post_id in found for row in rows(tx, _ONE, {"account_id": account_id, "id": post_id})]
+    shown = [row for post_id in results for row in rows(tx, _ONE, {"account_id": account_id, "id": post_id})]
     return [_delivery(*row) for row in shown], following
 
 

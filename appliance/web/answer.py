@@ -1,4 +1,4 @@
-"""Answers over HTTP: objects as JSON, the headers every answer has, and the error object."""
+"""HTTP responses: JSON objects, the headers of every response, and the error object."""
 
 from collections.abc import Iterable
 from email.utils import formatdate
@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from appliance.errors import Code, PublicError, Refused
 from appliance.telemetry.metrics import REFUSALS
@@ -22,7 +23,7 @@ CONTENT_SECURITY_POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# On every answer: it is not cached, framed or read by other sites.
+# Every response: not cached, framed or readable by other sites.
 SECURITY_HEADERS: Headers = [
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
@@ -30,9 +31,14 @@ SECURITY_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-OUR_FAULT = "Something went wrong on our side. The log has the details."
-# A time in an answer: RFC 3339, UTC, to the millisecond.
-Time = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+OUR_FAULT = "Internal error. Retry later; if it persists, give the operator this request_id."
+
+# Types of fields that many objects share.
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]  # RFC 3339, UTC, to the millisecond
+CreatedAt = Annotated[Time, Meta(description="Creation time.")]
+RequestId = Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
+NextPage = Annotated[str | None, Meta(description="Cursor of the next page; null on the last page.")]
+SinglePage = Annotated[str | None, Meta(description="Always null: the list has one page.")]
 
 
 def time_or_none(at: int | None) -> str | None:
@@ -40,7 +46,7 @@ def time_or_none(at: int | None) -> str | None:
 
 
 def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
-    """An object of the API with the attributes of `source`, times as text; `given` are fields that differ from them."""
+    """Build an API object from the attributes of `source`, with times as text. Keyword arguments replace attributes."""
     for name in kind.__struct_fields__:
         if name not in given:
             value = getattr(source, name)
@@ -49,18 +55,18 @@ def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
 
 
 class Error(msgspec.Struct):
-    """The body of every error: a sentence for people, a code for programs, the request to quote."""
+    """The body of every error."""
 
-    error: str
-    code: Code
-    request_id: str
+    error: Annotated[str, Meta(description="What went wrong. Starts with the field's name if a field is at fault.")]
+    code: Annotated[Code, Meta(description="Stable error code for programs.")]
+    request_id: RequestId
 
 
 class DeletedAnswer(msgspec.Struct):
-    """The answer to a DELETE."""
+    """The response to a DELETE."""
 
-    deleted: bool
-    request_id: str
+    deleted: Annotated[bool, Meta(description="Always true.")]
+    request_id: RequestId
 
 
 @lru_cache(maxsize=2)
@@ -80,7 +86,7 @@ def json_answer(body: bytes, request_id: str) -> Headers:
 def error_answer(
     code: Code, text: str, request_id: str, *, status: int | None = None, retry_after: int | None = None
 ) -> Answer:
-    """Status, headers and body of an error; `status` replaces that of the code."""
+    """Status, headers and body of an error. `status` overrides the code's own."""
     REFUSALS.add(("http", code))
     body = msgspec.json.encode(Error(text, code, request_id))
     headers = json_answer(body, request_id)
@@ -92,11 +98,11 @@ def error_answer(
 
 
 class MethodNotAllowed(Refused):
-    """405, which has no code of its own."""
+    """405. It has no error code of its own."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
         self.allowed = ", ".join(sorted(allowed))
-        super().__init__(Code.INVALID_REQUEST, f"This path does not answer that method, only: {self.allowed}.")
+        super().__init__(Code.INVALID_REQUEST, f"Method not allowed. Allowed: {self.allowed}.")
 
 
 def refusal_answer(refused: PublicError, request_id: str) -> Answer:

@@ -1,6 +1,6 @@
-"""The Quart application: every path but `/emails`, whose two operations the edge answers itself.
+"""The Quart application: every path except `/emails`, which the edge answers.
 
-Whatever a route raises is answered with the error object.
+A route's exceptions become the error object.
 """
 
 import gzip
@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import trio
@@ -32,17 +34,18 @@ from appliance.model.dashboard import Actor
 from appliance.store import Store
 from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
+from appliance.web import api
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
 from appliance.web.api.message_body import MessageBodies
 from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
-from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, operations_of
+from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
 from appliance.web.session_cookie import SessionCookies
 from appliance.web.tokens import Claims
 
-COMPRESSED_FROM = 1_000  # bytes of a JSON answer that is compressed
-ECONOMICAL_TO = 64_000  # bytes of a JSON answer that has an ETag and may be compressed
+COMPRESSED_FROM = 1_000  # smallest JSON response to compress, in bytes
+ECONOMICAL_TO = 64_000  # largest JSON response with an ETag, and to compress, in bytes
 View = Callable[..., Awaitable[Response]]
 Choice = TypeVar("Choice", bound=StrEnum)
 
@@ -51,7 +54,7 @@ log = get_logger("web")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What the routes use."""
+    """Services that the routes use."""
 
     config: Config
     store: Store
@@ -63,14 +66,16 @@ class ApiServices:
     cookies: SessionCookies
     signing_keys: SigningKeys
     webhook_secrets: WebhookSecrets
-    bodies: MessageBodies  # one, for its limits hold over all routes
-    operations: Sequence[Operation]  # all that routes answer
-    check_webhook_url: Callable[[str], Awaitable[str | None]]  # why a URL may not be saved, in words
+    bodies: MessageBodies  # shared, because its limits apply to all routes
+    operations: Sequence[Operation]  # all operations of the API
+    check_webhook_url: Callable[[str], Awaitable[str | None]]  # returns the reason why a URL is not allowed
     stopping: trio.Event
 
 
 class Routes:
-    """The base of the classes that answer operations."""
+    """Base of the classes that answer operations. `create_app` serves every subclass in `appliance.web.api`."""
+
+    tag: ClassVar[Tag]
 
     def __init__(self, services: ApiServices) -> None:
         self.services = services
@@ -80,7 +85,7 @@ class Routes:
         return await current_user(self.services.auth)
 
     async def caller_of(self, principal: Principal) -> Caller:
-        """The sender that a user or an API key stands for; a key's limits hold here, too."""
+        """The sender behind a user or an API key, with the key's limits."""
         caller = await self.store.access.caller_by_account(principal.account_id)
         assert caller is not None  # noqa: S101 - the principal has just been let in
         if isinstance(principal, KeyPrincipal):
@@ -89,24 +94,36 @@ class Routes:
         return caller
 
 
+def route_classes() -> list[type[Routes]]:
+    """Every class of routes in `appliance.web.api`, in the order of their tags."""
+    modules = [import_module(f"{api.__name__}.{module.name}") for module in iter_modules(api.__path__)]
+    classes: list[type[Routes]] = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and any(operations_of(value))
+    ]
+    return sorted(classes, key=lambda routes: list(Tag).index(routes.tag))
+
+
 class Rest(BaseConverter):
-    """The rest of the path, slashes included: an address may contain them. `…/import` is a path of its own."""
+    """The rest of the path with its slashes, because addresses may contain them. Excludes `…/import`."""
 
     part_isolating = False
     regex = "(?!import$).+"
 
 
 class NotTest(BaseConverter):
-    """Any id but `test`: /v1/emails/test is a path of its own."""
+    """Any id except `test`, because /v1/emails/test is another route."""
 
     regex = "(?!test$)[^/]+"
 
 
 def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterable[Blueprint] = ()) -> QuartTrio:
-    """The application with these routes (see `operations`), and with blueprints that are no part of the API."""
+    """The application with these routes, and with blueprints outside the API."""
     app = QuartTrio("appliance", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
-    app.config["RESPONSE_TIMEOUT"] = None  # writing has its own deadline, in the connection
+    app.config["RESPONSE_TIMEOUT"] = None  # the connection enforces the write timeout
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     app.url_map.converters |= {"rest": Rest, "not_test": NotTest}
@@ -123,12 +140,12 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
 
 
 def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awaitable[Any]]) -> View:
-    """Call the handler by position: with the principal if it needs one, the parameter of the path, the body."""
+    """Call the handler with the principal (if required), the path parameters and the body, by position."""
 
     async def view(**parameters: str) -> Response:
         given: list[object] = list(parameters.values())
         if operation.permission is not None:
-            # The edge has authenticated a request without a body. A body takes time, so its sender is checked after it.
+            # The edge has authenticated requests without a body. A body takes time to arrive, so authenticate again.
             principal: Principal | None = request.scope.get("principal")  # type: ignore[assignment]
             if principal is None:
                 _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
@@ -153,7 +170,7 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
 
 @asynccontextmanager
 async def _noted(auth: Authenticator, operation: Operation, given: Sequence[Any], named: str) -> AsyncIterator[None]:
-    """Have what the operation changes written to the audit log, in the account's own and in an administrator's."""
+    """Record the operation in the audit log of the principal's account, and of the account it administers."""
     if not operation.action:
         yield
         return
@@ -166,28 +183,28 @@ async def _noted(auth: Authenticator, operation: Operation, given: Sequence[Any]
 
 
 def actor_of(principal: Principal) -> Actor:
-    """How the audit log names a principal."""
+    """The principal's name in the audit log."""
     if isinstance(principal, User):
         return Actor("user", principal.email)
     return Actor("key", principal.id, principal.name if isinstance(principal, KeyPrincipal) else "")
 
 
 def check_permission(operation: Operation, principal: Principal) -> None:
-    """Refuse an operation to a principal who lacks its permission: the only place where this is decided."""
+    """Refuse an operation to a principal without its permission. No other code decides this."""
     needed = operation.permission
     if needed is not None and needed not in principal.permissions:
         raise Refused(Code.FORBIDDEN, f"{HOLDERS[needed]} may do this.")
     if not isinstance(principal, User):
         if operation.people_only:
-            raise Refused(Code.FORBIDDEN, "API keys may not do this: log in.")
+            raise Refused(Code.FORBIDDEN, "API keys may not call this endpoint. Log in as a user instead.")
         if operation.limited is Limited.REFUSED:
             check_reach(principal)
     elif principal.must_enrol and not (operation.people_only and needed is Permission.VIEW):
-        raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # all but what is about the person itself
+        raise Refused(Code.FORBIDDEN, ENROL_FIRST)  # everything except the user's own login
 
 
 def refused_to(operations: Iterable[Operation], principal: Principal) -> list[str]:
-    """The ids of those that the principal may not use."""
+    """Ids of the operations that the principal may not call."""
 
     def may(operation: Operation) -> bool:
         try:
@@ -200,9 +217,9 @@ def refused_to(operations: Iterable[Operation], principal: Principal) -> list[st
 
 
 async def _economical(response: Response) -> Response:
-    """The same, smaller on the wire, if that pays and holds the event loop for less than a millisecond.
+    """Add an ETag, and answer 304 or compress, if that takes under a millisecond of the event loop.
 
-    The ETag is that of all but the request id: a client that has an answer with the same one gets 304 and no body.
+    The ETag covers everything but the request id.
     """
     body = await response.get_data(as_text=False)
     if len(body) > ECONOMICAL_TO:
@@ -222,14 +239,14 @@ async def _economical(response: Response) -> Response:
 
 
 def not_modified(response: Response) -> None:
-    """Make it a 304, which has no body and says nothing about one."""
+    """Turn the response into a 304, without a body and its headers."""
     response.status_code = 304
     response.set_data(b"")
     del response.headers["Content-Length"], response.headers["Content-Type"]
 
 
 def may_compress() -> bool:
-    """Whether the client of the current request takes gzip."""
+    """Whether the client accepts gzip."""
     return request.accept_encodings["gzip"] > 0
 
 
@@ -242,13 +259,13 @@ def client_address() -> str:
 
 
 async def current_user(auth: Authenticator) -> tuple[User, Claims]:
-    """The user of the token in the current request; refused without a valid one."""
+    """The user of the request's token."""
     _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own entry
     return await auth.user(authorization, address)
 
 
 def whole_number(name: str, usual: int, most: int) -> int:
-    """A number in the query of the current request, `usual` if there is none."""
+    """An integer from the query string, or the default."""
     given = request.args.get(name, str(usual))
     if not (given.isascii() and given.isdecimal() and len(given) <= len(str(most)) and 1 <= int(given) <= most):
         raise invalid(name, f"must be a whole number from 1 to {most}")
@@ -260,7 +277,7 @@ def page_limit(usual: int = PAGE_LIMIT) -> int:
 
 
 def choice(name: str, choices: type[Choice]) -> Choice | None:
-    """The value of a parameter of the query, or None."""
+    """An enum value from the query string, or None."""
     given = request.args.get(name)
     if given is None:
         return None
@@ -271,7 +288,7 @@ def choice(name: str, choices: type[Choice]) -> Choice | None:
 
 
 def check_line(name: str, text: str) -> None:
-    """Refuse a text that would not stay on one line."""
+    """Refuse text that does not fit on one line."""
     if fault := fault_in_line(text):
         raise invalid(name, f"must not contain {fault}")
 
@@ -285,7 +302,7 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 def _error(error: Answer) -> Response:
-    # The edge adds the headers that every answer has.
+    # The edge adds the headers of every response.
     status, headers, body = error
     response = answer(body, status)
     for name, value in headers:
@@ -295,7 +312,7 @@ def _error(error: Answer) -> Response:
 
 
 async def refusal(refused: PublicError) -> Response:
-    """The error as a response; a route calls it to add a header."""
+    """The error as a response. A route calls it to add a header."""
     return _error(refusal_answer(refused, request_id()))
 
 
@@ -303,8 +320,10 @@ async def _http_error(error: HTTPException) -> Response:
     if isinstance(error, WrongMethod):
         return _error(refusal_answer(MethodNotAllowed(error.valid_methods or ()), request_id()))
     if error.code == 404 or error.code is None or error.code >= 500:
-        return _error(error_answer(Code.NOT_FOUND, "There is nothing at this address.", request_id()))
-    return _error(error_answer(Code.INVALID_REQUEST, "This request cannot be read.", request_id()))
+        return _error(
+            error_answer(Code.NOT_FOUND, "Nothing exists at this path. See /openapi.json for all paths.", request_id())
+        )
+    return _error(error_answer(Code.INVALID_REQUEST, "The request could not be parsed.", request_id()))
 
 
 async def _failed(error: Exception) -> Response:
@@ -314,33 +333,3 @@ async def _failed(error: Exception) -> Response:
         return await refusal(refused)
     log.exception("request failed", request_id=request_id(), method=request.method, path=request.path[:200])
     return _error(error_answer(Code.INTERNAL_ERROR, OUR_FAULT, request_id()))
-
-
-# ---- health checks for monitoring
-
-
-class HealthAnswer(msgspec.Struct):
-    """All is well."""
-
-    status: str
-    request_id: str
-
-
-class HealthRoutes(Routes):
-    @Operation("GET /healthz", (200, HealthAnswer, "Alive."))
-    async def get_health(self) -> HealthAnswer:
-        """Tell whether the process is alive."""
-        return HealthAnswer("ok", request_id())
-
-    @Operation("GET /readyz", (200, HealthAnswer, "Ready."), (Code.SERVICE_UNAVAILABLE, Code.TEMPORARY_FAILURE))
-    async def get_readiness(self) -> HealthAnswer:
-        """Tell whether the service takes mail: storage writable, not shutting down."""
-        if self.services.stopping.is_set():
-            raise Refused(Code.SERVICE_UNAVAILABLE, "The server is shutting down.", retry_after=5)
-        self.services.intake.check_disk()
-        await self.store.check_writable()
-        self.services.intake.check_clock()
-        if not self.store.engine.holds_lease():
-            text = "This node may deliver nothing: its lease has expired."
-            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
-        return HealthAnswer("ready", request_id())

@@ -1,4 +1,4 @@
-"""Authentication of HTTP requests: Basic with an SMTP credential, or Bearer with an API key or a customer token."""
+"""Authenticates HTTP requests: Basic with an SMTP credential, or Bearer with an API key or a user's token."""
 
 import binascii
 import hashlib
@@ -22,13 +22,13 @@ from appliance.store.access import sha256
 from appliance.times import rfc3339
 from appliance.web.tokens import Claims, Tokens
 
-MISSING = "Send an Authorization header: Basic with an SMTP credential, or Bearer with an API key or a token."
+MISSING = "Authorization: missing or malformed. Send Basic with an SMTP credential, or Bearer with an API key or token."
 ONLY_TOKENS = (
-    "This endpoint needs a customer token from POST /v1/auth/login, or an API key with the scope manage;"
-    " other keys and SMTP credentials do not open it."
+    "This endpoint requires a token from POST /v1/auth/login or an API key with the scope manage. Other "
+    "keys and SMTP credentials are not accepted."
 )
 KEY_PREFIX = "ma_"
-ENROL_FIRST = "This needs a second factor, by a rule of this installation: turn it on, on the page of your account."
+ENROL_FIRST = "This installation requires two-factor authentication. Turn it on under Account, then retry."
 
 
 @dataclass(slots=True)
@@ -39,16 +39,16 @@ class Authenticator:
     credentials: Credentials
     known: KnownNetworks
     totp_demand: TotpDemand = TotpDemand.NONE
-    # By keyed digest of the header, so that the cache holds no secret.
+    # The key is a keyed digest of the header, so the cache holds no secret.
     _salt: bytes = field(default_factory=lambda: os.urandom(32))
     _callers: TtlCache[bytes, Caller] = field(init=False)
-    changes: int = 0  # of credentials and accounts by this process
+    changes: int = 0  # changes to credentials and accounts by this process
 
     def __post_init__(self) -> None:
         self._callers = TtlCache(CACHED, CACHED_FOR, self.env.now)
 
     async def caller(self, authorization: bytes | None, address: str) -> Caller:
-        """The account that may send or read messages with this header."""
+        """The account behind this header, which may send or read messages."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, MISSING)
         digest = hashlib.blake2b(authorization, digest_size=16, key=self._salt).digest()
@@ -65,24 +65,24 @@ class Authenticator:
         return caller
 
     def _cached_for(self, key: KeyPrincipal | None) -> int:
-        """For how long a caller is known without asking; refused if its key has expired."""
+        """How long to cache a caller, in microseconds. Refuses an expired key."""
         if key is None or key.expires_at is None:
             return CACHED_FOR
         if (left := key.expires_at - self.env.now()) > 0:
             return min(CACHED_FOR, left)
-        ended, instead = rfc3339(key.expires_at), "Create a new one."
+        ended, instead = rfc3339(key.expires_at), "Create a new key."
         if key.replaced:
-            ended, instead = f"{ended}, after it was rolled", "Use the new one."
+            ended, instead = f"{ended} because it was rolled", "Use the new key."
         raise Refused(Code.UNAUTHORIZED, f"This API key expired at {ended}. {instead}")
 
     def forget(self) -> None:
-        """Credentials or accounts were changed: read them again."""
+        """Drop cached callers after a change to credentials or accounts."""
         self.changes += 1
         self._callers.clear()
         self.credentials.forget()
 
     async def principal(self, authorization: bytes | None, address: str) -> Principal:
-        """Who makes a request under /v1: a user, or an API key that may do something there."""
+        """The user or API key behind a request under /v1."""
         if authorization is not None and _split(authorization)[1].startswith(KEY_PREFIX):
             key = (await self.caller(authorization, address)).key
             if key is None or Permission.VIEW not in key.permissions:
@@ -92,7 +92,7 @@ class Authenticator:
         return user
 
     async def is_still_valid(self, authorization: bytes | None) -> bool:
-        """Whether a header that was good for `principal` still is. A failure does not count as a guess."""
+        """Whether a header that `principal` accepted is still valid. A failure does not count as a guess."""
         if authorization is None:
             return False
         _, secret = _split(authorization)
@@ -104,7 +104,7 @@ class Authenticator:
         return caller.key.expires_at is None or caller.key.expires_at > self.env.now()
 
     async def user(self, authorization: bytes | None, address: str) -> tuple[User, Claims]:
-        """The user of this header, which must be a token."""
+        """The user behind this header, which must hold a token."""
         if authorization is None:
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
         scheme, secret = _split(authorization)
@@ -117,11 +117,11 @@ class Authenticator:
         return found
 
     def demands_totp(self, user: User) -> bool:
-        """Whether the installation wants this user to have a second factor."""
+        """Whether the installation requires two-factor authentication of this user."""
         return self.totp_demand is TotpDemand.ALL or (self.totp_demand is TotpDemand.ADMINS and user.role is Role.ADMIN)
 
     def must_enrol(self, user: User) -> bool:
-        """Whether the user may do nothing else yet."""
+        """Whether the user must turn on two-factor authentication first."""
         return not user.has_totp and self.demands_totp(user)
 
     async def _look_up(self, authorization: bytes) -> Caller | None:
@@ -154,7 +154,7 @@ class Authenticator:
 
 
 def sees(key: KeyPrincipal | None, message: Message) -> bool:
-    """Whether the domain limit of an API key allows a message; a login and an unlimited key see all."""
+    """Whether the key's domain covers the message. Logins and unlimited keys see every message."""
     if key is None or key.domain is None:
         return True
     try:
@@ -164,13 +164,16 @@ def sees(key: KeyPrincipal | None, message: Message) -> bool:
 
 
 def check_reach(principal: Principal, domain: str | None = None) -> None:
-    """Refuse an API key something of another domain than its own; None: of the whole account."""
+    """Refuse a key that is limited to another domain. `None` stands for the whole account."""
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
-        raise Refused(Code.FORBIDDEN, f"This API key is limited to {principal.domain}. It may not do this.")
+        raise Refused(
+            Code.FORBIDDEN,
+            (f"This API key is limited to the domain {principal.domain} and may not call this endpoint."),
+        )
 
 
 def _split(authorization: bytes) -> tuple[str, str]:
-    """Scheme and credential; refused like a missing header if it is neither Basic nor Bearer."""
+    """Scheme and credential. A scheme other than Basic or Bearer is refused like a missing header."""
     try:
         scheme, _, secret = authorization.decode("ascii").strip().partition(" ")
     except UnicodeDecodeError:

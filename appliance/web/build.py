@@ -1,4 +1,4 @@
-"""Puts the HTTP service together: the edge, the routes of the API, and the dashboard."""
+"""Assembles the HTTP service: the edge, the API's routes and the dashboard."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,7 +16,7 @@ from appliance.store import Store
 from appliance.system import memory
 from appliance.web import openapi, pages, unsubscribe
 from appliance.web.api.message_body import MessageBodies
-from appliance.web.app import ApiServices, create_app
+from appliance.web.app import ApiServices, create_app, route_classes
 from appliance.web.auth import Authenticator
 from appliance.web.body import BodyBudgets
 from appliance.web.edge import Edge
@@ -40,7 +40,8 @@ def build(
     auth = Authenticator(
         store, env, tokens, intake_services.credentials, intake_services.known, config.dashboard.require_totp
     )
-    hashing = PasswordHasher()
+    hashing, routes = PasswordHasher(), route_classes()
+    operations = [operation for kind in routes for _, operation in operations_of(kind)]
     services = ApiServices(
         config=config,
         store=store,
@@ -53,7 +54,7 @@ def build(
         signing_keys=SigningKeys(store, env, key),
         webhook_secrets=WebhookSecrets(key, env),
         bodies=MessageBodies(store),
-        operations=[operation for routes in openapi.ROUTES for _, operation in operations_of(routes)],
+        operations=operations,
         check_webhook_url=check_webhook_url,
         stopping=stopping,
     )
@@ -63,7 +64,7 @@ def build(
         pages.blueprint(site, sandbox=intake.sandbox),
         unsubscribe.blueprint(site, services),
     )
-    app = create_app(auth, [routes(services) for routes in openapi.ROUTES], blueprints)
+    app = create_app(auth, [kind(services) for kind in routes], blueprints)
     return Edge(
         intake=intake,
         store=store,
@@ -74,6 +75,7 @@ def build(
         settings=config.http,
         stopping=stopping,
         pages=app,
+        open_bodies=frozenset(each.path for each in operations if each.body and not each.permission),
         budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
         streams=LiveStreams(intake.accepted, stopping),
     )

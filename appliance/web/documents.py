@@ -3,6 +3,7 @@
 The binary and the Debian package hold them beside the code; a checkout has them in its own `docs/`.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -30,7 +31,7 @@ The API is described by [/openapi.json](/openapi.json). Everything under `/v1` n
 
 @cache
 def documents() -> dict[str, bytes]:
-    """Each document by the name of its file; none where an installation has left them out."""
+    """Each document by its path below `docs/`; empty if the installation has no documentation."""
     packed = files("appliance") / "docs"
     return dict(sorted(_markdown(packed if packed.is_dir() else files("appliance") / ".." / "docs")))
 
@@ -42,10 +43,12 @@ def document_list() -> bytes:
     return (_INTRODUCTION + "\n".join(lines) + "\n").encode()
 
 
-def _markdown(directory: Traversable) -> list[tuple[str, bytes]]:
-    if not directory.is_dir():
-        return []
-    return [(each.name, each.read_bytes()) for each in directory.iterdir() if each.name.endswith(SUFFIX)]
+def _markdown(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        if entry.name.endswith(SUFFIX):
+            yield prefix + entry.name, entry.read_bytes()
+        else:
+            yield from _markdown(entry, f"{prefix}{entry.name}/")
 
 
 def _head(name: str) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
-"""The ASGI application in front of Quart: gives every request its id, checks it, and answers `/emails` itself.
+"""The ASGI application in front of Quart. It assigns request ids, checks requests, and answers `/emails` itself.
 
-`POST /emails` and `GET /emails/{id}` carry the load and are answered here without Quart. Whatever can be refused is
-refused before the body is read.
+`POST /emails` and `GET /emails/{id}` carry the load and bypass Quart. Every check that needs no body runs before the
+body is read.
 """
 
 import ipaddress
@@ -19,8 +19,10 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
+from appliance.intake.receipt import Receipt
 from appliance.message.cost import of_size
 from appliance.message.request import decode
+from appliance.message.schema import SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
@@ -37,6 +39,7 @@ from appliance.web.answer import (
     json_answer,
     refusal_answer,
 )
+from appliance.web.api.message_objects import MessageObject, message_json
 from appliance.web.auth import Authenticator, check_reach, sees
 from appliance.web.body import (
     BodyBudgets,
@@ -51,26 +54,25 @@ from appliance.web.body import (
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams, stream_headers
-from appliance.web.message_json import message_json
+from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
 from appliance.web.session_cookie import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
-DROPPED_BODY = 64 * 1024  # bytes of a body that is dropped to keep the connection of a client that calls too often
-RECHECK_AFTER = 1.0  # seconds that a body may take before its sender is authenticated again
-UNAUTHENTICATED_BODIES = frozenset({"/v1/auth/login", "/v1/auth/invitation"})
-BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header, takes no body, and adds no row
-# What must work on a full disk, besides DELETE: to log out, and to stop what fills it.
+DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes
+RECHECK_AFTER = 1.0  # seconds after which a slow body's sender is authenticated again
+BY_COOKIE = "/v1/auth/refresh"  # needs no Authorization header and no body, and adds no row
+# Requests that work on a full disk, besides DELETE: logging out, and stopping what fills the disk.
 ON_A_FULL_DISK = ("/v1/auth/logout", "/v1/admin/")
-# Bounds of what Quart takes apart on the event loop, so that the worst of it takes 2 ms.
-OPTIONAL_FIELDS = frozenset({b"accept-encoding", b"if-none-match"})  # HTTP allows to ignore them
+# Limits on what Quart parses on the event loop; the worst case takes 2 ms.
+OPTIONAL_FIELDS = frozenset({b"accept-encoding", b"if-none-match"})  # HTTP allows a server to ignore them
 OPTIONAL_FIELD = 512  # bytes; browsers send 30 and 40
-QUERY_PARAMETERS, QUERY_ESCAPES = 100, 2_000  # all filters of a list at once have 12, and 1,400 bytes outside ASCII
-UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has 200 at most
+QUERY_PARAMETERS, QUERY_ESCAPES = 100, 2_000  # all list filters together have 12 parameters and 1,400 escaped bytes
+UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has at most 200
 
 AsgiSend = Callable[[Any], Awaitable[None]]
 AsgiScope = dict[str, Any]
 
-# What the router of Quart accepts: an empty or overlong label would make it fail.
+# The hosts that Quart's router accepts; it fails on an empty or overlong label.
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
@@ -84,8 +86,6 @@ log = get_logger("web")
 
 @dataclass(slots=True, kw_only=True)
 class Edge:
-    """The ASGI application that hypercorn serves."""
-
     intake: MessageIntake
     store: Store
     env: Environment
@@ -94,12 +94,13 @@ class Edge:
     read_rate: RequestRate
     settings: HttpSettings  # may be replaced between requests
     stopping: trio.Event
-    pages: Callable[..., Awaitable[None]]  # Quart: everything that is not answered here
+    pages: Callable[..., Awaitable[None]]  # Quart, for all other paths
+    open_bodies: frozenset[str]  # paths under /v1 that take a body from anyone
     budgets: BodyBudgets
     streams: LiveStreams
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: AsgiSend) -> None:
-        """Answer one request; whatever goes wrong, with the error object."""
+        """Answer one request. Every failure returns the error object."""
         if scope["type"] != "http":
             await self.pages(scope, receive, send)
             return
@@ -116,12 +117,12 @@ class Edge:
             await exchange.send(answer)
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """The answer to a `POST /emails` that was read whole, and whether the connection must be closed after it."""
+        """Answer a complete `POST /emails`. Return the answer, and whether the connection must close."""
         request_id = self.env.identifier("req")
         exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
-            answer = await self._send(exchange, self.client_address(peer, request.headers))
+            answer = await self.send_email(exchange, self.client_address(peer, request.headers))
         except Exception as error:
             answer = _failure(error, request_id, "POST", "/emails")
             await _keep_connection(exchange, error)
@@ -134,7 +135,7 @@ class Edge:
             times = Counter(name for name, _ in scope["headers"])
             exchange.doubled = frozenset(name for name in times if times[name] > 1)
         if b"authorization" in exchange.doubled:
-            raise Refused(Code.UNAUTHORIZED, "Send one Authorization header, not several.")
+            raise Refused(Code.UNAUTHORIZED, "Send exactly one Authorization header.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
         given = scope["path"]
         path = scope["path"] = _route(given)
@@ -143,10 +144,10 @@ class Edge:
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
             _check_method(scope, ("POST",))
-            return await self._send(exchange, address)
+            return await self.send_email(exchange, address)
         if path.startswith("/emails/") and path.count("/") == 2:
             _check_method(scope, ("GET", "HEAD"))
-            return await self._read(exchange, address, path.removeprefix("/emails/"))
+            return await self.get_email(exchange, address, path.removeprefix("/emails/"))
         if path == LIVE_PATH:
             _check_method(scope, ("GET",))
             await self._stream(exchange, address)
@@ -156,11 +157,35 @@ class Edge:
 
     # ---- POST /emails
 
-    async def _send(self, exchange: "_Exchange", address: str) -> Answer:
+    @Operation(
+        "POST /emails",
+        (202, Receipt, "Stored on disk. A retry also has `Idempotent-Replayed` and `Original-Request-ID`."),
+        tuple(code for code in Code if code not in (Code.NOT_FOUND, Code.CONFLICT)),
+        SendRequest,
+        SEND,
+        (KEY_PARAMETER,),
+        ("Idempotent-Replayed", "Original-Request-ID"),
+        links={
+            "getEmail": {
+                "operationId": "getEmail",
+                "parameters": {"id": "$response.body#/id"},
+                "description": "Status of the message.",
+            }
+        },
+    )
+    async def send_email(self, exchange: "_Exchange", address: str) -> Answer:
+        """Accept a message for delivery.
+
+        Each unique recipient reserves one credit. A 202 means that the message is stored on disk, not that it was
+        delivered. Read the result with `getEmail` or receive it by webhook.
+
+        After no response, a 429, a 503 or `idempotency_in_progress`, retry with the same `Idempotency-Key` and body.
+        The message is never accepted twice.
+        """
         headers, request_id = exchange.headers, exchange.request_id
         caller = await self._sender(exchange, address)
         if self.stopping.is_set():
-            text = "The server is shutting down. Retry in a moment with the same key."
+            text = "The server is shutting down. Retry in a few seconds with the same Idempotency-Key."
             raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=5)
         self.rate.take(caller.idempotency_scope)
         length = declared_length(headers, self.settings.max_body)
@@ -172,8 +197,8 @@ class Edge:
         async with RequestBody(exchange.receive, length, self.settings.max_body, memory) as body:
             size = len(body)
             request = await self.intake.workers.run(caller.account_id, of_size(size), decode, body)
-            body.clear()  # decoded: memory is not enough for both of a large message
-            if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be gone by now
+            body.clear()  # frees memory: a large message does not fit twice
+            if trio.current_time() - began > RECHECK_AFTER:  # the key or the domain may be revoked by now
                 caller = await self._sender(exchange, address)
                 self.intake.check_open(caller)
             accepted = await self.intake.send(caller, request, key, request_id, size)
@@ -184,34 +209,46 @@ class Edge:
         return 202, answer, accepted.receipt
 
     async def _sender(self, exchange: "_Exchange", address: str) -> Caller:
-        """The caller of the request, who may send."""
+        """Authenticate a caller that may send."""
         caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
         if not caller.may_send:
-            what = "login" if caller.key is None else "API key, whose scope is read,"
-            raise Refused(Code.FORBIDDEN, f"With this {what} you may only read, not send.")
+            what = "login" if caller.key is None else "API key (scope `read`)"
+            raise Refused(Code.FORBIDDEN, f"This {what} may only read messages, not send them.")
         return caller
 
     # ---- GET /emails/{id}
 
-    async def _read(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+    @Operation(
+        "GET /emails/{id}",
+        (200, MessageObject, "The message."),
+        (Code.UNAUTHORIZED, Code.NOT_FOUND),
+        security=SEND,
+        parameters=(MESSAGE_ID,),
+    )
+    async def get_email(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+        """Read a message and the status of each recipient.
+
+        `status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. A
+        message of another account is not found. An API key needs the scope `full`, `read` or `manage`.
+        """
         try:
             caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         except Refused as refused:
             if refused.code is not Code.FORBIDDEN:
                 raise
-            raise Refused(Code.UNAUTHORIZED, refused.text) from refused  # by the interface no read is forbidden
+            raise Refused(Code.UNAUTHORIZED, refused.text) from refused  # the interface has no 403 for a read
         exchange.peer.authenticated = True
         if not caller.may_read:
             raise Refused(Code.UNAUTHORIZED, "this key may only send")
         message = await self.store.messages.read(caller.account_id, message_id)
         if message is None or not await self._may_see(caller, message):
-            raise Refused(Code.NOT_FOUND, "There is no message with this id.")
+            raise Refused(Code.NOT_FOUND, "No message has this id.")
         body = message_json(message, exchange.request_id)
         return 200, json_answer(body, exchange.request_id), body
 
     async def _may_see(self, caller: Caller, message: Message) -> bool:
-        """Whether the limits of the caller's key allow this message: its domain, and for a test key simulated mail."""
+        """Whether the caller's key covers this message: its domain, and only simulated mail for a test key."""
         if not sees(caller.key, message):
             return False
         if caller.key is None or not caller.key.test:
@@ -239,20 +276,20 @@ class Edge:
     # ---- everything else
 
     async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
-        """Let Quart answer, with a small body, read whole, from a user who may send one.
+        """Let Quart answer, with a small, complete body from a user who may send one.
 
-        Under /v1 every request counts for the rate of its user: those that only read in a bucket of their own. Both are
-        refused here, before Quart has any work with them.
+        Under /v1, every request counts for its user's rate limit. Reads have their own. Both are checked before Quart
+        runs.
         """
         headers = exchange.headers
         if not _HOST.fullmatch(headers.get(b"host", b"")):
-            raise Refused(Code.INVALID_REQUEST, "Host: must be a host name or an IP address, with or without a port")
+            raise Refused(Code.INVALID_REQUEST, ("Host: expected a host name or an IP address, with an optional port."))
         _check_query(scope["query_string"])
         scope["headers"] = _cheap_fields(scope["headers"])
         authorization = headers.get(b"authorization")
         scope["appliance"] = (exchange.request_id, address, authorization)
         if not scope["path"].startswith("/v1/"):
-            # No other route outside /v1 takes a body: one that was announced stays unread.
+            # No other route outside /v1 takes a body; an announced one stays unread.
             if scope["method"] == "POST" and scope["path"].startswith(f"{UNSUBSCRIBE_PATH}/"):
                 await self._read_away(exchange, client_network(address))
             await self.pages(scope, _once(b""), exchange.pass_on)
@@ -267,7 +304,7 @@ class Edge:
             exchange.peer.authenticated = True
             self.read_rate.take(f"user:{principal.id}")
             scope["principal"] = principal
-        elif (changes or exchange.expects_body) and path not in UNAUTHENTICATED_BODIES:
+        elif (changes or exchange.expects_body) and path not in self.open_bodies:
             principal = await self.auth.principal(authorization, address)
             exchange.peer.authenticated = True
             memory = self.budgets.of_account(principal.account_id)
@@ -278,7 +315,7 @@ class Edge:
             await self.pages(scope, _once(bytes(body)), exchange.pass_on)
 
     async def _read_away(self, exchange: "_AsgiExchange", network: str) -> None:
-        """Read the body of a link's POST, in which there is nothing to know (RFC 8058 3.2)."""
+        """Read and discard the body of an unsubscribe POST, which carries no information (RFC 8058 3.2)."""
         length = declared_length(exchange.headers, UNSUBSCRIBE_BODY)
         async with RequestBody(exchange.receive, length, UNSUBSCRIBE_BODY, self.budgets.of_network(network)):
             pass
@@ -286,7 +323,7 @@ class Edge:
     # ---- checks
 
     def client_address(self, peer: Peer, headers: dict[bytes, bytes]) -> str:
-        """The address of the client: the peer, or what a trusted proxy says in X-Forwarded-For."""
+        """The client's address: the peer, or the address that a trusted proxy reports in X-Forwarded-For."""
         client = peer.address[0] if peer.address else "0.0.0.0"  # noqa: S104 - "unknown", not a bind
         forwarded = headers.get(b"x-forwarded-for")
         if forwarded is None or not self._trusted(client):
@@ -307,7 +344,7 @@ class Edge:
 
 
 def _failure(error: Exception, request_id: str, method: str, path: str) -> Answer:
-    """The answer to a request that failed; called while the error is being handled."""
+    """The answer to a failed request. Called inside the exception handler."""
     error = translated(error)  # a full or failing disk is not a bug
     if not isinstance(error, PublicError):
         log.exception("request failed", request_id=request_id, method=method, path=path[:200])
@@ -315,8 +352,8 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
     if error.__cause__ is not None and error.code.status >= 500:
         log.error("request refused", request_id=request_id, cause=repr(error.__cause__))
     answer = refusal_answer(error, request_id)
-    # Release the frames of the error, and with them the body. An error raised in a thread is part of a reference cycle,
-    # which is collected much later: sixty refused bodies of 15 MB held two gigabytes.
+    # Drop the traceback and with it the request body. An error from a worker thread is in a reference cycle that is
+    # collected much later: sixty rejected bodies of 15 MB held 2 GB.
     chained: BaseException | None = error
     while chained is not None:
         chained.__traceback__ = None
@@ -325,9 +362,9 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
 
 
 async def _keep_connection(exchange: "_Exchange", error: Exception) -> None:
-    """After a 429 drop a small body unread, so that the connection stays open.
+    """After a 429, discard a small body so that the connection stays open.
 
-    A client that calls too often would else connect again for each call, which costs more than the call.
+    Otherwise a client over its limit reconnects for each request, which costs more than the request.
     """
     if not isinstance(error, Refused) or error.code is not Code.RATE_LIMITED or b"expect" in exchange.headers:
         return
@@ -338,9 +375,9 @@ async def _keep_connection(exchange: "_Exchange", error: Exception) -> None:
 
 
 def _route(path: str) -> str:
-    """The path without slashes at its end and doubled ones at its beginning, which clients make when they join URLs.
+    """Normalize the slashes that clients add when they join URLs: trailing ones, and doubled leading ones.
 
-    Doubled slashes inside are removed below /emails only: below /v1 they may be part of an address.
+    Doubled slashes inside a path are removed only below /emails. Below /v1 they may be part of an address.
     """
     if path[-1:] != "/" and "//" not in path:
         return path
@@ -355,15 +392,19 @@ def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
 
 def _check_query(query: bytes) -> None:
     if query.count(b"&") >= QUERY_PARAMETERS:
-        raise Refused(Code.INVALID_REQUEST, f"The query may have {QUERY_PARAMETERS} parameters at most.")
+        raise Refused(
+            Code.INVALID_REQUEST, (f"The query has too many parameters (limit {QUERY_PARAMETERS}). Send fewer.")
+        )
     if query.count(b"%") > QUERY_ESCAPES:
-        raise Refused(Code.INVALID_REQUEST, f"The query may have {QUERY_ESCAPES:,} escaped bytes (%XX) at most.")
+        raise Refused(
+            Code.INVALID_REQUEST, (f"The query has too many escaped bytes (limit {QUERY_ESCAPES:,}). Shorten it.")
+        )
 
 
 def _cheap_fields(headers: Headers) -> Headers:
-    """The header fields without those that are costly to take apart, and of the cookies only the session's.
+    """Drop headers that are expensive to parse, and all cookies but the session's.
 
-    Other applications on the same host may have set any number of cookies.
+    Other applications on the same host may set any number of cookies.
     """
     passed = []
     for name, value in headers:
@@ -375,9 +416,9 @@ def _cheap_fields(headers: Headers) -> Headers:
 
 
 class _Exchange:
-    """One request and its answer, and whether its body is still to be read."""
+    """One request and its response."""
 
-    doubled: frozenset[bytes] = frozenset()  # headers that occur twice: a proxy in between may have read the other one
+    doubled: frozenset[bytes] = frozenset()  # repeated headers; a proxy may have acted on the other value
     expects_body = False
 
     def __init__(
@@ -397,17 +438,17 @@ class _Exchange:
         return event
 
     def framed(self, headers: Headers) -> Headers:
-        """The headers of an answer, with those of the connection."""
+        """Add the connection's headers to those of an answer."""
         if self._secure:
             headers = [*headers, _HSTS]
         if self.expects_body:
-            # Refused unread: the next bytes on the connection are the rest of that body.
+            # The body is unread, so the next bytes on the connection are not a request.
             headers = [*headers, _CLOSE]
         return headers
 
 
 class _AsgiExchange(_Exchange):
-    _begun = False  # a stream
+    _begun = False  # whether the stream has started
 
     def __init__(self, receive: Receive, send: AsgiSend, scope: AsgiScope, request_id: str) -> None:
         secure = scope["scheme"] == "https"
@@ -420,7 +461,7 @@ class _AsgiExchange(_Exchange):
         await self._send({"type": "http.response.body", "body": body})
 
     async def write(self, data: bytes, more: bool) -> None:
-        """A piece of a stream, which leaves at once."""
+        """Send a piece of a stream immediately."""
         if not self._begun:
             self._begun = True
             await self._start(200, stream_headers(self.request_id))
@@ -430,7 +471,7 @@ class _AsgiExchange(_Exchange):
         await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
 
     async def pass_on(self, event: Any) -> None:
-        """The ASGI `send` for Quart: adds the request id, and the security headers that the answer does not set."""
+        """ASGI `send` for Quart: adds the request id, and the security headers that the response does not set."""
         if event["type"] == "http.response.start":
             given = {name for name, _ in event["headers"]}
             ours = [header for header in SECURITY_HEADERS if header[0] not in given]
@@ -441,7 +482,7 @@ class _AsgiExchange(_Exchange):
 
 
 def _once(body: bytes) -> Receive:
-    """The ASGI `receive` for a body read already; a client that disconnects cancels nothing."""
+    """ASGI `receive` for a complete body. A disconnect cancels nothing."""
     given = False
 
     async def receive() -> dict[str, Any]:

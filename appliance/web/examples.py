@@ -1,4 +1,4 @@
-"""Examples of the API's objects for `/openapi.json`: a body or an answer shows those of its schema."""
+"""Example bodies for `/openapi.json`, by schema."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _RECIPIENT_ID = "rcp_19811c37e9c0b05a7c94e1d2f6830a1b"
 _AT, _LATER = "2025-06-15T15:06:40.123Z", "2025-06-15T15:06:41.862Z"
 _REPLY = "250 2.0.0 OK: queued as 4XyZ9"
 
-# By schema, then by what each example shows.
+# By schema, then by name of the example.
 SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
     "SendRequest": {
         "text": {
@@ -113,7 +113,7 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
             "html": "<p>Hello {{name}}, {{items}} items are on their way.</p>",
         }
     },
-    "SuppressionRequest": {"address": {"address": "ada@example.net", "reason": "asked not to be written to"}},
+    "SuppressionRequest": {"address": {"address": "ada@example.net", "reason": "asked not to be contacted"}},
     "UnsubscribeTagsRequest": {"tags": {"tags": ["newsletter", "offers"]}},
     "WebhookRequest": {
         "final results": {"url": "https://hooks.example.net/mail"},
@@ -124,19 +124,21 @@ SCHEMA_EXAMPLES: dict[str, dict[str, Any]] = {
 ERROR_TEXTS = {
     Code.INVALID_REQUEST: "subject: must be at most 500 characters long",
     Code.UNAUTHORIZED: "This key, token or password is not valid.",
-    Code.FORBIDDEN: "from: example.org is not a domain of this account",
-    Code.NOT_FOUND: "There is no message with this id.",
+    Code.FORBIDDEN: "from: example.org is not a domain of this account. Add it first.",
+    Code.NOT_FOUND: "No message has this id.",
     Code.CONFLICT: "An account with this name exists.",
-    Code.INSUFFICIENT_CREDITS: "The account has 0 credits, and the message needs 1.",
+    Code.INSUFFICIENT_CREDITS: "The account has 0 credits but the message needs 1. Add credits.",
     Code.RATE_LIMITED: "Too many requests. Retry later.",
     Code.WARMUP_LIMITED: "The account has reached its daily limit. Retry tomorrow.",
-    Code.ACCOUNT_SUSPENDED: "This account is suspended.",
-    Code.PAYLOAD_TOO_LARGE: "The message is larger than 10 MiB.",
-    Code.SERVICE_UNAVAILABLE: "The server is shutting down.",
+    Code.ACCOUNT_SUSPENDED: "This account is suspended. Ask the operator to resume it.",
+    Code.PAYLOAD_TOO_LARGE: "The message is larger than 10 MiB. Send a smaller one.",
+    Code.SERVICE_UNAVAILABLE: "The server is shutting down. Retry in a few seconds.",
     Code.TEMPORARY_FAILURE: "Storage is busy. Nothing was accepted; retry with the same key.",
-    Code.INTERNAL_ERROR: "Something went wrong on our side. The log has the details.",
-    Code.IDEMPOTENCY_CONFLICT: "This Idempotency-Key was used with another body.",
-    Code.IDEMPOTENCY_IN_PROGRESS: "The first request with this Idempotency-Key is still running.",
+    Code.INTERNAL_ERROR: "Internal error. Retry later; if it persists, give the operator this request_id.",
+    Code.IDEMPOTENCY_CONFLICT: "This Idempotency-Key was used with another body. Use a new key.",
+    Code.IDEMPOTENCY_IN_PROGRESS: (
+        "The first request with this Idempotency-Key is still running. Retry in a few seconds."
+    ),
 }
 
 _RESULTS: dict[EventType, dict[str, Any]] = {
@@ -162,7 +164,7 @@ def error_example(code: Code) -> dict[str, str]:
 
 
 def event_example(name: str) -> dict[str, Any]:
-    """The body of a post of this type."""
+    """The body of an event of this type."""
     data: dict[str, Any] = {"subject": PING_SUBJECT, "test": True}
     if name != PING_TYPE:
         data = {

@@ -1,10 +1,9 @@
-"""The answer that stays open while a page of the dashboard is seen: a line each second, from which the page knows that
-the server is there, for a hundredth of the bytes that a request each second takes. A line that is not empty says that
-this process has accepted mail of the account since the last one.
+"""The stream that an open dashboard page reads: one line per second shows that the server is up, at a hundredth of the
+bytes of a request per second. A non-empty line means that this process accepted mail of the account.
 
-A stream holds its connection and nothing else. Streams are limited in all, by account and by client network; a page
-that gets none asks with requests. A stream ends when its client is gone, when its login or API key no longer works,
-after STREAM_SECONDS, and at once when the process is stopping.
+A stream holds only its connection. Streams are limited in total, per account and per network; a page without a stream
+polls instead. A stream ends when its client disconnects, its login or API key is revoked, after STREAM_SECONDS, and
+when the process stops.
 """
 
 from collections import Counter
@@ -21,16 +20,16 @@ from appliance.web.http1 import Peer
 LIVE_PATH = "/dashboard/live"
 BEAT_SECONDS = 1.0
 STREAM_SECONDS = 300.0
-RECHECK_SECONDS = 10.0  # a logout in this process is seen at the next beat, one elsewhere after so long
-STREAMS_PART = 4  # one connection in so many may be a stream
+RECHECK_SECONDS = 10.0  # the next beat sees a logout in this process; this limit is for other nodes
+STREAMS_PART = 4  # a quarter of all connections may be streams
 STREAMS_PER_ACCOUNT = STREAMS_PER_NETWORK = 50
 
-_BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, which mean nothing in an event stream
+_BEAT, _MAIL = b"\n", b":\n"  # an empty line and an empty comment, both ignored in an event stream
 
 
 @dataclass(slots=True)
 class LiveStreams:
-    """The streams that are open."""
+    """The open streams."""
 
     accepted: Mapping[str, int]  # messages by account
     stopping: trio.Event
@@ -47,17 +46,21 @@ class LiveStreams:
         is_valid: Callable[[], Awaitable[bool]],
         changes: Callable[[], int],
     ) -> None:
-        """Write until the stream ends; `write` takes what is to be sent at once, and whether more follows.
+        """Write until the stream ends. `write` gets the bytes to send, and whether more follow.
 
-        `is_valid` reads the store. It is called when this process changed logins or keys, which `changes` counts, and
-        else every RECHECK_SECONDS.
+        `is_valid` reads the store. It is called when `changes` (of logins and keys in this process) grows, and every
+        RECHECK_SECONDS.
         """
         if (
             self.by_account.total() >= most
             or self.by_account[account_id] >= STREAMS_PER_ACCOUNT
             or self.by_network[network] >= STREAMS_PER_NETWORK
         ):
-            raise Refused(Code.SERVICE_UNAVAILABLE, "Too many pages are open.", retry_after=60)
+            raise Refused(
+                Code.SERVICE_UNAVAILABLE,
+                ("Too many dashboard pages are open. Close some, or retry in a minute."),
+                retry_after=60,
+            )
         counted = ((self.by_account, account_id), (self.by_network, network))
         for counter, name in counted:
             counter[name] += 1
@@ -82,7 +85,7 @@ class LiveStreams:
 
 
 async def _is_known_valid(is_valid: Callable[[], Awaitable[bool]]) -> bool:
-    """False also while the storage refuses: the answer has begun, so an error can no longer be sent."""
+    """False also during a storage outage: the response has started, so an error can no longer be sent."""
     try:
         return await is_valid()
     except Exception as error:
@@ -92,7 +95,7 @@ async def _is_known_valid(is_valid: Callable[[], Awaitable[bool]]) -> bool:
 
 
 def stream_headers(request_id: str) -> Headers:
-    """The head of a stream; proxies are asked to pass each byte on."""
+    """The headers of a stream. They ask proxies not to buffer it."""
     return [
         (b"content-type", b"text/event-stream"),
         (b"x-accel-buffering", b"no"),

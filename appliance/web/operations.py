@@ -1,8 +1,7 @@
-"""The operations of the API: each is declared once, as the decorator of the method that answers it.
+"""Declares API operations: each is the decorator of the method that answers it.
 
-A class of routes has one method per operation. Its name is the operation's id, and its docstring the summary and, below
-it, the description. `create_app` registers them with Quart, and `openapi.document` describes them, both from the same
-declaration.
+The method's name becomes the operation id, and its docstring the summary and description. `create_app` registers
+operations with Quart and `openapi.document` describes them, both from this one declaration.
 """
 
 import inspect
@@ -17,67 +16,92 @@ import msgspec
 from quart import Response
 
 from appliance.errors import Code
+from appliance.message.limits import KEY_LENGTH
 from appliance.model.accounts import Permission
+from appliance.web.answer import Answer
 
 Json = dict[str, Any]
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response]])
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[msgspec.Struct | bytes | Response | Answer]])
 
-PAGE_LIMIT = 100  # entries of a list on a page: the default, and the maximum
+PAGE_LIMIT = 100  # entries per page: default and maximum
 
 SEND: tuple[Json, ...] = ({"basic": []}, {"apiKey": []}, {"customer": []})
 CUSTOMER: tuple[Json, ...] = ({"customer": []},)
 CUSTOMER_OR_KEY: tuple[Json, ...] = (*CUSTOMER, {"apiKey": []})
 
-# Who has a permission, in words: for a refusal, and for the description of an operation.
+# Who holds a permission, for error texts and descriptions.
 HOLDERS = {
-    Permission.VIEW: "Every user of the account, and an API key with the scope manage,",
-    Permission.DEVELOP: "Only an owner or a developer of the account, and an API key with the scope manage,",
+    Permission.VIEW: "Every user of the account, or an API key with the scope manage,",
+    Permission.DEVELOP: "Only an owner or developer of the account, or an API key with the scope manage,",
     Permission.OWN: "Only an owner of the account",
     Permission.ADMINISTER: "Only an administrator",
 }
 
-ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)  # any request may be answered with these
+ALWAYS = (Code.INTERNAL_ERROR, Code.TEMPORARY_FAILURE)  # possible for every request
 WITH_BODY = (Code.INVALID_REQUEST, Code.PAYLOAD_TOO_LARGE, Code.RATE_LIMITED)
 
 _PARAMETER = re.compile(r"{(\w+)(?::(\w+))?}")
 
 
-class Limited(Enum):
-    """What an operation is to an API key that is limited to one domain."""
+class Tag(Enum):
+    """Groups of operations, in the order that documents and generated clients show them."""
 
-    REFUSED = auto()  # it concerns the whole account
-    NARROWED = auto()  # its handler shows and changes only what belongs to the key's domain
-    OPEN = auto()  # no domain's data are in it
+    SENDING = "Sending", "Send a message and read its status."
+    SESSIONS = "Sessions", "Log in to use the rest of the API, and log out."
+    PEOPLE = "People", "Users of the account, their roles and two-factor authentication."
+    ACCOUNT = "Account", "The account, its credits and its statistics."
+    AUDIT = "Audit", "Who changed what in the account, when and from where."
+    DOMAINS = "Domains", "Sending domains."
+    CREDENTIALS = "Credentials", "SMTP credentials and API keys for programs that send."
+    MESSAGES = "Messages", "All messages of the account, with every delivery attempt."
+    TEMPLATES = "Templates", "Stored subjects and bodies with placeholders."
+    SUPPRESSIONS = "Suppressions", "Addresses that the account no longer sends to."
+    UNSUBSCRIBE = "Unsubscribe", "Tags whose messages get a one-click unsubscribe link."
+    WEBHOOK = "Webhook", "Where results are posted, and the delivery history."
+    ADMINISTRATION = "Administration", "All accounts, the queue and the nodes. For administrators."
+    HEALTH = "Health", "For monitoring and load balancers."
+    EVENTS = "Events", "What the service posts to the account's webhook."
+
+    def __init__(self, title: str, description: str) -> None:
+        self.title = title
+        self.description = description
+
+
+class Limited(Enum):
+    """How an operation treats an API key that is limited to one domain."""
+
+    REFUSED = auto()  # concerns the whole account
+    NARROWED = auto()  # the handler returns and changes only data of the key's domain
+    OPEN = auto()  # contains no data of any domain
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, such as `GET /emails/{id}`. A parameter is `{name}`, or `{name:converter}`.
+    """One method of one path, such as `GET /emails/{id}`. A path parameter is `{name}` or `{name:converter}`.
 
-    The handler is called with the principal, if one is needed, with the parameter of the path, and with the decoded
-    body.
+    The handler gets the principal (if a permission is required), the path parameters and the decoded body.
     """
 
     name: str
-    success: tuple[int, type, str]  # status, what is answered, and a sentence on it
+    success: tuple[int, type, str]  # status, response type and its description
     errors: tuple[Code, ...] = ()
     body: type | None = None
     security: tuple[Json, ...] = ()
     parameters: tuple[Json, ...] = ()
-    headers: tuple[str, ...] = ()  # of the success, besides X-Request-ID
-    permission: Permission | None = None  # the method is called with a principal who has it; None: for everyone
-    people_only: bool = False  # no API key may do it: it is about the person who has logged in
+    headers: tuple[str, ...] = ()  # of the success response, besides X-Request-ID
+    permission: Permission | None = None  # required of the principal; None: open to everyone
+    people_only: bool = False  # refused to API keys: concerns the logged-in user
     limited: Limited = Limited.REFUSED
     id: str = ""
     summary: str = ""
     description: str = ""
-    links: Json | None = None  # from the success to other operations
-    needs_body: bool = True  # if it takes one
-    action: str = ""  # as the audit log calls it; empty: it changes nothing
-    media: str = "application/json"  # of the success; with any other its type is `bytes`
+    links: Json | None = None  # from the success response to other operations
+    needs_body: bool = True  # if the operation takes a body
+    action: str = ""  # name in the audit log; empty if it changes nothing
+    media: str = "application/json"  # of the success response; its type is `bytes` unless this is JSON
 
     def __call__(self, handler: Handler) -> Handler:
-        """As a decorator: mark the method that answers this operation."""
+        """Decorator: mark the method that answers this operation."""
         summary, _, description = inspect.cleandoc(handler.__doc__ or "").partition("\n\n")
         described = replace(self, id=camel_case(handler.__name__), summary=summary, description=description)
         handler.operation = described  # type: ignore[attr-defined]  # for `operations_of`
@@ -89,23 +113,23 @@ class Operation:
 
     @property
     def path(self) -> str:
-        """As OpenAPI writes it."""
+        """The path in OpenAPI's notation."""
         return _PARAMETER.sub(r"{\1}", self.name.partition(" ")[2])
 
     @property
     def rule(self) -> str:
-        """The path as Quart writes it."""
+        """The path in Quart's notation."""
         return _PARAMETER.sub(lambda found: f"<{found[2] or 'default'}:{found[1]}>", self.name.partition(" ")[2])
 
 
 def camel_case(name: str) -> str:
-    """`list_domains` and `list.domains` as `listDomains`."""
+    """Convert `list_domains` or `list.domains` to `listDomains`."""
     first, *others = re.split(r"[._]", name)
     return first + "".join(word.title() for word in others)
 
 
 def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
-    """The operations that a class of routes answers, each with the name of its method."""
+    """The operations of a class of routes, with the names of their methods."""
     for name, value in vars(routes).items():
         if (operation := getattr(value, "operation", None)) is not None:
             yield name, operation
@@ -124,10 +148,10 @@ def for_customers(
     action: str = "",
     media: str = "application/json",
 ) -> Operation:
-    """An operation that needs a login, with the errors all of them have.
+    """An operation that requires a login or a key, with the errors common to all of them.
 
-    Without a permission of its own it needs `view` if it only reads, else `develop`. An API key that is limited to a
-    domain may use it only if `limited` says so.
+    The default permission is `view` for reads and `develop` otherwise. `limited` says whether a key that is limited to
+    a domain may call it.
     """
     if permission is None:
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
@@ -149,7 +173,7 @@ def for_customers(
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)
-# On the person itself, whatever its role.
+# Concerns the user's own login, whatever the role.
 for_people = partial(for_customers, permission=Permission.VIEW, people_only=True)
 
 
@@ -162,11 +186,19 @@ def identifier(description: str, pattern: str, name: str = "id") -> Json:
     return parameter(name, "path", description, {"type": "string", "pattern": pattern})
 
 
-def limit_parameter(default: int = PAGE_LIMIT, description: str = "Entries on the page.") -> Json:
+def limit_parameter(default: int = PAGE_LIMIT, description: str = "Entries per page.") -> Json:
     schema = {"type": "integer", "minimum": 1, "maximum": PAGE_LIMIT, "default": default}
     return parameter("limit", "query", description, schema)
 
 
-BEFORE_PARAMETER = parameter("before", "query", "`next` of the page before.", {"type": "string"})
+MESSAGE_ID = parameter("id", "path", "Message id from the send response.", {"type": "string"})
+KEY_PARAMETER = parameter(
+    "Idempotency-Key",
+    "header",
+    "Unique key of your choice, valid for 24 hours. Retrying with the same key and body is safe.",
+    {"type": "string", "minLength": 1, "maxLength": KEY_LENGTH, "pattern": "^[!-~]([ -~]*[!-~])?$"},
+    required=True,
+)
+BEFORE_PARAMETER = parameter("before", "query", "`next` from the previous page.", {"type": "string"})
 PAGING = (limit_parameter(), {**BEFORE_PARAMETER, "name": "after"})
 PAGING_BACK = (limit_parameter(), BEFORE_PARAMETER)

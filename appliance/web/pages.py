@@ -1,8 +1,7 @@
-"""What a browser gets: the dashboard's one frame, the empty page that previews are put into, its static files, and the
-documentation as Markdown.
+"""Serves browsers: the dashboard's frame, the empty preview page, static files, and the documentation as Markdown.
 
-The frame is the same for every account: an account's data comes from /v1, requested by the frame's scripts. Files are
-read once, and their address changes with their content, so a browser may cache them for a year.
+The frame is the same for every account; its scripts get the account's data from /v1. Files are read once. Their URL
+changes with their content, so browsers may cache them for a year.
 """
 
 import gzip
@@ -24,7 +23,7 @@ from appliance.web.documents import DOCUMENTS_PATH, LIST_PATH, document_list, do
 DASHBOARD_ROOT = "/dashboard"
 CACHE_A_YEAR = "public, max-age=31536000, immutable"
 _PLAIN, _MARKDOWN = "text/plain; charset=utf-8", "text/markdown; charset=utf-8"
-REVALIDATE = "no-cache"  # cached, and revalidated each time
+REVALIDATE = "no-cache"  # cached, but revalidated every time
 
 SiteFile = tuple[bytes, str, str]  # body, content type and ETag
 
@@ -34,7 +33,7 @@ PREVIEW_POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'self'"
 )
-# The same for a viewer who asked for the images of other servers, which then learn that the mail was looked at.
+# For a viewer who asked for remote images. Their servers learn that the mail was opened.
 IMAGES_POLICY = PREVIEW_POLICY.replace("img-src data:", "img-src data: https: http:")
 CONTENT_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml"}
 
@@ -44,7 +43,7 @@ def etag_of(body: bytes) -> str:
 
 
 def _site_files(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, SiteFile]]:
-    """The files with their names."""
+    """All files with their names."""
     for entry in directory.iterdir():
         kind = CONTENT_TYPES.get(entry.name.rpartition(".")[2])
         if entry.is_dir():
@@ -55,7 +54,7 @@ def _site_files(directory: Traversable, prefix: str = "") -> Iterator[tuple[str,
 
 
 class Section(NamedTuple):
-    """An entry of the navigation; the keys `g` and then `key` lead there."""
+    """An entry of the navigation. The keys `g` and `key` open it."""
 
     name: str
     path: str
@@ -76,16 +75,16 @@ DASHBOARD_SECTIONS = (
     Section("account", f"{DASHBOARD_ROOT}/account", "Account", "a"),
     Section("admin", f"{DASHBOARD_ROOT}/admin", "Admin", "q"),
 )
-# Sections with a page for each item below their own path.
+# Sections with a page per item below their own path.
 WITH_PAGES_BELOW = frozenset({"messages", "domains", "templates", "admin"})
-SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # without a session
+SESSIONLESS_PAGES = {"login": "Log in", "invitation": "Set a password"}  # pages without a session
 
 
 class Site(NamedTuple):
-    """The static files by name, and the templates of pages.
+    """The static files by name, and the page templates.
 
-    `version` is part of every file's address, and made of all their content: so a browser may cache a file, modules
-    import each other by relative names, and after an update no page mixes old files with new ones.
+    `version` is a hash of all files and part of their URLs. So browsers may cache a file, modules import each other by
+    relative names, and no page mixes files of two versions.
     """
 
     files: dict[str, SiteFile]
@@ -102,7 +101,7 @@ def read_site() -> Site:
 
 
 def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
-    """The routes; in the sandbox every page says that no mail leaves the server."""
+    """The routes. In the sandbox, every page says that no mail leaves the server."""
     routes = Blueprint("pages", __name__)
     site, current, templates = read
     preview = templates.get_template("preview.html").render()
@@ -112,9 +111,9 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
         return templates.get_template("frame.html").render(shown, sandbox=sandbox)
 
     frames = {section.name: frame(section.name, section.title) for section in DASHBOARD_SECTIONS}
-    frames["people"] = frame("account", "People")  # is below Account
+    frames["people"] = frame("account", "People")  # part of Account
     alone = {name: frame("login", title) for name, title in SESSIONLESS_PAGES.items()}
-    lost = frame("", "Nothing here")
+    lost = frame("", "Page not found")
 
     @routes.get("/")
     async def root() -> Response:
@@ -132,7 +131,7 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     async def empty_with_images() -> Response:
         return _page(preview, IMAGES_POLICY)
 
-    # Routes see paths without slashes at the end (see edge.py), but the scripts of a page read the browser's own.
+    # Routes see paths without trailing slashes (see edge.py), but a page's scripts read the browser's own path.
     @routes.before_app_request
     async def without_slash() -> Response | None:
         given = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
@@ -153,17 +152,17 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     @routes.get("/static/<version>/<path:name>")
     async def file(version: str, name: str) -> Response:
         if name not in site:
-            raise Refused(Code.NOT_FOUND, "There is no such file.")
+            raise Refused(Code.NOT_FOUND, "No file has this name.")
         return _kept(*site[name], CACHE_A_YEAR if version == current else REVALIDATE)
 
     @routes.get(LIST_PATH)
     async def list_of_documents() -> Response:
         return _text(document_list(), _PLAIN)
 
-    @routes.get(f"{DOCUMENTS_PATH}/<name>")
+    @routes.get(f"{DOCUMENTS_PATH}/<path:name>")
     async def document(name: str) -> Response:
         if (body := documents().get(name)) is None:
-            raise Refused(Code.NOT_FOUND, f"There is no such document: see {LIST_PATH}")
+            raise Refused(Code.NOT_FOUND, f"No document has this name. See {LIST_PATH} for the list.")
         return _text(body, _MARKDOWN)
 
     return routes
@@ -185,7 +184,7 @@ def _page(text: str, policy: str, status: int = 200) -> Response:
 
 
 def _kept(body: bytes, content_type: str, etag: str, keeping: str, status: int = 200) -> Response:
-    """An answer that a browser may cache; 304 without a body if it has."""
+    """A response that browsers may cache; 304 if the browser has it."""
     compressed = may_compress()
     if compressed:
         body, etag = _gzipped(body), f"{etag}-gzip"

@@ -1,8 +1,8 @@
-"""The cookie that renews a dashboard session: its content, and which pages may use it. No I/O.
+"""The cookie that renews a dashboard session. No I/O.
 
-It is valid for `POST /v1/auth/refresh` only, and once: each use sets the next cookie, and the one before is good for a
-few seconds more, for windows that renew at the same time (see `store.sessions`). So another site that makes a browser
-send it gains nothing, and is refused besides.
+It works only for `POST /v1/auth/refresh`, and only once: each use sets the next cookie. The previous cookie stays valid
+for a few seconds, for windows that renew at the same time (see `store.sessions`). Another site that makes a browser
+send it gains nothing and is refused.
 """
 
 import hashlib
@@ -23,13 +23,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class SessionCookies:
-    """Writes and reads cookies. None is stored: the generation of the session says which one is valid."""
+    """Writes and reads cookies. Nothing is stored: the session's generation decides which cookie is valid."""
 
     key: bytes
     base_url: str
 
     def give(self, session: LoginSession, scheme: str) -> str:
-        """A Set-Cookie header for the current generation of the session."""
+        """The Set-Cookie header for the session's current generation."""
         lifetime = (session.expires_at - session.renewed_at) // SECOND
         value = f"{session.id}.{session.generation}"
         return self._header(f"{value}.{self._signature(value)}", lifetime, scheme)
@@ -38,17 +38,17 @@ class SessionCookies:
         return self._header("", 0, scheme)
 
     def read(self, value: str) -> tuple[str, int] | None:
-        """Session id and generation of a cookie with a valid signature, however old; else None."""
+        """Session id and generation of a cookie with a valid signature, however old; otherwise None."""
         match = _VALUE.fullmatch(value)
         if match is None or not hmac.compare_digest(self._signature(f"{match[1]}.{match[2]}"), match[3]):
             return None
         return match[1], int(match[2])
 
     def is_own_page(self, site: str | None, origin: str | None, host: str) -> bool:
-        """Whether a page of this service made the request: a browser sets these headers, a page cannot."""
+        """Whether a page of this service made the request. Browsers set these headers; pages cannot."""
         if site is not None:  # Sec-Fetch-Site
             return site == "same-origin"
-        # Over plain HTTP browsers send only Origin.
+        # Over plain HTTP, browsers send only Origin.
         made_by = _host(origin or "")
         return made_by is not None and made_by in (_host(f"//{host}", made_by[0]), _host(self.base_url))
 
@@ -56,13 +56,13 @@ class SessionCookies:
         return hmac.new(self.key, value.encode("ascii"), hashlib.sha256).hexdigest()
 
     def _header(self, value: str, lifetime: int, scheme: str) -> str:
-        # Behind a proxy that ends TLS the request comes over plain HTTP, but the browser uses HTTPS.
+        # Behind a TLS proxy, the request arrives over plain HTTP but the browser uses HTTPS.
         secure = "; Secure" if scheme == "https" or self.base_url.startswith("https:") else ""
         return f"{COOKIE_NAME}={value}; Path={COOKIE_PATH}; Max-Age={lifetime}; HttpOnly; SameSite=Strict{secure}"
 
 
 def _host(url: str, scheme: str = "") -> tuple[str, str, int] | None:
-    """Scheme, host and port of an origin; None if it is not valid."""
+    """Scheme, host and port of an origin; None if it is invalid."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme or scheme

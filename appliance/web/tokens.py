@@ -1,4 +1,4 @@
-"""The customer tokens of the dashboard: JWT with HS256 only, every claim required, valid for twelve hours."""
+"""The dashboard's tokens: JWT, HS256 only, every claim required, valid for twelve hours."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ ALGORITHM = "HS256"
 ISSUER = "mail-appliance"
 TOKEN_LIFETIME = 12 * 3600  # seconds
 CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
-# Times are compared here, by the clock of `Environment`; and PyJWT by default accepts a token without `exp`.
+# Times are checked below with `Environment`'s clock. By default PyJWT accepts a token without `exp`.
 _OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The content of a valid token. `epoch` ties it to the password it was issued under, `session_id` to its login."""
+    """The claims of a valid token. `epoch` ties it to a password, `session_id` to a login."""
 
     user_id: str
     account_id: str
@@ -33,7 +33,7 @@ class Tokens:
     env: Environment
 
     def issue(self, user: User, session_id: str) -> tuple[str, int]:
-        """A new token, and when it expires (microseconds)."""
+        """A new token and its expiry in microseconds."""
         now = self.env.now() // SECOND
         claims = {
             "iss": ISSUER,
@@ -49,12 +49,12 @@ class Tokens:
         return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
 
     def read(self, token: str) -> Claims | None:
-        """The claims of a valid token that has not expired, else None; its session may have ended."""
+        """The claims of a valid, unexpired token, or None. Its session may have ended."""
         try:
             claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
             if int(claims["exp"]) * SECOND <= self.env.now():
                 return None
-            Role(claims["role"])  # raises ValueError for an unknown one
+            Role(claims["role"])  # raises ValueError for an unknown role
             return Claims(str(claims["sub"]), str(claims["acct"]), int(claims["epoch"]), str(claims["sid"]))
         except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
             return None

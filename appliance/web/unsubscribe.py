@@ -1,8 +1,7 @@
-"""What links of one-click unsubscribe lead to, `/unsubscribe/TOKEN`, for recipients of mail, who have no login.
+"""The pages of one-click unsubscribe links, `/unsubscribe/TOKEN`, for recipients without a login.
 
-GET and HEAD change nothing, since scanners open every link of a message: they show a page with one button. A POST
-unsubscribes, whatever its body says (RFC 8058 3.2); the edge has read that already, within its limits. A client that
-takes HTML is answered with a page, which has no script; any other with JSON, errors as the error object.
+GET and HEAD change nothing, because scanners open every link: they show a page with one button. A POST unsubscribes,
+whatever its body (RFC 8058 3.2). Browsers get an HTML page without scripts, other clients JSON.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,22 +19,20 @@ from appliance.telemetry.metrics import UNSUBSCRIBES
 from appliance.web.app import ApiServices, answer, client_address, refusal, request_id
 from appliance.web.pages import Site
 
-# For each client network; the POSTs for all readers of a mailbox provider come from few.
+# Per client network. A mailbox provider sends the POSTs of all its users from few networks.
 UNSUBSCRIBES_PER_SECOND: Final = 50
 UNSUBSCRIBE_POLICY: Final = (
     "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
 _FORGED = "This link is not valid."
-_TRY_AGAIN = (
-    "A mail program may have cut it: open it in the message once more, or answer the message and ask to be removed."
-)
+_TRY_AGAIN = "Your mail program may have cut the link. Open it again from the message, or reply and ask to be removed."
 
 View = Callable[[str], Awaitable[Response]]
 
 
 class UnsubscribedAnswer(msgspec.Struct):
-    """The answer to a POST that was not sent by a browser."""
+    """The response to a client other than a browser."""
 
     unsubscribed: bool
     request_id: str
@@ -47,7 +44,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
     rate = RequestRate(
         UNSUBSCRIBES_PER_SECOND,
         services.env,
-        refusal="From your network come too many of these requests. Retry in a moment.",
+        refusal="Too many requests from your network. Retry in a few seconds.",
         nodes=store.engine.live_nodes,
     )
     template = site.templates.get_template("unsubscribe.html")
@@ -68,7 +65,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
                 if not _takes_html():
                     return response
                 forged = refused.code is Code.NOT_FOUND
-                told = page(*((_FORGED, _TRY_AGAIN) if forged else ("This did not work", refused.text)))
+                told = page(*((_FORGED, _TRY_AGAIN) if forged else ("Unsubscribe failed", refused.text)))
                 told.status_code = response.status_code
                 if "Retry-After" in response.headers:
                     told.headers["Retry-After"] = response.headers["Retry-After"]
@@ -84,7 +81,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
     @routes.get(f"{UNSUBSCRIBE_PATH}/<token>")
     @with_pages
     async def ask(token: str) -> Response:
-        return page("Unsubscribe", "Messages of other kinds go on.", read(token), asks=True)
+        return page("Unsubscribe", "You will still receive other kinds of messages.", read(token), asks=True)
 
     @routes.post(f"{UNSUBSCRIBE_PATH}/<token>")
     @with_pages
@@ -99,7 +96,7 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
         is_new = await store.unsubscriptions.add(wanted.account_id, wanted.mail_list, wanted.address)
         UNSUBSCRIBES.add("recorded" if is_new else "repeated")
         if _takes_html():
-            return page("Unsubscribed", "A message that is on its way already may still arrive.", wanted)
+            return page("Unsubscribed", "Messages already on their way may still arrive.", wanted)
         return answer(UnsubscribedAnswer(True, request_id()))
 
     return routes

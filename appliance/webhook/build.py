@@ -1,4 +1,4 @@
-"""Builds the webhook service out of the settings: what is trusted, allowed and refused, and how it runs."""
+"""Builds the webhook service from the settings, and runs it."""
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class WebhookService:
 
 
 def build(config: Config, env: Environment, store: Store, key: bytes) -> WebhookService:
-    """The service, ready to run; raises ConfigError when the settings cannot be used."""
+    """Build the service; raises ConfigError if the settings cannot be used."""
     others = store.engine.others
     poster = build_poster(config, DnsResolver(config.dns.resolvers), env, lambda: others().addresses)
     attempts = Attempts(poster.post, WebhookSecrets(key, env), env, config.webhooks.retry_delays)
@@ -52,9 +52,9 @@ def build(config: Config, env: Environment, store: Store, key: bytes) -> Webhook
 def build_poster(
     config: Config, resolver: Resolver, env: Environment, others: Callable[[], Container[Address]] = frozenset
 ) -> Poster:
-    """The poster by the operator's settings; raises ConfigError when `webhooks.ca_file` cannot be used.
+    """Build the poster; raises ConfigError if `webhooks.ca_file` cannot be used.
 
-    `others` are the addresses of other nodes, which are refused like those of this machine.
+    `others` returns the addresses of other nodes, which are refused like this machine's own.
     """
     return Poster(
         resolver,
@@ -69,11 +69,10 @@ def build_poster(
 
 
 def own_names(config: Config) -> frozenset[str]:
-    """The names of this service, and as `*.domain` every name below `server.own_domains`.
+    """The names of this service, and `*.domain` for all names below `server.own_domains`.
 
-    Names below the host name and below that of the base URL are not refused: `hooks.example.com` may be a customer's
-    while this service is reached at `example.com`. An address in the base URL is not a name: `webhooks.allow_networks`
-    decides whether it may be dialled, and an operator who allows loopback means it.
+    Names below the host name or the base URL's host are allowed: `hooks.example.com` may belong to a customer while
+    this service is at `example.com`. An address in the base URL is not a name: `webhooks.allow_networks` decides.
     """
     names = {config.server.hostname, urlsplit(config.http.base_url).hostname or ""}
     names = {name for name in names if not is_address(name)}

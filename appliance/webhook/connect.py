@@ -1,15 +1,13 @@
-"""Which URLs may be posted to, and connections to them: addresses looked up and checked, certificates verified.
+"""Checks the URLs of webhooks and connects to them: looks up and checks addresses, verifies certificates.
 
-- The owner of a webhook chooses what this machine connects to: https, a public host, an allowed port, in one plain
-  spelling. A check can be bypassed where two programs read one URL differently, so a URL with more than one possible
-  reading is refused. Names of the service itself are refused, each exactly; a pattern such as `*.example.com` stands
-  for all names below. Under `serve --sandbox`, to try it on a laptop, plain http to loopback is allowed as well.
-- The addresses of a name are checked at every attempt, and the address that was checked is the one dialled. One refused
-  address refuses the whole name: a name with a private address beside a public one is an attempt to make this server
-  dial the private one. The owner of the URL reads the error texts, so they name neither the addresses behind a name,
-  which may be known only inside the operator's network, nor the resolver.
-- Idle connections are kept for the next event, bounded in all and per host, by idle time and by age, and reused only
-  for the same name, port and checked address.
+- A URL must be https with a public host and an allowed port, in one plain spelling. A URL that two programs could parse
+  differently is refused, since such a difference bypasses checks. The service's own names are refused; a pattern such
+  as `*.example.com` means all names below. Under `serve --sandbox`, plain http to loopback is allowed as well.
+- Every attempt checks all addresses of the name, and dials an address that it checked. One refused address refuses the
+  whole name: a private address among public ones is an attempt to make this server dial it. Error texts go to the
+  owner of the URL, so they name neither addresses, which may be internal to the operator's network, nor the resolver.
+- Idle connections are kept for the next event, bounded in number, idle time and age, and reused only for the same name,
+  port and checked address.
 """
 
 import re
@@ -35,28 +33,28 @@ from appliance.net.socket_stream import FastSocketStream, faster
 HTTPS_PORT = 443
 HTTP_PORT = 80
 
-# RFC 3986 3.3 and 3.4: nothing that would have to be percent-encoded first.
+# RFC 3986 3.3 and 3.4, without characters that must be percent-encoded.
 _PLAIN = r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*"
 _PATH = re.compile(rf"{_PLAIN}(?:%[0-9A-Fa-f]{{2}}{_PLAIN})*")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
-# A last label that is a number, hexadecimal ones too, makes many URL parsers take the whole for an IPv4 address.
+# If the last label is a number, decimal or hexadecimal, many URL parsers read the host as an IPv4 address.
 _ENDS_IN_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
-_LOCAL = ("localhost", "localdomain")  # RFC 6761 6.3, and what many hosts files add
+_LOCAL = ("localhost", "localdomain")  # RFC 6761 6.3, and a name in many hosts files
 
 
 class Target(NamedTuple):
-    """What an allowed URL names: where to connect, and what to request there."""
+    """An allowed URL: where to connect, and what to request there."""
 
     host: str  # lower case; an IP address without brackets
     port: int
     path: str  # with its query
-    address: Address | None = None  # when the host is one
+    address: Address | None = None  # if the host is an address
     secure: bool = True  # False: plain http, to loopback
 
     @property
     def authority(self) -> str:
-        """For the Host header (RFC 9110 7.2): the port only where it is not the usual one."""
+        """For the Host header (RFC 9110 7.2): without the port if it is the default."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (HTTPS_PORT if self.secure else HTTP_PORT) else f"{host}:{self.port}"
 
@@ -73,7 +71,7 @@ def read_url(
     *,
     plain_loopback: bool = False,
 ) -> Target:
-    """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that would be refused otherwise.
+    """Parse and check a URL; raises `UrlRefused`. `allowed` admits addresses that are refused otherwise.
 
     `plain_loopback` admits http, without TLS, to any port of a loopback address or of localhost.
     """
@@ -139,7 +137,7 @@ def _split(authority: str, usual_port: int) -> tuple[str, int]:
 
 
 def _address(host: str) -> Address | None:
-    """The IP address that a host is, or None for a name."""
+    """The host as an IP address; None for a name."""
     if host.startswith("["):
         if "%" in host:
             raise UrlRefused("the URL's IPv6 address must not name a network interface (%…)")
@@ -169,8 +167,8 @@ def _host_name(host: str) -> str:
 
 # ---- addresses and connections
 
-ADDRESSES_PER_NAME = 64  # each has to be checked; no real receiver has so many
-VERDICT_SECONDS = 1.0  # a verdict on an address is reused this long: the address may become one of this machine
+ADDRESSES_PER_NAME = 64  # each is checked; no real receiver has so many
+VERDICT_SECONDS = 1.0  # a verdict is reused this long: the address may become this machine's own
 VERDICTS_KEPT = 10_000
 LOOPBACK = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
 RECEIVED_LIMIT = 128 * 1024  # bytes for one answer or handshake; OpenSSL accepts certificates of 100 KiB at most
@@ -183,11 +181,11 @@ _DNS_ERRORS = {
 
 
 class NotPosted(Exception):
-    """A step of an attempt failed; the text says why, for the owner of the webhook."""
+    """A step of an attempt failed; the owner of the webhook reads the text."""
 
 
 class NoAddress(NotPosted):
-    """A name has no address that may be dialled; `temporary` when a later lookup may find one."""
+    """A name has no address that may be dialled; `temporary` if a later lookup may find one."""
 
     def __init__(self, text: str, *, temporary: bool = False) -> None:
         super().__init__(text)
@@ -196,7 +194,7 @@ class NoAddress(NotPosted):
 
 @dataclass(slots=True)
 class AddressLookup:
-    """Finds the addresses to dial. `allowed` admits otherwise refused ones, `own` are those of this machine."""
+    """Finds the addresses to dial. `allowed` admits private ones; `own` are this machine's addresses."""
 
     resolver: Resolver
     allowed: tuple[Network, ...] = ()
@@ -204,32 +202,32 @@ class AddressLookup:
     _verdicts: TtlCache[Address, str] = field(default_factory=lambda: TtlCache(VERDICTS_KEPT, VERDICT_SECONDS))
 
     async def addresses(self, target: Target) -> tuple[Address, ...]:
-        """Every address of a target, each checked, in the order to try them; raises `NoAddress` or `Shortage`."""
+        """All addresses of a target, checked, in the order to try them; raises `NoAddress` or `Shortage`."""
         host = target.host
-        found: tuple[Address, ...] = () if target.address is None else (target.address,)
+        addresses: tuple[Address, ...] = () if target.address is None else (target.address,)
         if not target.secure:
-            return found or LOOPBACK
+            return addresses or LOOPBACK
         try:
-            found = found or (await host_addresses(self.resolver, host))[0]
+            addresses = addresses or (await host_addresses(self.resolver, host))[0]
         except NotAsked as failed:
             raise Shortage(failed.lack) from failed
         except LookupFailed as failed:
             text = _DNS_ERRORS[failed.fault].format(host)
             raise NoAddress(text, temporary=failed.fault is DnsFault.TEMPORARY) from failed
-        if len(found) > ADDRESSES_PER_NAME:
+        if len(addresses) > ADDRESSES_PER_NAME:
             raise NoAddress(f"{host} has over {ADDRESSES_PER_NAME} addresses")
-        for address in found:
+        for address in addresses:
             if reason := self._refusal(address, host):
                 raise NoAddress(f"{host} must have public addresses only: one is {reason}")
-        return found
+        return addresses
 
     def _refusal(self, address: Address, host: str) -> str:
-        """Why this address may not be dialled; "" when it may."""
-        if (known := self._verdicts.get(address)) is not None:
-            return known
+        """Why this address may not be dialled; "" if it may."""
+        if (verdict := self._verdicts.get(address)) is not None:
+            return verdict
         try:
             refused = refusal(address, self.allowed, self.own)
-        except OSError as fault:  # the system cannot say whether the address is its own
+        except OSError as fault:  # the system cannot list its own addresses
             raise_if_short(fault)
             raise NoAddress(f"the addresses of {host} cannot be checked at the moment", temporary=True) from fault
         reason = (refused or "").removeprefix(f"{address} is ")
@@ -242,19 +240,19 @@ class ByteLimitExceeded(trio.BrokenResourceError):
 
 
 class LimitedStream(trio.abc.Stream):
-    """The TCP stream beneath TLS, with a limit on the bytes received for one answer.
+    """The TCP stream below TLS, with a limit on the bytes received for one answer.
 
-    The answer reader counts decrypted bytes. This counts what it does not see, such as an endless row of session
-    tickets, which would keep the process busy until the attempt times out.
+    The answer reader counts decrypted bytes only. An endless series of session tickets, for one, would keep the process
+    busy until the attempt times out.
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = faster(stream)
-        self.left = RECEIVED_LIMIT  # bytes; set anew for each answer
+        self.left = RECEIVED_LIMIT  # bytes; reset for each answer
 
     @property
     def silent(self) -> bool:
-        """Whether nothing has come, not even the end, since the last answer; True where that cannot be told."""
+        """Whether no byte and no end of stream arrived since the last answer; True if the stream cannot tell."""
         return not isinstance(self._stream, FastSocketStream) or not self._stream.is_readable()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -275,7 +273,7 @@ class LimitedStream(trio.abc.Stream):
 
 
 class ReceiverEndpoint(NamedTuple):
-    """The other end of a connection: a name, verified by the certificate, at an address that was checked."""
+    """The peer of a connection: a name, verified by its certificate, at a checked address."""
 
     host: str
     port: int
@@ -285,8 +283,8 @@ class ReceiverEndpoint(NamedTuple):
 @dataclass(eq=False, slots=True)
 class ReceiverConnection:
     endpoint: ReceiverEndpoint
-    stream: trio.abc.Stream  # encrypted, but for plain http
-    transport: LimitedStream  # beneath it
+    stream: trio.abc.Stream  # encrypted, except for plain http
+    transport: LimitedStream  # below it
     opened: float  # Trio's clock
 
     @property
@@ -299,7 +297,7 @@ class ReceiverConnection:
 
 
 def unencrypted(target: Target, address: Address, stream: trio.abc.Stream) -> ReceiverConnection:
-    """A dialled stream as it is, for a target of plain http."""
+    """A connection without TLS, for plain http."""
     transport = LimitedStream(stream)
     endpoint = ReceiverEndpoint(target.host, target.port, address)
     return ReceiverConnection(endpoint, transport, transport, trio.current_time())
@@ -308,10 +306,10 @@ def unencrypted(target: Target, address: Address, stream: trio.abc.Stream) -> Re
 async def start_tls(
     context: ssl.SSLContext, target: Target, address: Address, stream: trio.abc.Stream
 ) -> ReceiverConnection:
-    """Encrypt a dialled stream and verify the certificate; closes the stream and raises `NotPosted` otherwise."""
+    """Encrypt a stream and verify the certificate. On failure, close the stream and raise `NotPosted`."""
     transport = LimitedStream(stream)
     try:
-        # https_compatible: HTTP shows where an answer ends; few servers close TLS properly as well.
+        # https_compatible: HTTP marks the end of an answer, and few servers close TLS properly.
         secure = trio.SSLStream(transport, context, server_hostname=target.host, https_compatible=True)
         await secure.do_handshake()
     except BaseException as error:
@@ -329,7 +327,7 @@ def _tls_error(error: BaseException) -> str:
         return f"the receiver's certificate is not accepted: {cause.verify_message}"
     if isinstance(error, ByteLimitExceeded):
         return f"the TLS handshake with the receiver failed: {error}"
-    # OpenSSL's name for the fault; it has one for a closed connection only now and then.
+    # OpenSSL's name for the fault; a closed connection often has none.
     reason = str(getattr(cause, "reason", None) or "").replace("_", " ").lower()
     closed = not reason or isinstance(cause, ssl.SSLEOFError) or "eof" in reason
     return f"the TLS handshake with the receiver failed: {'the connection was closed' if closed else reason}"
@@ -337,8 +335,8 @@ def _tls_error(error: BaseException) -> str:
 
 # ---- idle connections
 
-IDLE_SECONDS = 30.0  # a connection is kept without use
-CONNECTION_AGE = 300.0  # seconds a connection is used at all, so that the certificate is verified again soon
+IDLE_SECONDS = 30.0  # that an unused connection is kept
+CONNECTION_AGE = 300.0  # seconds; then a new connection verifies the certificate again
 CONNECTIONS_KEPT = 200
 CONNECTIONS_PER_HOST = 16
 
@@ -352,7 +350,7 @@ class IdleConnections:
     _closed: bool = False
 
     async def take(self, host: str, port: int, addresses: Container[Address]) -> ReceiverConnection | None:
-        """An idle connection to one of these addresses that seems alive; dead ones found on the way are closed."""
+        """An idle connection to one of these addresses that seems alive; closes dead ones."""
         while connection := self.pool.take((host, port), lambda kept: kept.endpoint.address in addresses):
             if connection.transport.silent:
                 return connection
@@ -360,7 +358,7 @@ class IdleConnections:
         return None
 
     async def give_back(self, connection: ReceiverConnection) -> None:
-        """Keep a connection for the next event; above the limit the one unused for longest is closed."""
+        """Keep a connection for the next event; above the limit, close the one unused for longest."""
         host = connection.endpoint[:2]
         too_old = trio.current_time() - connection.opened >= CONNECTION_AGE
         if self._closed or too_old or self.pool.count(host) >= self.limit_per_host:
@@ -371,7 +369,7 @@ class IdleConnections:
             await oldest.aclose()
 
     async def drop_all_to(self, endpoint: ReceiverEndpoint) -> None:
-        """Close all to an endpoint that has just broken one of them: each would waste an attempt."""
+        """Close all connections to an endpoint that broke one of them: each would waste an attempt."""
         while connection := self.pool.take(endpoint[:2], lambda kept: kept.endpoint == endpoint):
             await connection.aclose()
 
@@ -383,6 +381,6 @@ class IdleConnections:
             await connection.aclose()
 
     async def aclose(self) -> None:
-        """Close all, and keep none from now on."""
+        """Close all connections, and keep none from now on."""
         self._closed = True
         await self.drop_all()

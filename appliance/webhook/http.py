@@ -1,7 +1,6 @@
-"""One POST and its answer on an open connection: the request's bytes, the answer's status and first 2 KiB.
+"""Sends one POST on an open connection, and reads the status and the first 2 KiB of its answer.
 
-Whatever a receiver sends, the bytes, the reads, the headers, the chunks and the interim answers of one exchange are
-bounded.
+The bytes, reads, headers, chunks and interim answers of one exchange are bounded, whatever a receiver sends.
 """
 
 import re
@@ -17,18 +16,18 @@ from appliance.webhook.fast_answer import read_fast
 
 BODY_KEPT = 2048  # bytes, by the interface
 HEAD_LIMIT = 16 * 1024  # bytes of headers, in one answer or one of its trailers
-ANSWER_LIMIT = 32 * 1024  # bytes read to keep the connection: past that a new one is cheaper
+ANSWER_LIMIT = 32 * 1024  # bytes read to keep the connection; beyond that a new one is cheaper
 INTERIM_LIMIT = 10  # 1xx answers before the final one
 ANSWER_READ_BYTES = 16 * 1024  # at a time: one TLS record
-READS_PER_ANSWER = 250  # each costs its share of a millisecond, however few bytes it brings
-CHUNKS_PER_ANSWER = 250  # as much of one; a read may bring thousands
+READS_PER_ANSWER = 250  # each costs CPU time, however few bytes it returns
+CHUNKS_PER_ANSWER = 250  # each costs as much, and one read may return thousands
 
 _VERSION = b"HTTP/1."
 _FIELDS = re.compile(r"(?:[A-Za-z0-9-]+: [\x20-\x7e]*\r\n)*")
 
 
 class Step(StrEnum):
-    """What an attempt is waiting for; as text, what to say when it did not come in time."""
+    """What an attempt waits for; the text is the error if it times out there."""
 
     FOUND = "the receiver's name could not be looked up"
     CONNECTED = "the receiver did not accept a connection"
@@ -40,23 +39,23 @@ class Step(StrEnum):
 
 @dataclass(slots=True)
 class Posted:
-    """The result of one attempt; while it lasts its progress, so that one that times out can say how far it came."""
+    """The result of one attempt; during the attempt its progress, so that a timeout can name the step."""
 
     status: int | None = None
-    body: bytes = b""  # the first 2 KiB of the answer's
-    error: str | None = None  # what went wrong, with the body of a 2xx too; None when a whole answer came
+    body: bytes = b""  # the first 2 KiB of the answer's body
+    error: str | None = None  # also for a 2xx with a broken body; None after a whole answer
     duration_ms: int = 0
     timed_out: bool = False
     awaiting: Step = Step.FOUND
 
     @property
     def accepted(self) -> bool:
-        """Whether the receiver took the event: any 2xx in time, by the interface, whatever becomes of its body."""
+        """Whether the receiver took the event: any 2xx in time, by the interface, whatever its body."""
         return self.status is not None and 200 <= self.status < 300 and not self.timed_out
 
     @property
     def before_what(self) -> str:
-        """What was still to come, for an error text."""
+        """What was missing, for an error text."""
         return "before it answered" if self.status is None else "before the end of its answer"
 
 
@@ -65,11 +64,11 @@ class ConnectionLost(NotPosted):
 
 
 def request_bytes(target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> bytes:
-    """A POST with these headers and those that HTTP requires (RFC 9112 3.2, 6.2); raises `NotPosted`."""
+    """A POST with these headers and the ones HTTP requires (RFC 9112 3.2, 6.2); raises `NotPosted`."""
     fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
     if not _FIELDS.fullmatch(fields) or fields.count("\r\n") != len(headers):
         raise NotPosted("a header of the event has a character that cannot be sent")
-    # Accept-Encoding: the history shows the beginning of the answer to people, so it must not be compressed.
+    # Accept-Encoding: people read the start of the answer in the history, so it must not be compressed.
     head = (
         f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\n{fields}"
         f"Accept-Encoding: identity\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -83,29 +82,29 @@ class AnswerReader:
     def __init__(self, posted: Posted) -> None:
         self.posted = posted
         posted.status, posted.body = None, b""
-        self.done = False  # nothing more is wanted
-        self.whole = False  # it came to its end
+        self.done = False  # nothing more is read
+        self.whole = False  # the end was read
         self.keep = False  # the connection may carry another request
-        self._begin = b""
+        self._start = b""
         self.received = self._interim = self._chunks = 0
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT)
-        # Of the request, which has been sent already, only the method matters for the answer.
+        # The request is already sent; only its method matters for parsing the answer.
         self._http.send(h11.Request(method="POST", target="/", headers=[("Host", "-"), ("Content-Length", "0")]))
         self._http.send(h11.EndOfMessage())
 
     def receive(self, data: bytes) -> None:
-        """Parse what came, nothing when the receiver has closed; raises `NotPosted`."""
+        """Parse received bytes, b"" at the end of the stream; raises `NotPosted`."""
         self.received += len(data)
-        # Another protocol shows in its first bytes: h11 would wait for a whole head, which may never come.
-        self._begin += data[: len(_VERSION) - len(self._begin)]
-        if not _VERSION.startswith(self._begin):
+        # Recognise another protocol by its first bytes: h11 would wait for a whole head, which may never arrive.
+        self._start += data[: len(_VERSION) - len(self._start)]
+        if not _VERSION.startswith(self._start):
             raise NotPosted("the receiver's answer is not HTTP/1.1")
         try:
             self._http.receive_data(data)
             while not self.done and (event := self._http.next_event()) is not h11.NEED_DATA:
                 self._handle(event)
         except h11.RemoteProtocolError as fault:
-            text = f"the receiver's answer is no good HTTP: {fault}"
+            text = f"the receiver's answer is not valid HTTP: {fault}"
             if not data:
                 text = f"the receiver closed the connection {self.posted.before_what}"
             elif fault.error_status_hint == 431:
@@ -131,7 +130,7 @@ class AnswerReader:
 
 
 async def exchange(posted: Posted, connection: ReceiverConnection, request: bytes) -> bool:
-    """Send a request and read its answer; whether the connection may carry another. Raises `NotPosted`."""
+    """Send a request and read its answer. Return whether the connection is reusable; raises `NotPosted`."""
     connection.transport.left = RECEIVED_LIMIT
     posted.awaiting, data = Step.SENT, b""
     try:
@@ -148,7 +147,7 @@ async def exchange(posted: Posted, connection: ReceiverConnection, request: byte
 
 
 async def _read_answer(posted: Posted, stream: trio.abc.Stream, data: bytes) -> bool:
-    """Read an answer that begins with `data`; whether the connection may carry another request."""
+    """Read an answer that starts with `data`. Return whether the connection is reusable."""
     reads = 1
     while (fast := read_fast(data)) is not None and len(data) + fast.missing <= ANSWER_LIMIT:
         posted.status, posted.body = fast.status, fast.body[:BODY_KEPT]
@@ -169,10 +168,9 @@ async def _read_answer(posted: Posted, stream: trio.abc.Stream, data: bytes) -> 
         reader.receive(bytes(await stream.receive_some(ANSWER_READ_BYTES)))
         reads += 1
     if not reader.whole:
-        why = (
-            f"is over {ANSWER_LIMIT // 1024} KiB long" if reader.received > ANSWER_LIMIT else "comes in too many pieces"
-        )
+        is_long = reader.received > ANSWER_LIMIT
+        fault = f"is over {ANSWER_LIMIT // 1024} KiB long" if is_long else "comes in too many pieces"
         if posted.status is None:
-            raise NotPosted(f"the receiver's answer {why} and yet without a status")
-        posted.error = f"the receiver's answer {why}; the rest was not read"
+            raise NotPosted(f"the receiver's answer {fault} and yet without a status")
+        posted.error = f"the receiver's answer {fault}; the rest was not read"
     return reader.keep

@@ -1,8 +1,7 @@
-"""One attempt at a due post: signed, posted over HTTPS within five seconds in all, and its answer turned into a result:
-done, retried and when, or failed. Every failure is in the result.
+"""Attempts a due post: signs it, posts it over HTTPS within five seconds, and returns whether it is done or retried.
 
-Each attempt applies the URL policy, looks the name up and checks every address again. The name is in SNI and Host. No
-redirect is followed. A connection that may carry another request is kept for the next event.
+Each attempt checks the URL and all addresses of its name again. SNI and Host carry the name. Redirects are not
+followed. A reusable connection is kept for the next event.
 """
 
 import hmac
@@ -42,12 +41,12 @@ from appliance.webhook.http import ConnectionLost, Posted, Step, exchange, reque
 
 POST_TIMEOUT = 5.0  # seconds for all of an attempt, by the interface
 ADDRESSES_TRIED = 2
-FIRST_ADDRESS = 2.0  # seconds until the second is tried instead: an unreachable IPv6 address mostly does not answer
+FIRST_ADDRESS = 2.0  # seconds until the second is tried: an unreachable IPv6 address usually times out
 URLS_CACHED = 1_000
 
 
 class Poster:
-    """Posts events. One for the process, since it keeps the idle connections."""
+    """Posts events. The process has one, since it keeps the idle connections."""
 
     def __init__(
         self,
@@ -70,16 +69,16 @@ class Poster:
         self._first_address = first_address
         self._lookup = AddressLookup(resolver, allowed, own)
         self.idle = IdleConnections(idle_seconds)
-        # The policy depends on the URL's text and the settings only, so its verdict can be cached.
+        # The verdict depends only on the URL's text and the settings, so it can be cached.
         self._read = lru_cache(URLS_CACHED)(
             lambda url: read_url(url, ports, own_names, allowed, plain_loopback=plain_loopback)
         )
 
     async def check(self, url: str) -> str | None:
-        """Why this URL may not be saved; None when it may.
+        """Why this URL may not be saved; None if it may.
 
-        A lookup that fails for the moment refuses nothing: every attempt looks the name up again, and customers must
-        be able to save their settings during an outage of the DNS.
+        A temporary DNS failure refuses nothing: every attempt looks the name up again, and customers must be able to
+        save their settings during a DNS outage.
         """
         try:
             target = self._read(url)
@@ -96,9 +95,9 @@ class Poster:
     async def post(self, url: str, headers: Sequence[tuple[str, str]], body: bytes) -> Posted:
         """Post once. A cancellation closes the connection.
 
-        Raises `Shortage` when this machine lacks what a connection needs, and closes the idle connections then.
+        Raises `Shortage` if this machine is out of a resource, after closing the idle connections.
         """
-        posted, began = Posted(), trio.current_time()
+        posted, started = Posted(), trio.current_time()
         with trio.move_on_after(self._timeout) as limit:
             try:
                 target = self._read(url)
@@ -110,7 +109,7 @@ class Poster:
                 raise
         if limit.cancelled_caught:
             posted.timed_out, posted.error = True, f"{posted.awaiting} within {self._timeout:g} s"
-        posted.duration_ms = round((trio.current_time() - began) * 1000)
+        posted.duration_ms = round((trio.current_time() - started) * 1000)
         return posted
 
     async def _post(self, posted: Posted, target: Target, request: bytes) -> None:
@@ -118,7 +117,7 @@ class Poster:
         if target.secure and (connection := await self.idle.take(target.host, target.port, addresses)):
             try:
                 return await self._exchange(posted, connection, request)
-            except ConnectionLost:  # closed while idle; a receiver that took the event all the same sees its id twice
+            except ConnectionLost:  # closed while idle; a receiver that took the event nevertheless sees its id twice
                 await self.idle.drop_all_to(connection.endpoint)
         posted.awaiting = Step.CONNECTED
         tried, port = addresses[:ADDRESSES_TRIED], target.port
@@ -165,7 +164,7 @@ class Attempts:
     retry_delays: Sequence[float]  # seconds before each further attempt
 
     async def make(self, webhook: Webhook, post: DuePost) -> PostResult:
-        """Attempt a post once; raises `Shortage`, which is not an attempt. Any other exception is a failed one."""
+        """Attempt a post once; raises `Shortage`, which is not an attempt. Any other exception is a failed attempt."""
         began_at = self.env.now()
         try:
             signature = signature_header(self.secrets.open(webhook), began_at // 1_000_000, post.body)
@@ -174,15 +173,15 @@ class Attempts:
         except Shortage:
             raise
         except UnsealError as broken:
-            log.warning("a signing secret cannot be read", webhook_id=webhook.id, reason=str(broken))
+            log.warning("signing secret unreadable", webhook_id=webhook.id, reason=str(broken))
             posted = Posted(error=BROKEN_SEAL)
         except Exception as error:
-            log.exception("a post failed", error, delivery_id=post.id, webhook_id=webhook.id)
+            log.exception("webhook post failed", error, delivery_id=post.id, webhook_id=webhook.id)
             posted = Posted(error=OWN_FAULT)
         return self._result(webhook, post, posted, began_at)
 
     def _result(self, webhook: Webhook, post: DuePost, posted: Posted, began_at: int) -> PostResult:
-        """Any 2xx is success; the delay before the next attempt is counted from the end of this one."""
+        """Any 2xx is success. The delay before the next attempt starts at the end of this one."""
         status, next_attempt_at = PostStatus.FAILED, None
         if posted.accepted:
             status = PostStatus.SUCCESS
@@ -203,16 +202,16 @@ class Attempts:
 
 
 def signature_header(secret: bytes, seconds: int, body: bytes) -> str:
-    """The value of Service-Signature for a body posted at this time: an HMAC-SHA256 over `seconds.body`."""
+    """The Service-Signature of a body posted at this time: an HMAC-SHA256 over `seconds.body`."""
     return f"t={seconds},v1={hmac.digest(secret, b'%d.%b' % (seconds, body), sha256).hex()}"
 
 
 def observe(result: PostResult) -> None:
-    """Count one attempt, which is on disk, and note it in the message log; one that is retried counts as failed."""
+    """Count a recorded attempt and write it to the message log; one that is retried counts as failed."""
     WEBHOOK_POSTS.add((PostStatus.SUCCESS if result.status is PostStatus.SUCCESS else PostStatus.FAILED).value)
     WEBHOOK_SECONDS.add(result.duration_ms / 1000)
     post = result.post
-    if not MESSAGE_LOG.keep or post.message_id is None:  # a ping is about no message
+    if not MESSAGE_LOG.keep or post.message_id is None:  # a ping has no message
         return
     MESSAGE_LOG.note(
         "webhook",

@@ -52,9 +52,9 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
     lines = []
     for outcome in outcomes:
         if outcome.problems:
-            lines += [f"{outcome.language}: {outcome.scenario}", *(f"    {each}" for each in outcome.problems), ""]
-    passed = Counter(each.language for each in outcomes if not each.problems)
-    failed = Counter(each.language for each in outcomes if each.problems)
+            lines += [f"{outcome.language}: {outcome.scenario}", *(f"    {item}" for item in outcome.problems), ""]
+    passed = Counter(item.language for item in outcomes if not item.problems)
+    failed = Counter(item.language for item in outcomes if item.problems)
     lines.append(f"{'language':<14}{'passed':>8}{'failed':>8}")
     lines += [f"{name:<14}{passed[name]:>8}{failed[name]:>8}" for name in dict.fromkeys(e.language for e in outcomes)]
     return "\n".join([*lines, f"in {seconds:.0f} seconds"])
@@ -63,7 +63,7 @@ def table(outcomes: list[Outcome], seconds: float) -> str:
 def main(words: list[str]) -> int:
     """1 when a scenario failed, 2 for wrong usage."""
     arguments = parsed(words)
-    scenarios = [each for each in read_all() if arguments.k.lower() in each.name.lower()]
+    scenarios = [item for item in read_all() if arguments.k.lower() in item.name.lower()]
     if not scenarios:
         print(f"no scenario's name contains {arguments.k!r}", file=sys.stderr)
         return 2

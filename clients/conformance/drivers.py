@@ -62,10 +62,10 @@ def _python(*words: str) -> Callable[[Path, Path], Ready]:
 def _node(clients: Path, _: Path) -> Ready:
     folder = clients / "node"
     driver, node, npm = _file(folder / "conformance" / "driver.mjs"), _program("node"), _program("npm")
-    wanted, sources = _written(folder / "package.json"), _newest(folder / "src")
-    if _written(folder / "node_modules" / ".package-lock.json") < wanted:  # npm's own record of what it has installed
+    manifest, sources = _written(folder / "package.json"), _newest(folder / "src")
+    if _written(folder / "node_modules" / ".package-lock.json") < manifest:  # npm's own record of what it has installed
         _run([npm, "install", "--no-package-lock", "--no-audit", "--no-fund"], folder)
-    if _newest(folder / "dist") < max(sources, wanted):
+    if _newest(folder / "dist") < max(sources, manifest):
         _run([npm, "run", "build"], folder)
     return Ready((node, str(driver)), {})
 
@@ -90,8 +90,8 @@ def _ruby(clients: Path, _: Path) -> Ready:
 
 
 LANGUAGES = {
-    each.name: each
-    for each in (
+    item.name: item
+    for item in (
         Language("python", "python", _python()),
         Language("python-async", "python", _python("--async")),
         Language("node", "node", _node),
@@ -110,10 +110,10 @@ def _file(*places: Path) -> Path:
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise CannotRun(f"{name} is not installed; sh packaging/test-clients installs it on Debian")
-    return found
+    return program
 
 
 def _written(path: Path) -> float:
@@ -122,7 +122,7 @@ def _written(path: Path) -> float:
 
 
 def _newest(folder: Path) -> float:
-    """When the newest file of a folder was written; 0 if there is none."""
+    """The modification time of the newest file of a folder; 0 for an empty folder."""
     return max(map(_written, folder.rglob("*")), default=0.0)
 
 

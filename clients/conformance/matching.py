@@ -16,15 +16,15 @@ SHOWN = 300  # characters of a value in a message
 def filled(value: Any, known: Mapping[str, Any]) -> Any:
     """A value with its placeholders replaced."""
     if isinstance(value, Mapping):
-        return {name: filled(each, known) for name, each in value.items()}
+        return {name: filled(item, known) for name, item in value.items()}
     if isinstance(value, list):
-        return [filled(each, known) for each in value]
+        return [filled(item, known) for item in value]
     if not isinstance(value, str):
         return value
     whole = PLACEHOLDER.fullmatch(value)
     if whole:
         return look_up(known, whole[1])
-    return PLACEHOLDER.sub(lambda found: str(look_up(known, found[1])), value)
+    return PLACEHOLDER.sub(lambda actual: str(look_up(known, actual[1])), value)
 
 
 def look_up(known: Any, path: str) -> Any:
@@ -43,49 +43,49 @@ def shown(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text)} characters)"
 
 
-def _contains(wanted: Any, found: Any) -> bool:
-    return isinstance(found, str | list) and wanted in found
+def _contains(required: Any, actual: Any) -> bool:
+    return isinstance(actual, str | list) and required in actual
 
 
 CONDITIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "$matches": lambda wanted, found: isinstance(found, str) and re.search(wanted, found) is not None,
-    "$between": lambda wanted, found: isinstance(found, int | float) and wanted[0] <= found <= wanted[1],
+    "$matches": lambda required, actual: isinstance(actual, str) and re.search(required, actual) is not None,
+    "$between": lambda required, actual: isinstance(actual, int | float) and required[0] <= actual <= required[1],
     "$contains": _contains,
-    "$one_of": lambda wanted, found: any(not differences(each, found) for each in wanted),
-    "$not": lambda wanted, found: bool(differences(wanted, found)),
-    "$length": lambda wanted, found: isinstance(found, str | list) and len(found) == wanted,
+    "$one_of": lambda required, actual: any(not differences(item, actual) for item in required),
+    "$not": lambda required, actual: bool(differences(required, actual)),
+    "$length": lambda required, actual: isinstance(actual, str | list) and len(actual) == required,
 }
 
 
-def differences(expected: Any, found: Any, at: str = "") -> list[str]:
+def differences(expected: Any, actual: Any, at: str = "") -> list[str]:
     """In words, where a value is not as expected; empty when it is."""
     place = at or "the value"
     if isinstance(expected, Mapping):
         if len(expected) == 1 and (name := next(iter(expected))) in CONDITIONS:
-            if CONDITIONS[name](expected[name], found):
+            if CONDITIONS[name](expected[name], actual):
                 return []
-            return [f"{place}: expected {name[1:]} {shown(expected[name])}, came {shown(found)}"]
-        if not isinstance(found, Mapping):
-            return [f"{place}: expected {shown(expected)}, came {shown(found)}"]
+            return [f"{place}: expected {name[1:]} {shown(expected[name])}, came {shown(actual)}"]
+        if not isinstance(actual, Mapping):
+            return [f"{place}: expected {shown(expected)}, came {shown(actual)}"]
         return [
-            each
-            for name, wanted in expected.items()
-            for each in differences(wanted, found.get(name), f"{at}.{name}" if at else name)
+            item
+            for name, required in expected.items()
+            for item in differences(required, actual.get(name), f"{at}.{name}" if at else name)
         ]
     if isinstance(expected, list):
-        if not isinstance(found, list) or len(found) != len(expected):
-            return [f"{place}: expected {shown(expected)}, came {shown(found)}"]
-        pairs = enumerate(zip(expected, found, strict=True), 1)
-        return [each for number, (wanted, got) in pairs for each in differences(wanted, got, f"{at}[{number}]")]
-    same = type(expected) is type(found) or (_is_number(expected) and _is_number(found))
-    return [] if same and expected == found else [f"{place}: expected {shown(expected)}, came {shown(found)}"]
+        if not isinstance(actual, list) or len(actual) != len(expected):
+            return [f"{place}: expected {shown(expected)}, came {shown(actual)}"]
+        pairs = enumerate(zip(expected, actual, strict=True), 1)
+        return [item for number, (required, got) in pairs for item in differences(required, got, f"{at}[{number}]")]
+    same = type(expected) is type(actual) or (_is_number(expected) and _is_number(actual))
+    return [] if same and expected == actual else [f"{place}: expected {shown(expected)}, came {shown(actual)}"]
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def differences_of_all(expected: Any, found: Sequence[Any], at: str) -> list[str]:
+def differences_of_all(expected: Any, actual: Sequence[Any], at: str) -> list[str]:
     """The same for a row of objects.
 
     Expected is their number, or what each of them must match in turn, or an object with `count`, `list`, `each` (what
@@ -96,24 +96,24 @@ def differences_of_all(expected: Any, found: Sequence[Any], at: str) -> list[str
     unknown = set(expected) - {"count", "list", "each", "same", "distinct"}
     if unknown:
         raise ValueError(f"{at}: unknown {sorted(unknown)}")
-    found = list(found)
+    actual = list(actual)
     problems = []
     if "count" in expected:
-        problems += differences(expected["count"], len(found), f"number of {at}")
+        problems += differences(expected["count"], len(actual), f"number of {at}")
     if "list" in expected:
-        if len(expected["list"]) != len(found):
-            problems.append(f"number of {at}: expected {len(expected['list'])}, came {len(found)}")
-        for number, (wanted, got) in enumerate(zip(expected["list"], found, strict=False), 1):
-            problems += differences(wanted, got, f"{at}[{number}]")
+        if len(expected["list"]) != len(actual):
+            problems.append(f"number of {at}: expected {len(expected['list'])}, came {len(actual)}")
+        for number, (required, got) in enumerate(zip(expected["list"], actual, strict=False), 1):
+            problems += differences(required, got, f"{at}[{number}]")
     if "each" in expected:
-        for number, got in enumerate(found, 1):
+        for number, got in enumerate(actual, 1):
             problems += differences(expected["each"], got, f"{at}[{number}]")
     for path in expected.get("same", []):
-        values = [look_up(each, path) for each in found]
+        values = [look_up(item, path) for item in actual]
         if any(value != values[0] or value is None for value in values):
             problems.append(f"{path} of {at}: expected the same in all, came {shown(values)}")
     for path in expected.get("distinct", []):
-        values = [look_up(each, path) for each in found]
+        values = [look_up(item, path) for item in actual]
         if len({repr(value) for value in values}) != len(values) or None in values:
             problems.append(f"{path} of {at}: expected all different, came {shown(values)}")
     return problems

@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is sent to the client."""
+    """The response for the client."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -99,9 +99,9 @@ def changed(answer: Answer, change: Any) -> Answer:
 def _merged(value: Any, change: Any) -> Any:
     """In a list every object is changed."""
     if isinstance(value, list) and isinstance(change, Mapping):
-        return [_merged(each, change) for each in value]
+        return [_merged(item, change) for item in value]
     if isinstance(value, Mapping) and isinstance(change, Mapping):
-        return {**value, **{name: _merged(value.get(name), each) for name, each in change.items()}}
+        return {**value, **{name: _merged(value.get(name), item) for name, item in change.items()}}
     return change
 
 
@@ -112,7 +112,7 @@ class FaultProxy:
         """`prefix` is the path before that of the interface; it is taken away before a request is passed."""
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "", parts.port or 80)
-        self._faults = [fault for each in faults for fault in [each] * each.get("times", 1)]
+        self._faults = [fault for item in faults for fault in [item] * item.get("times", 1)]
         self._prefix = prefix
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -251,7 +251,7 @@ class FaultProxy:
             return self._trickle(connection, wire, begin, fault["every"])
         if fault.get("close") == "announced":
             wire = wire.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
-        sent = time.monotonic()  # before it: the client may go on while this thread waits for a processor
+        sent = time.monotonic()  # taken before sending: the client may continue while this thread waits for a processor
         connection.sendall(wire)
         call.answered = sent
         if fault.get("close") == "idle":
@@ -278,13 +278,13 @@ def _filled(port: int) -> Iterator[None]:
     """Fill the queue of a socket that listens with a backlog of 0 and never accepts."""
     waiting = [socket.socket() for _ in range(4)]
     try:
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.1", port))
+        for item in waiting:
+            item.setblocking(False)
+            item.connect_ex(("127.0.0.1", port))
         yield
     finally:
-        for each in waiting:
-            each.close()
+        for item in waiting:
+            item.close()
 
 
 def _read_head(call: Call, reader: BufferedReader) -> bool:

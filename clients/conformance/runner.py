@@ -73,7 +73,7 @@ class Materials:
             return self._files[name, size]
 
     def tls(self) -> ssl.SSLContext:
-        """A server's certificate for 127.0.0.1, of an authority that no program trusts by itself."""
+        """A server certificate for 127.0.0.1, from an authority that no program trusts by default."""
         with self._lock:
             if self._tls is None:
                 authority = trustme.CA()
@@ -85,7 +85,7 @@ class Materials:
             return self._tls
 
     def trust(self) -> dict[str, str]:
-        """The variables by which each language's program is told to trust that authority."""
+        """The environment variables that make each language's program trust that authority."""
         file = str(self.directory / "ca.pem")
         return {"SSL_CERT_FILE": file, "NODE_EXTRA_CA_CERTS": file, "PHP_INI_SCAN_DIR": f":{self.directory / 'php'}"}
 
@@ -101,7 +101,7 @@ class Bench:
 
     def run(self, scenario: Scenario) -> Outcome:
         """Run one scenario, whatever comes of it."""
-        large = any(each["size"] > LARGE for each in scenario.files.values())
+        large = any(item["size"] > LARGE for item in scenario.files.values())
         begin = time.monotonic()
         try:
             with self.materials.for_large if large else nullcontext():
@@ -122,7 +122,7 @@ class Bench:
             "VERSION": VERSION,
             "RANDOM": uuid.uuid4().hex,
             "X": {str(length): "x" * length for length in (223, 256, 501)},
-            "FILE": {name: self.materials.file(**each) for name, each in scenario.files.items()},
+            "FILE": {name: self.materials.file(**item) for name, item in scenario.files.items()},
         }
         proxy = FaultProxy(self.server.url, filled(list(scenario.faults), known), scenario.prefix)
         tls = self.materials.tls() if scenario.listener in ("untrusted", "trusted") else None
@@ -142,14 +142,14 @@ class Bench:
     def _take_steps(self, scenario: Scenario, driver: Driver, known: dict[str, Any]) -> list[str]:
         """The first step that fails is the last: what follows depends on it."""
         if scenario.client is not None:
-            given = filled(_client(scenario.client), known)
-            made = driver.ask({"command": "client", **given})
+            arguments = filled(_client(scenario.client), known)
+            made = driver.ask({"command": "client", **arguments})
             if made != {"ok": True}:
                 return [f"client: expected {{'ok': True}}, came {made}"]
         for number, step in enumerate(scenario.steps, 1):
             time.sleep(step.pause)
             begin = time.monotonic()
-            answer = driver.ask({"command": step.command, **_given(step, known)})
+            answer = driver.ask({"command": step.command, **_arguments(step, known)})
             took = time.monotonic() - begin
             known[str(number)] = answer.get("result") or answer.get("error") or {}
             problems = _step_problems(filled(step.expected, known), answer, f"step {number} ({step.command})")
@@ -169,43 +169,43 @@ def _step_problems(expected: Mapping[str, Any], answer: Mapping[str, Any], at: s
     return differences(wanted, answer[kind], f"{at}: {kind}")
 
 
-def _client(given: Mapping[str, Any]) -> dict[str, Any]:
+def _client(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the client that a scenario uses without a step for it: those it names, else Basic."""
-    basic = {} if "token" in given else {"username": "$USERNAME", "password": "$PASSWORD"}
-    return {"url": "$URL", **basic, **given}
+    basic = {} if "token" in arguments else {"username": "$USERNAME", "password": "$PASSWORD"}
+    return {"url": "$URL", **basic, **arguments}
 
 
-def _given(step: Step, known: Mapping[str, Any]) -> dict[str, Any]:
-    given = dict(step.given)
+def _arguments(step: Step, known: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = dict(step.arguments)
     if step.command in ("send", "parallel"):
-        message = {**MESSAGE, **given.get("message", {})}
-        given["message"] = {name: value for name, value in message.items() if value is not None}
+        message = {**MESSAGE, **arguments.get("message", {})}
+        arguments["message"] = {name: value for name, value in message.items() if value is not None}
     if step.command == "verify":
-        return _signed(given)
-    return dict(filled(given, known))
+        return _signed(arguments)
+    return dict(filled(arguments, known))
 
 
-def _signed(given: dict[str, Any]) -> dict[str, Any]:
+def _signed(arguments: dict[str, Any]) -> dict[str, Any]:
     """A webhook with its signatures; `$HMAC(secret)` is over the header's first `t`, `$HMAC(secret,t)` over another.
 
     `altered` is the body that arrives when it is not the one that was signed, `body_base64` one that is not text.
     """
-    body = base64.b64decode(given["body_base64"]) if "body_base64" in given else given.pop("body").encode()
-    stamp = re.search(r"(?<![^,])t=([0-9]+)", given["header"])
+    body = base64.b64decode(arguments["body_base64"]) if "body_base64" in arguments else arguments.pop("body").encode()
+    stamp = re.search(r"(?<![^,])t=([0-9]+)", arguments["header"])
 
-    def sign(found: re.Match[str]) -> str:
-        at = found[2] or (stamp[1] if stamp else "")
-        return hmac.digest(found[1].encode(), at.encode() + b"." + body, "sha256").hex()
+    def sign(match: re.Match[str]) -> str:
+        at = match[2] or (stamp[1] if stamp else "")
+        return hmac.digest(match[1].encode(), at.encode() + b"." + body, "sha256").hex()
 
-    given["header"] = SIGNATURE.sub(sign, given["header"])
-    given["body_base64"] = base64.b64encode(given.pop("altered", "").encode() or body).decode()
-    return given
+    arguments["header"] = SIGNATURE.sub(sign, arguments["header"])
+    arguments["body_base64"] = base64.b64encode(arguments.pop("altered", "").encode() or body).decode()
+    return arguments
 
 
 def _summary(calls: list[Call]) -> str:
-    """What reached the proxy and what became of it, in one line."""
-    told = [f"{each.method} {each.path} on {each.connection} → {each.status} {dict(each.fault)}" for each in calls]
-    return ", ".join(told)
+    """One line per request that reached the proxy, with its result."""
+    lines = [f"{item.method} {item.path} on {item.connection} → {item.status} {dict(item.fault)}" for item in calls]
+    return ", ".join(lines)
 
 
 def _described(call: Call, calls: list[Call]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _described(call: Call, calls: list[Call]) -> dict[str, Any]:
 
 
 class Report:
-    """What is told while scenarios run; overridden by the command line."""
+    """Progress of the scenarios; the command line overrides it."""
 
     def begins(self, language: str, count: int) -> None:
         """A language's scenarios begin."""
@@ -259,7 +259,7 @@ def run(server: Server, names: list[str], scenarios: list[Scenario], clients: Pa
             try:
                 with bench(server, name, clients, materials) as ready, ThreadPoolExecutor(AT_ONCE) as pool:
                     report.begins(name, len(scenarios))
-                    for done in as_completed([pool.submit(ready.run, each) for each in scenarios]):
+                    for done in as_completed([pool.submit(ready.run, item) for item in scenarios]):
                         report.ended(done.result())
                         outcomes.append(done.result())
             except (CannotRun, DriverFailed) as reason:

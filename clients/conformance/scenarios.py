@@ -31,7 +31,7 @@ class Step:
     """A command for the driver, and what is expected of its answer."""
 
     command: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     expected: Mapping[str, Any]  # `ok`, `result`, `results` or `error`
     seconds: Sequence[float] | None  # between which the answer comes
     pause: float  # seconds before the command
@@ -56,21 +56,21 @@ class Scenario:
 
 def read_all(folder: Path = FOLDER) -> list[Scenario]:
     """Every scenario, by file and place in it."""
-    found = [scenario(each) for path in sorted(folder.glob("*.json")) for each in json.loads(path.read_text())]
-    names = [each.name for each in found]
+    scenarios = [scenario(item) for path in sorted(folder.glob("*.json")) for item in json.loads(path.read_text())]
+    names = [item.name for item in scenarios]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"two scenarios are named {sorted(twice)}")
-    return found
+    return scenarios
 
 
 def scenario(written: Mapping[str, Any]) -> Scenario:
     """A scenario from its JSON; a misspelled name is an error, for it would leave something unchecked."""
-    unknown = set(written) - {each.name for each in fields(Scenario)}
+    unknown = set(written) - {item.name for item in fields(Scenario)}
     if unknown or "calls" not in written:
         raise ValueError(f"{written.get('name')}: unknown {sorted(unknown)}, or no calls")
-    faults = tuple(_fault(each) for each in written.get("faults", ()))
-    read = Scenario(**{**written, "steps": tuple(_step(each) for each in written["steps"]), "faults": faults})
+    faults = tuple(_fault(item) for item in written.get("faults", ()))
+    read = Scenario(**{**written, "steps": tuple(_step(item) for item in written["steps"]), "faults": faults})
     if read.listener not in LISTENERS:
         raise ValueError(f"{read.name}: listener {read.listener!r}")
     return read
@@ -79,11 +79,11 @@ def scenario(written: Mapping[str, Any]) -> Scenario:
 def _step(written: Mapping[str, Any]) -> Step:
     rest = dict(written)
     (command,) = set(rest) & set(COMMANDS)
-    given = rest.pop(command)
+    arguments = rest.pop(command)
     seconds, pause = rest.pop("seconds", None), rest.pop("pause", 0.0)
     if set(rest) not in ({"ok"}, {"result"}, {"results"}, {"error"}):
         raise ValueError(f"a step expects one of ok, result, results and error, not {sorted(rest)}")
-    return Step(command, given, rest, seconds, pause)
+    return Step(command, arguments, rest, seconds, pause)
 
 
 def _fault(written: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -44,10 +44,10 @@ class Server:
     def stored(self, sender: str, *, with_content: bool) -> list[dict[str, Any]]:
         """The messages from an address, oldest first; `with_content`: with what their MIME says."""
         data_dir = self.running.data_dir
-        found = engines.rows(data_dir, _MESSAGES, f"%{sender}%")
-        messages = [self._described(*row) for row in found]
+        rows = engines.rows(data_dir, _MESSAGES, f"%{sender}%")
+        messages = [self._described(*row) for row in rows]
         if with_content:
-            for message, mime in zip(messages, _mime_of(data_dir, [each["id"] for each in messages]), strict=True):
+            for message, mime in zip(messages, _mime_of(data_dir, [item["id"] for item in messages]), strict=True):
                 message.update(content(mime))
         return messages
 
@@ -70,7 +70,7 @@ class Server:
 def _mime_of(data_dir: Path, ids: list[str]) -> list[bytes]:
     async def read() -> list[bytes]:
         async with engines.beside(data_dir) as store:
-            return [await store.messages.mime(each) or b"" for each in ids]
+            return [await store.messages.mime(item) or b"" for item in ids]
 
     return trio.run(read)
 
@@ -163,7 +163,7 @@ def _suspend(data_dir: Path, account: Provisioned) -> None:
 def _message_of(running: Running, account: Provisioned) -> str:
     """The id of a message that another account has sent."""
     with running.client(headers={**account.bearer, "Idempotency-Key": "foreign"}) as client:
-        wanted = {"from": f"a@{account.domain}", "to": "b@example.net", "subject": "Foreign", "text": "Foreign"}
-        answer = client.post("/emails", json=wanted)
+        message_fields = {"from": f"a@{account.domain}", "to": "b@example.net", "subject": "Foreign", "text": "Foreign"}
+        answer = client.post("/emails", json=message_fields)
         answer.raise_for_status()
         return str(answer.json()["id"])

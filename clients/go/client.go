@@ -1,5 +1,5 @@
-// Package mailappliance sends email through a mail appliance and reads what
-// became of it.
+// Package mailappliance sends email through a mail appliance and reads its
+// delivery status.
 //
 // A send is safe to repeat: it carries an idempotency key, made once and the
 // same in every retry, so that a message whose answer was lost is not sent
@@ -100,7 +100,7 @@ func (c *Client) Send(ctx context.Context, email Email, opts ...SendOption) (*Se
 	return sent, nil
 }
 
-// Get reads a message and what became of each recipient.
+// Get reads a message and the status of each recipient.
 //
 // The error is an [*Error], a [*ConnectionError], a [*ContextError] or a
 // [*ConfigurationError].
@@ -198,7 +198,7 @@ func (c *Client) call(ctx context.Context, method, url, key string, body []byte,
 // attempt makes the request once and reads the whole answer, in the time for
 // one attempt.
 //
-// net/http repeats requests by itself on a kept connection that was lost, if
+// net/http silently repeats requests on a kept connection that was lost, if
 // they have no body, or a body that it can read again and an Idempotency-Key.
 // Those repetitions would be outside the plan, so every request has a body
 // that can be read once, if only an empty one; it is not on the wire of a GET.

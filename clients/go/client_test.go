@@ -276,7 +276,7 @@ func TestNoConnection(t *testing.T) {
 	}
 }
 
-// net/http would repeat these requests by itself; they count as attempts instead.
+// net/http would silently repeat these requests; they count as attempts instead.
 func TestKeptConnectionLost(t *testing.T) {
 	calls := map[string]func(*Client) error{
 		"POST": func(c *Client) error { _, err := c.Send(background, email); return err },

@@ -108,7 +108,7 @@ type AttachmentInfo struct {
 	ContentID   string `json:"content_id"`
 }
 
-// Message is what became of an email. Fields that the answer did not have are
+// Message is the status of an email. Fields that the answer did not have are
 // empty.
 type Message struct {
 	ID              string      `json:"id"`
@@ -130,7 +130,7 @@ func (m *Message) Final() bool {
 	return m.Status == "delivered" || m.Status == "partial" || m.Status == "failed"
 }
 
-// Recipient is what became of an email for one of its recipients.
+// Recipient is the status of one recipient of an email.
 type Recipient struct {
 	ID               string    `json:"id"`
 	Email            string    `json:"email"`

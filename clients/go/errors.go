@@ -156,7 +156,7 @@ func (e *WaitTimeoutError) Error() string {
 func (e *WaitTimeoutError) Timeout() bool { return true }
 
 // IdempotencyKey is the key of the send that err comes from, to send the same
-// message again without a risk of two. It is empty if err has none.
+// message again without a risk of two. It is empty if err carries no key.
 func IdempotencyKey(err error) string {
 	var keyed interface{ key() string }
 	if errors.As(err, &keyed) {

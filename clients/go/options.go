@@ -176,6 +176,6 @@ func newTransport(connectTimeout time.Duration) http.RoundTripper {
 		MaxIdleConns:        maxIdleConns,
 		MaxIdleConnsPerHost: maxIdleConns,
 		IdleConnTimeout:     idleTimeout,
-		DisableCompression:  true, // so that maxAnswer limits what was sent
+		DisableCompression:  true, // so that maxAnswer limits the bytes on the wire
 	}
 }

@@ -49,7 +49,7 @@ type answer struct {
 type attempt struct {
 	answer    *answer
 	err       error
-	permanent bool      // err will not go away by itself
+	permanent bool      // a retry cannot help
 	now       time.Time // when the attempt ended, for a Retry-After that is a date
 	random    float64   // uniform in [0, 1), for the pause
 }
@@ -119,7 +119,7 @@ func backoff(n int, random float64) time.Duration {
 }
 
 // retryAfter reads a Retry-After header: seconds or an HTTP date. The second
-// result is false when there is none or it cannot be read.
+// result is false when the header is missing or cannot be read.
 func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	value = strings.TrimSpace(value)
 	if digits(value) {
@@ -210,7 +210,7 @@ func beginning(body []byte) string {
 }
 
 // waiting is the state of one Wait: the pause before the next look, and the
-// time after which there is none.
+// time after which polling stops.
 type waiting struct {
 	timeout time.Duration
 	pause   time.Duration // of the last look; 0 before the first

@@ -49,7 +49,7 @@ func TestReadmeShowsTestedCode(t *testing.T) {
 
 var indentation = regexp.MustCompile(`(?m)^\t+`)
 
-// The README's way to install the module and its first program, in a module beside a checkout.
+// The README's way to install the module and its first program, in a module next to a checkout.
 func TestReadmeProgram(t *testing.T) {
 	for _, name := range []string{"go", "sh"} {
 		if _, err := exec.LookPath(name); err != nil {

@@ -17,7 +17,7 @@ const SignatureHeader = "Service-Signature"
 // DefaultTolerance is how far the time of a webhook may be from now.
 const DefaultTolerance = 5 * time.Minute
 
-// Event is what a webhook tells: what became of one recipient. The same
+// Event is the body of a webhook post: the result of one recipient. The same
 // event may come more than once; its ID is then the same.
 type Event struct {
 	ID        string    `json:"id"`

@@ -38,7 +38,7 @@ func TestVerify(t *testing.T) {
 		{"the second secret", eventBody, at(now), []string{"whsec_2", "whsec_1"}, true},
 		{"the second v1", eventBody, fmt.Sprintf("t=%d,v1=%s,v1=%s", now, other, good), nil, true},
 		{"another order and unknown parts", eventBody, fmt.Sprintf("v0=x, v1=%s,v2 ,t=%d,", good, now), nil, true},
-		{"a v1 that is no hex beside a good one", eventBody, fmt.Sprintf("t=%d,v1=zz,v1=%s", now, good), nil, true},
+		{"a v1 that is not hex next to a good one", eventBody, fmt.Sprintf("t=%d,v1=zz,v1=%s", now, good), nil, true},
 		{"oldest", eventBody, at(now - 300), nil, true},
 		{"too old", eventBody, at(now - 301), nil, false},
 		{"latest", eventBody, at(now + 300), nil, true},

@@ -64,7 +64,7 @@ class Driver:
     def send(self, message: Fields, idempotency_key: str | None = None) -> Fields:
         fields = {"from_" if name == "from" else name: value for name, value in message.items()}
         if "attachments" in message:
-            fields["attachments"] = [attachment(each) for each in message["attachments"]]
+            fields["attachments"] = [attachment(item) for item in message["attachments"]]
         result = self._client.send(**fields, idempotency_key=idempotency_key)
         return {"result": {name: value for name, value in shown_fields(result).items() if name not in NOT_SHOWN}}
 
@@ -77,7 +77,7 @@ class Driver:
     def parallel(self, message: Fields, count: int) -> Fields:
         with ThreadPoolExecutor(count) as threads:
             answers = threads.map(lambda _: answer(partial(self.send, message)), range(count))
-            return {"results": [each.get("result", each) for each in answers]}
+            return {"results": [item.get("result", item) for item in answers]}
 
     def verify(
         self, body_base64: str, header: str, secrets: list[str | None] | None, now: float, **tolerance: float

@@ -27,7 +27,7 @@ import httpx
 import trio
 import trustme
 
-from appliance.webhook.dispatcher import POSTS_PER_RECEIVER
+from appliance.webhook.receivers import POSTS_PER_RECEIVER
 from tests.bench.deliver import CREDITS, SESSIONS, appliance, measure, resident, send_over_http, sink
 from tests.bench.posts import BODY, fill_posts
 from tests.bench.receiver import ADDRESS

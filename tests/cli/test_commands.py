@@ -423,11 +423,11 @@ def test_a_key_is_revoked_with_or_without_its_account(acme: Shell) -> None:
     acme.create("zoo")
     first, second = (acme.json("key", "create", "acme") for _ in range(2))
     assert acme.json("key", "revoke", first["id"]) == {"id": first["id"], "revoked": True}
-    assert "no such API key" in acme.refused("key", "revoke", "zoo", second["id"])
+    assert "No API key has this id" in acme.refused("key", "revoke", "zoo", second["id"])
     assert acme.stored(lambda store: store.access.caller_by_key(second["key"])) is not None
     assert acme.text("key", "revoke", "acme", second["id"]) == f"Revoked API key {second['id']}.\n"
     assert acme.stored(lambda store: store.access.caller_by_key(second["key"])) is None
-    assert "no such API key" in acme.refused("key", "revoke", "key_nothing")
+    assert "No API key has this id" in acme.refused("key", "revoke", "key_nothing")
     acme.misused("key", "revoke")
     acme.misused("key", "revoke", "acme", "a", "b")
     acme.misused("key", "create", "acme", "--scope", "everything")
@@ -470,7 +470,7 @@ def test_a_key_is_rolled(acme: Shell) -> None:
     """The new secret works, and the former one for as long as --overlap says."""
     acme.create("zoo")
     made = acme.json("key", "create", "acme")
-    assert "no such API key" in acme.refused("key", "roll", "zoo", made["id"])
+    assert "No API key has this id" in acme.refused("key", "roll", "zoo", made["id"])
     rolled = acme.json("key", "roll", "acme", made["id"], "--overlap", "2h")
     assert rolled["id"] == made["id"]
     assert acme.stored(lambda store: store.access.caller_by_key(made["key"])) is not None

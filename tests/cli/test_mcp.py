@@ -162,7 +162,7 @@ def test_it_has_the_documentation(start: Start) -> None:
     """Each document of docs/ by its name."""
     session, directory = start(), Path(__file__).parents[2] / "docs"
     listed = session.ask("resources/list")["result"]["resources"]
-    assert {each["name"] for each in listed} == {path.name for path in directory.glob("*.md")}
+    assert {each["name"] for each in listed} == {str(path.relative_to(directory)) for path in directory.rglob("*.md")}
     (read,) = session.ask("resources/read", uri="appliance:///docs/dns.md")["result"]["contents"]
     assert read["text"] == (directory / "dns.md").read_text()
     for uri in ("appliance:///docs/../README.md", "dns.md", 7):

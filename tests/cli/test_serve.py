@@ -280,7 +280,7 @@ def test_a_damaged_key_file_is_one_line(tmp_path: Path) -> None:
     """The line says what to do."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "appliance.key").write_bytes(b"short")
-    assert "appliance.key: must hold 32 bytes, holds 5: restore it from the backup" in reason(settings(tmp_path))
+    assert "appliance.key: expected 32 bytes, found 5. Restore the file from the backup." in reason(settings(tmp_path))
 
 
 def test_a_file_that_is_no_database_is_one_line(tmp_path: Path) -> None:

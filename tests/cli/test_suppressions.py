@@ -27,7 +27,7 @@ def test_an_address_is_added_listed_and_removed(acme: Shell) -> None:
     assert "asked us to stop" in acme.text("suppressions", "list", "acme")
     acme.json("suppressions", "remove", "acme", "ADA@example.net")
     assert addresses(acme) == {}
-    assert "not on the suppression list" in acme.refused("suppressions", "remove", "acme", "ada@example.net")
+    assert "is not suppressed" in acme.refused("suppressions", "remove", "acme", "ada@example.net")
     assert "Add one:" in acme.text("suppressions", "list", "acme")
 
 

@@ -151,7 +151,7 @@ async def test_a_wait_without_end_is_refused() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run, "a", COSTLY, held.work)
         await held.has_begun()
-        with pytest.raises(Refused, match="Retry later"):
+        with pytest.raises(Refused, match="Retry in 2 seconds"):
             await pool.run("b", COSTLY, nothing)
         held.open.set()
     assert await pool.run("b", COSTLY, nothing) == 0

@@ -23,8 +23,9 @@ from appliance.deliver.pool_limiters import PoolLimiters, Proofs
 from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
 from appliance.deliver.providers import PoolLimits, ProviderPools
 from appliance.deliver.route import RouteCache, Router
-from appliance.deliver.scheduler import Intervals, Scheduler
+from appliance.deliver.scheduler import Scheduler
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
+from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
@@ -234,14 +235,10 @@ async def stage(
             )
             new_mail, routes = NewMail(), RouteCache(Router(resolver, random.random, allowed=NETWORKS))
             scheduler = Scheduler(
-                store=store,
-                env=env,
                 new_mail=new_mail,
                 due_mail=DueMail(store, env, new_mail),
                 preparing=Preparing(store, routes, signer, large_message),  # type: ignore[arg-type]  # a fake signer
-                limiters=limiters,
                 deliverer=deliverer,
-                warmup=slowly,
                 intervals=intervals or Intervals(),
             )
             async with trio.open_nursery() as inner:

@@ -159,10 +159,10 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     async with open_store(tmp_path, env, inline=True) as store:
         scheduler = build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert scheduler.sessions == 7
-    assert scheduler.limiters.proofs.pools.others == PoolLimits(1)
+    assert scheduler.deliverer.limiters.proofs.pools.others == PoolLimits(1)
     assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in scheduler.preparing.routes.router.own
-    assert not scheduler.warmup.settings.enabled  # unless it is on
+    assert not scheduler.deliverer.warmup.settings.enabled  # unless it is on
 
 
 async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
@@ -171,9 +171,8 @@ async def test_warm_up_is_built_from_the_settings(tmp_path: Path) -> None:
     env = Environment()
     async with open_store(tmp_path, env, inline=True) as store:
         scheduler = build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
-    assert scheduler.warmup.settings.enabled
-    assert scheduler.deliverer.warmup is scheduler.warmup
-    assert [hourly_limit(scheduler.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
+    assert scheduler.deliverer.warmup.settings.enabled
+    assert [hourly_limit(scheduler.deliverer.warmup.settings, day) for day in range(4)] == [5, 10, 20, None]
 
 
 async def test_a_setting_found_wrong_while_starting_is_one_line(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ async def test_a_backlog_does_not_hide_a_retry(store: Store, tmp_path: Path) -> 
     """What was tried before, and is due again, is in the next look before thousands of the same lane that are older."""
     due_mail = await backlog(store, tmp_path, 5_000)
     take_all(due_mail, await due_mail.all(everything))
-    assert due_mail.behind
+    assert due_mail.is_behind
     await due_mail.all(everything)
     (owner,) = await store.lanes.accounts()
     retry = message(store.messages.env, owner, "ada@example.net")

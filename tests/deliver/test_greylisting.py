@@ -75,7 +75,7 @@ async def repeat(played: Stage, server: FakeMx, answer: bytes, *addresses: str) 
 
 def slowed_until(played: Stage) -> int:
     """Until when the pool's mail waits, in microseconds."""
-    return played.scheduler.limiters._limiters["a.test"].throttle.slowed_until
+    return played.scheduler.deliverer.limiters._limiters["a.test"].throttle.slowed_until
 
 
 async def test_the_same_verdict_to_recipients_accepted_before_slows_the_pool(

@@ -11,8 +11,8 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer, Holder
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.in_flight import SLOW as SLOW_AFTER
-from appliance.deliver.in_flight import STALLED, STALLED_LONG, InFlight
 from appliance.deliver.providers import PoolLimits, Provider, ProviderPools, by_suffix
+from appliance.deliver.slow_sessions import STALLED, STALLED_LONG, SlowSessions
 from appliance.deliver.smtp.connection import SHORT_TIMEOUT
 from appliance.model.mail import Outcome
 from appliance.report.explain import clock, standing
@@ -132,15 +132,15 @@ async def test_slow_sessions_that_make_no_room_are_searched_once_for_all_pools(
             await offer(played, f"ada@{name}")
         await trio.sleep(3)
         asked: list[ActiveAttempt] = []
-        makes_room = InFlight._makes_room
+        makes_room = SlowSessions._makes_room
 
-        def counted(self: InFlight, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
+        def counted(self: SlowSessions, active: ActiveAttempt, holder: Holder, *, needs_large: bool) -> bool:
             asked.append(active)
             return makes_room(self, active, holder, needs_large=needs_large)
 
-        monkeypatch.setattr(InFlight, "_makes_room", counted)
-        assert len(played.scheduler._pending.queues) > 10
-        played.scheduler._start_all()
+        monkeypatch.setattr(SlowSessions, "_makes_room", counted)
+        assert len(played.scheduler.pending.queues) > 10
+        await played.scheduler.runner.start_all()
         assert 0 < len(asked) <= 6
 
 
@@ -343,7 +343,7 @@ async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Pa
     servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
     async with stage(tmp_path, zone, servers, running=False) as played:
         shared = Provider("shared", ("test",), PoolLimits(concurrency=3), proof=False)
-        played.scheduler.limiters.proofs.pools = ProviderPools(by_suffix([shared]))
+        played.scheduler.deliverer.limiters.proofs.pools = ProviderPools(by_suffix([shared]))
         await begin(played, 500)
         for number in range(10):
             await offer(played, f"user{number}@tar.test")
@@ -424,7 +424,7 @@ async def test_a_lack_of_this_machine_uses_no_attempt(
         await trio.sleep(60)
         await played.final(await offer(played, f"bob@{SLOW[0]}"), within=1)
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == [
-        "mail waits: this machine is short"
+        "delivery paused: out of local resources"
     ]
 
 

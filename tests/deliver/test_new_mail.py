@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from appliance.deliver.admission import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.deliver.providers import PoolLimits
-from appliance.deliver.scheduler import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.store.messages import Messages
 from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domain_zone, message, one, stage

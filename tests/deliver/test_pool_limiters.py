@@ -14,7 +14,7 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
 from appliance.deliver.providers import ProviderPools
-from appliance.deliver.scheduler import Intervals
+from appliance.deliver.upkeep import Intervals
 from appliance.model.warmup import begin
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 from appliance.times import SECOND

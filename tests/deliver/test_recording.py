@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from appliance.concurrency.batch_writer import RESULTS_PER_TRANSACTION, BatchWriter
 from appliance.deliver.due_mail import Envelope
-from appliance.deliver.scheduler import AttemptResult, recording
+from appliance.deliver.sessions import AttemptResult, recording
 from appliance.errors import StorageUnavailable
 
 

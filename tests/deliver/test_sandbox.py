@@ -176,7 +176,7 @@ async def test_storage_that_refuses_delays_and_stops_nothing(
             await trio.sleep(2)
             assert await statuses(store, account, new.id) == [RecipientStatus.DELIVERED]
             inner.cancel_scope.cancel()
-    assert "delivery waits for the storage" in caplog.text
+    assert "delivery paused: storage unavailable" in caplog.text
 
 
 async def test_simulated_mail_waits_while_all_mail_is_paused(

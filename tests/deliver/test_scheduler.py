@@ -12,12 +12,13 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from appliance.deliver.admission import PENDING_OF_NEW, PENDING_PER_POOL
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.pool_limiter import FIRST_PAUSE, SENDER_FAULTS
 from appliance.deliver.pool_limiters import FIRST_PROBE
 from appliance.deliver.providers import PoolLimits
 from appliance.deliver.route import Host, Route
-from appliance.deliver.scheduler import NOT_PUBLISHED, PENDING_OF_NEW, PENDING_PER_POOL, Intervals
+from appliance.deliver.upkeep import NOT_PUBLISHED, Intervals
 from appliance.errors import Refused, StorageUnavailable
 from appliance.model.queue import PoolHold
 from appliance.store.pools import EVERY
@@ -227,7 +228,7 @@ async def test_a_hold_is_not_undone_by_an_older_reading(
 ) -> None:
     """Of two readings at the same time the one that began later counts, whichever ends first."""
     async with stage(tmp_path, *one(FakeMx()), running=False) as played:
-        limiters = played.scheduler.limiters
+        limiters = played.scheduler.deliverer.limiters
 
         async def hold() -> None:
             await played.store.pools.hold("a.test", "by the operator")
@@ -263,7 +264,7 @@ async def test_a_hold_is_not_undone_by_a_reading_from_before_it_was_on_record(
 
     monkeypatch.setattr(StoredPools, "hold", read_and_hold)
     async with stage(tmp_path, *one(FakeMx()), running=False) as played:
-        limiters = played.scheduler.limiters
+        limiters = played.scheduler.deliverer.limiters
         limiter = limiters.of_route(Route("a.test", (Host("mx.a.test", (ip_address("127.0.0.1"),)),), 25))
         played.nursery.start_soon(limiters._hold, limiter)
         await committed.wait()
@@ -349,9 +350,9 @@ async def test_limiters_with_nothing_to_remember_are_forgotten(tmp_path: Path, a
         sent = [await played.send(f"ada@{name}") for name in names]
         await played.final(*sent)
         await trio.sleep(3)
-        assert not played.scheduler.limiters._limiters
-        assert played.scheduler._pending.total == 0
-        assert not played.scheduler._pending.queues
+        assert not played.scheduler.deliverer.limiters._limiters
+        assert played.scheduler.pending.total == 0
+        assert not played.scheduler.pending.queues
         assert await played.rows("SELECT count(*) FROM pool_states") == [(0,)]
         assert await played.rows("SELECT count(*) FROM destinations") == [(200,)]
 

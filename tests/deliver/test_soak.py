@@ -22,7 +22,8 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.attempt import ActiveAttempt, Deliverer
 from appliance.deliver.due_mail import Envelope
 from appliance.deliver.providers import PoolLimits
-from appliance.deliver.scheduler import Intervals, Scheduler
+from appliance.deliver.scheduler import Scheduler
+from appliance.deliver.upkeep import Intervals
 from appliance.errors import Refused
 from appliance.model.mail import Outcome
 from appliance.report.explain import standing
@@ -35,7 +36,7 @@ from tests.fakes.mx import Answer, FakeMx, HangUp, hang_up, say_and_hang_up, sil
 SECOND = 1_000_000
 HOUR, DAY = 3_600.0, 86_400.0
 SESSIONS = 24
-ONE_ACCOUNT = SESSIONS * 4 // 5 + 1  # see `fairness.Shares`
+ONE_ACCOUNT = SESSIONS * 4 // 5 + 1  # see `fair_share.Shares`
 PER_SERVER = 3
 ACCOUNTS = ("innocent", "evil", "mad", "sad")
 INNOCENT_WAIT = 25.0  # seconds until an innocent account's mail to a good server is delivered

@@ -15,7 +15,7 @@ from appliance.deliver import warmup as warmup_module
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.outcome import NAMED_POOLS
 from appliance.deliver.route import Host, Relay, Route
-from appliance.deliver.scheduler import Intervals
+from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Permit
 from appliance.model.mail import Outcome
 from appliance.model.warmup import begin
@@ -155,7 +155,7 @@ async def test_recipients_are_counted_and_a_message_goes_in_parts(tmp_path: Path
         got = sorted(address for each in server.messages for address in each.recipients)
         assert got == sorted(f"user{number}@a.test" for number in range(30))
         assert await attempts(played) == 30
-        assert played.scheduler._pending.total == 0
+        assert played.scheduler.pending.total == 0
 
 
 async def test_few_are_prepared_while_many_wait(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -164,7 +164,7 @@ async def test_few_are_prepared_while_many_wait(tmp_path: Path, autojump_clock: 
         for number in range(200):
             await played.send(f"user{number}@a.test")
         await trio.sleep(60)
-        assert played.scheduler._pending.total == 10
+        assert played.scheduler.pending.total == 10
 
 
 # ---- sources
@@ -248,7 +248,7 @@ async def test_warm_ups_of_pools_with_a_name_are_measured(tmp_path: Path, autoju
 async def test_mail_to_a_relay_is_not_held_back(tmp_path: Path, autojump_clock: MockClock) -> None:
     """The world sees the relay's address, and not ours."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
-        warmup = played.scheduler.warmup
+        warmup = played.scheduler.deliverer.warmup
         hosts = (Host("relay.test", (ip_address("127.0.0.1"),)),)
         relayed, direct = Route("a.test", hosts, 587, relay=Relay("relay.test")), Route("a.test", hosts, 25)
         await warmup.load("a.test", direct)
@@ -304,7 +304,7 @@ async def test_what_was_dropped_from_memory_goes_on_from_the_store(
     """Until it is loaded nothing may go; then as much as before, and the count goes on instead of beginning anew."""
     monkeypatch.setattr(warmup_module, "WARMUP_ENTRIES", 0)
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
-        warmup = played.scheduler.warmup
+        warmup = played.scheduler.deliverer.warmup
         await warmup.load("a.test", direct)
         sent = 0
         for _ in range(3):
@@ -326,7 +326,7 @@ async def test_what_was_counted_while_it_was_loaded_is_kept(
 ) -> None:
     """Another task has it in memory meanwhile, and counts; what was read before does not take its place."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
-        warmup = played.scheduler.warmup
+        warmup = played.scheduler.deliverer.warmup
 
         async def load_and_count() -> None:
             await warmup.load("a.test", direct)
@@ -344,7 +344,7 @@ async def test_what_a_server_got_that_proved_to_be_a_providers_is_counted_for_th
 ) -> None:
     """Both are known from before a restart. The proof comes with the message, when it is too late to load anything."""
     async with stage(tmp_path, *one(FakeMx()), warmup=ON, running=False) as played:
-        warmup = played.scheduler.warmup
+        warmup = played.scheduler.deliverer.warmup
         warmup.known_as = lambda pool: "google"
         await played.store.warmups.keep([begin(pool, FOUR, START) for pool in ("a.test", "google")])
         await warmup.load("a.test", direct)

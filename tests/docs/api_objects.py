@@ -1,86 +1,114 @@
-"""The last section of docs/api.md, "Objects": a table of fields for each object of `/openapi.json`, made from it.
+"""The tables of fields in docs/api.md and docs/api/, generated from the schemas of `/openapi.json`.
 
-`python -m tests.docs.api_objects` rewrites the section after a change; tests/docs/test_api.py holds the two equal.
+A page names the schemas between two comments, next to the routes that use them:
+
+    <!-- objects: ApiKeyRequest, ApiKeyObject+NewApiKeyAnswer -->
+    <!-- end of objects -->
+
+Names joined by `+` share one table: each further schema extends the first. `request_id` and `next` have no rows,
+because the guide explains them once. A small object that no other refers to is a sentence.
+`python -m tests.docs.api_objects` rewrites the tables; test_api.py compares them.
 """
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
 from appliance.web.openapi import document
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
-HEADING = "\n## Objects\n"
-INTRODUCTION = """
-Every object of the API with all its fields, made from `/openapi.json`. Fields that are not required may be
-left out of a request, and be missing from an answer. A "time" is a string in [RFC 3339](#requests-and-answers).
-"""
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "api.md"
+PAGES = (GUIDE, *sorted((ROOT / "docs" / "api").glob("*.md")))
+MARKED = re.compile(r"^<!-- objects: ([\w+, ]+) -->\n(.*?)^<!-- end of objects -->$", re.DOTALL | re.MULTILINE)
+BY_HAND = {"SendRequest": "emails.md", "Attachment": "emails.md"}  # tables with more than the schema says
+EXPLAINED_ONCE = ("request_id", "next")
+SMALL = 2  # fields of an object that needs no table
 
 Json = dict[str, Any]
 
 
-def objects_section(described: Json) -> str:
-    """The section for this OpenAPI document, heading included."""
-    schemas = described["components"]["schemas"]
-    uses = dict.fromkeys(schemas, "")
-    for use, schema in _uses(described["paths"]):
-        uses[schema] += f" {use}"
-    uses |= {
-        _schema_of(event["post"]["requestBody"]): " Posted to webhooks." for event in described["webhooks"].values()
-    }
-    tables = [_table(name, uses[name], schemas) for name in schemas if "properties" in schemas[name]]
-    return "".join([HEADING, INTRODUCTION, *tables])
+def groups_on(text: str) -> list[list[str]]:
+    """The schemas whose fields a page shows: one group per table, its first name the table's."""
+    return [group.split("+") for marked in MARKED.finditer(text) for group in marked[1].split(", ")]
 
 
-def _uses(paths: Json) -> Iterator[tuple[str, str]]:
-    for path, methods in paths.items():
-        for method, operation in methods.items():
-            name = f"`{method.upper()} {path}`"
-            if "requestBody" in operation:
-                yield f"Body of {name}.", _schema_of(operation["requestBody"])
-            (success,) = (each for status, each in operation["responses"].items() if status < "300")
-            if "application/json" in success["content"]:
-                yield f"Answer to {name}.", _schema_of(success)
+def without_tables(text: str) -> str:
+    """The part of a page that people write."""
+    return MARKED.sub("", text)
 
 
-def _schema_of(message: Json) -> str:
-    return _name(message["content"]["application/json"]["schema"]["$ref"])
+def with_tables(page: Path, described: Json) -> str:
+    """The page with the tables for this OpenAPI document."""
+    tables = _Tables(described["components"]["schemas"], page)
+
+    def rewrite(marked: re.Match[str]) -> str:
+        parts = "\n".join(tables.describe(group.split("+")) for group in marked[1].split(", "))
+        return f"<!-- objects: {marked[1]} -->\n\n{parts}\n<!-- end of objects -->"
+
+    return MARKED.sub(rewrite, page.read_text())
 
 
-def _name(reference: str) -> str:
-    return reference.rpartition("/")[2]
+class _Tables:
+    def __init__(self, schemas: Json, page: Path) -> None:
+        self.schemas, self.page = schemas, page
+        self.homes = {name: (path, group) for path in PAGES for group in groups_on(path.read_text()) for name in group}
+        self.linked = {
+            name for name in schemas if f"/{name}'" in str([each.get("properties") for each in schemas.values()])
+        }
 
+    def describe(self, names: list[str]) -> str:
+        """One schema, or several that extend the first: a heading and a table, or a sentence."""
+        first = self.schemas[names[0]]
+        rows = [row for name in names for row in self._rows(name, names[0])]
+        if len(rows) <= SMALL and not self.linked.intersection(names):
+            fields = "; ".join(f"{field} ({kind}): {text.rstrip('.')}" for field, kind, text in rows)
+            return f"**{names[0]}** has {fields}.\n"
+        lines = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        about = " ".join(first["description"].split())
+        return f"#### {', '.join(names)}\n\n{about}\n\n| field | type | meaning |\n|---|---|---|\n{lines}"
 
-def _table(name: str, uses: str, schemas: Json) -> str:
-    schema = schemas[name]
-    rows = [
-        f"| `{field}` | {_type(each, schemas)} | {'yes' if field in schema.get('required', ()) else 'no'} "
-        f"| {each['description']} |\n"
-        for field, each in schema["properties"].items()
-    ]
-    about = " ".join(schema["description"].split()) + uses
-    return f"\n### {name}\n\n{about}\n\n| field | type | required | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+    def _rows(self, name: str, first: str) -> list[tuple[str, str, str]]:
+        own, base = self.schemas[name], self.schemas[first]
+        if name == first:
+            return [self._row(field, own) for field in own["properties"] if field not in EXPLAINED_ONCE]
+        added = [field for field in own["properties"] if field not in base["properties"]]
+        for field in set(own["properties"]) & set(base["properties"]):
+            if self._row(field, own) != self._row(field, base):
+                raise ValueError(f"{name}.{field} differs from {first}.{field}: give {name} its own table")
+        rows = [self._row(field, own) for field in added if field not in EXPLAINED_ONCE]
+        return [(field, kind, f"{text} Only in {name}.") for field, kind, text in rows]
 
+    def _row(self, field: str, schema: Json) -> tuple[str, str, str]:
+        described = schema["properties"][field]
+        optional = "" if field in schema.get("required", ()) else ", optional"
+        return f"`{field}`", f"{self._type(described)}{optional}", described["description"]
 
-def _type(schema: Json, schemas: Json) -> str:
-    match schema:
-        case {"$ref": reference}:
-            name = _name(reference)
-            return f"[{name}](#{name.lower()})" if "properties" in schemas[name] else "string"
-        case {"anyOf": choices}:
-            return " or ".join(dict.fromkeys(_type(each, schemas) for each in choices))
-        case {"enum": _} | {"const": _}:
+    def _type(self, schema: Json) -> str:
+        match schema:
+            case {"$ref": reference}:
+                return self._link(reference.rpartition("/")[2])
+            case {"anyOf": choices}:
+                return " or ".join(dict.fromkeys(self._type(choice) for choice in choices))
+            case {"enum": _} | {"const": _}:
+                return "string"
+            case {"type": "array", "items": items}:
+                return f"array of {self._type(items)}"
+            case {"type": "object", "additionalProperties": values}:
+                return f"object of {self._type(values)}"
+            case {"format": "date-time"}:
+                return "time"
+            case _:
+                return str(schema["type"])
+
+    def _link(self, name: str) -> str:
+        if "properties" not in self.schemas[name]:
             return "string"
-        case {"type": "array", "items": items}:
-            return f"array of {_type(items, schemas)}"
-        case {"type": "object", "additionalProperties": values}:
-            return f"object of {_type(values, schemas)}"
-        case {"format": "date-time"}:
-            return "time"
-        case _:
-            return str(schema["type"])
+        home, group = self.homes[name]
+        anchor = "-".join(group).lower()
+        return f"[{name}]({'' if home == self.page else home.name}#{anchor})"
 
 
 if __name__ == "__main__":
-    by_hand = DOCUMENT.read_text().partition(HEADING)[0]
-    DOCUMENT.write_text(by_hand + objects_section(document("https://mail.example.com")))
+    described = document("https://mail.example.com")
+    for page in PAGES:
+        page.write_text(with_tables(page, described))

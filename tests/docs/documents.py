@@ -31,7 +31,7 @@ from tempfile import TemporaryDirectory
 from tests.fork_client import fork
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 USER = "nobody"  # stands in for the user `appliance`
 COMMAND_TIMEOUT = 120  # seconds for the commands of one block
 CONFIG = '[server]\nhostname = "mail.example.com"\ndata_dir = "{data_dir}"\n[dns]\nresolvers = ["{resolver}"]\n{more}'
@@ -45,7 +45,7 @@ FENCE = re.compile(r"( *)```(\w*)")
 class Block:
     """A fenced block."""
 
-    document: str  # its file's name
+    document: str  # its path below docs/, or README.md
     line: int  # of its fence
     language: str
     text: str
@@ -77,7 +77,12 @@ def read_blocks(document: str, text: str) -> Iterator[Block]:
         at += 1
 
 
-BLOCKS = [block for path in DOCUMENTS for block in read_blocks(path.name, path.read_text())]
+def document_name(path: Path) -> str:
+    """The path of a document below docs/. The index there is `docs/README.md`: `README.md` is the project's."""
+    return str(path.relative_to(ROOT if path.name == "README.md" else ROOT / "docs"))
+
+
+BLOCKS = [block for path in DOCUMENTS for block in read_blocks(document_name(path), path.read_text())]
 
 
 def blocks(document: str, language: str = "sh") -> list[str]:

@@ -1,5 +1,6 @@
-"""docs/api.md says what the API is: by hand in all but its last section, which is made from `/openapi.json`."""
+"""docs/api.md and the pages of docs/api/ describe the API: by hand, and in tables generated from `/openapi.json`."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +13,14 @@ from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
 from appliance.model.accounts import Scope
-from appliance.web.field_descriptions import FIELD_DESCRIPTIONS, SCHEMA_FIELD_DESCRIPTIONS
 from appliance.web.openapi import document
 from appliance.web.operations import PAGE_LIMIT
 from tests.docs import api_objects
 
-WHOLE = api_objects.DOCUMENT.read_text()
-TEXT = WHOLE.partition(api_objects.HEADING)[0]  # what is written by hand
+PAGES = {path.name: path.read_text() for path in api_objects.PAGES}
+BY_HAND = {name: api_objects.without_tables(text) for name, text in PAGES.items()}
+TEXT = "\n".join(BY_HAND.values())
+WHOLE = "\n".join(PAGES.values())
 DOCUMENT = document("https://mail.example.com")
 OPERATIONS = [f"{method.upper()} {path}" for path, methods in DOCUMENT["paths"].items() for method in methods]
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
@@ -49,11 +51,16 @@ LIMITS = {
 }
 
 
-def section(title: str) -> str:
-    """What the document says under one heading, up to the next of its rank or above."""
-    found = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^\1 |\Z)", TEXT, re.DOTALL | re.MULTILINE)
-    assert found is not None, f"docs/api.md has no section {title!r}"
-    return found[2]
+def section(page: str, title: str) -> str:
+    """The text under one heading of a page, up to the next heading of its rank or above."""
+    match = re.search(rf"^(##+) {re.escape(title)}\n(.*?)(?=^##?#? |\Z)", BY_HAND[page], re.DOTALL | re.MULTILINE)
+    assert match is not None, f"{page} has no section {title!r}"
+    return match[2]
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a heading gets in rendered Markdown."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def rows(text: str) -> Iterator[list[str]]:
@@ -65,47 +72,69 @@ def rows(text: str) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_every_operation_is_there(operation: str) -> None:
-    """Each method of each path is in the first table and is told about further down."""
-    assert TEXT.count(f"`{operation}`") >= 2
+    """Each method of each path has a section on one page, and is in the guide's table of routes with a link to it."""
+    if operation in ("GET /healthz", "GET /readyz"):
+        assert f"`{operation}`" in section("api.md", "Health")
+        return
+    (page,) = [name for name, text in BY_HAND.items() if f"\n### `{operation}`\n" in text]
+    (row,) = [row for row in rows(section("api.md", "All routes")) if row[0] == f"`{operation}`"]
+    assert f"](api/{page}#{anchor(operation)})" in row[1]
 
 
 def test_there_is_no_operation_too_many() -> None:
-    """What the first table lists exists."""
-    assert sorted(re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", TEXT, re.MULTILINE)) == sorted(OPERATIONS)
+    """The routes of the guide's table, and those that have a section, exist."""
+    listed = re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", section("api.md", "All routes"), re.MULTILINE)
+    assert sorted(listed) == sorted(OPERATIONS)
+    assert set(re.findall(r"^#+ `([A-Z]+ /[^`]*)`$", TEXT, re.MULTILINE)) <= set(OPERATIONS)
+
+
+def test_every_page_is_linked_from_the_guide() -> None:
+    """The guide's table of pages names each of them."""
+    linked = re.findall(r"^\| \[[^]]+\]\(api/([\w-]+\.md)\) \|", section("api.md", "Pages"), re.MULTILINE)
+    assert sorted(["api.md", *linked]) == sorted(PAGES)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_every_field_is_there(name: str) -> None:
-    """Each property of each schema is explained in words, or shown in an example where words would add nothing."""
-    assert f"`{name}`" in TEXT or f'"{name}": ' in TEXT
+    """Each property of each schema has a row, or is explained in words."""
+    assert f"`{name}`" in WHOLE
 
 
-@pytest.mark.parametrize("name", ["SendRequest", "Attachment", "Receipt", "MessageObject", "RecipientObject"])
-def test_every_field_of_a_message_has_its_row(name: str) -> None:
-    """The fields of the request, the answer, the message and its recipients stand in tables."""
-    heads = {field for row in rows(TEXT) for field in re.findall(r"`(\w+)`", row[0])}
-    assert set(SCHEMAS[name]["properties"]) <= heads
+@pytest.mark.parametrize("name", sorted(api_objects.BY_HAND))
+def test_a_table_by_hand_has_every_field_of_its_schema(name: str) -> None:
+    """The request that sends a message, and its attachments, have tables with more than the schema says."""
+    required = SCHEMAS[name].get("required", ())
+    table = {field: row[2] for row in rows(BY_HAND["emails.md"]) for field in re.findall(r"^`(\w+)`$", row[0])}
+    for field in SCHEMAS[name]["properties"]:
+        assert (table[field] == "yes") == (field in required)
 
 
 @pytest.mark.parametrize("value", VALUES)
 def test_every_value_is_there(value: str) -> None:
     """Each status, source, scope and role that an answer may have is named."""
-    assert f"`{value}`" in TEXT or f'"{value}"' in TEXT
+    assert f"`{value}`" in WHOLE or f'"{value}"' in TEXT
 
 
 @pytest.mark.parametrize("scope", [scope for scope in Scope if scope is not Scope.SEND], ids=str)
 def test_every_scope_that_reads_a_message_is_named_with_the_route(scope: Scope) -> None:
-    """In the list of routes, and in the description of the operation."""
-    (row,) = [row for row in rows(TEXT) if row[0] == "`GET /emails/{id}`"]
+    """In the guide's table of routes, and in the description of the operation."""
+    (row,) = [row for row in rows(section("api.md", "All routes")) if row[0] == "`GET /emails/{id}`"]
     assert f"`{scope.value}`" in row[2]
     assert f"`{scope.value}`" in DOCUMENT["paths"]["/emails/{id}"]["get"]["description"]
 
 
 @pytest.mark.parametrize("code", list(Code), ids=str)
-def test_every_error_has_its_row(code: Code) -> None:
-    """Each code stands in the table of errors with its status, its meaning, and what to do."""
-    (row,) = [row for row in rows(section("Errors")) if row[:2] == [str(code.status), f"`{code.value}`"]]
-    assert all(len(cell) > 5 for cell in row[2:])
+def test_every_error_has_its_entry(code: Code) -> None:
+    """Each code has a section with its status, cause, fix and example, and a row in the table that links to it."""
+    entry = section("errors.md", f"`{code.value}`")
+    assert entry.startswith(f"\n**Status:** {code.status}")
+    for part in ("Cause", "Fix"):
+        assert re.search(rf"^\*\*{part}:\*\* .{{8,}}", entry, re.MULTILINE), part
+    (example,) = re.findall(r"^```json\n(.*?)^```$", entry, re.DOTALL | re.MULTILINE)
+    assert json.loads(example)["code"] == code.value
+    assert sorted(json.loads(example)) == sorted(SCHEMAS["Error"]["properties"])
+    (row,) = [row for row in rows(BY_HAND["errors.md"]) if row[1] == f"[`{code.value}`](#{code.value})"]
+    assert str(code.status) in row[0].split(", ")
 
 
 @pytest.mark.parametrize(
@@ -128,32 +157,35 @@ def test_every_header_is_there(header: str) -> None:
 @pytest.mark.parametrize("parameter", ["limit", "after"])
 def test_every_query_parameter_is_there(parameter: str) -> None:
     """Paging is explained where lists are."""
-    assert f"`{parameter}`" in section("Lists")
+    assert f"`{parameter}`" in section("api.md", "Lists")
 
 
 @pytest.mark.parametrize("what", LIMITS)
 def test_every_limit_is_the_one_that_holds(what: str) -> None:
     """The numbers in the table of limits are those of the code."""
-    (row,) = [row for row in rows(section("Limits")) if row[0] == what]
+    (row,) = [row for row in rows(BY_HAND["limits.md"]) if row[0] == what]
     assert f"{LIMITS[what]:,}" in re.findall(r"[\d,]*\d", row[1])
 
 
 def test_every_reserved_header_is_there() -> None:
     """The list of reserved headers is complete."""
-    listed = {name.lower() for name in re.findall(r"`([A-Za-z*-]+)`", section("Sending").partition("Reserved")[2])}
+    listed = {
+        name.lower()
+        for name in re.findall(r"`([A-Za-z*-]+)`", section("emails.md", "`POST /emails`").partition("Reserved")[2])
+    }
     assert set(RESERVED_HEADERS) | {f"{prefix}*" for prefix in RESERVED_HEADER_PREFIXES} <= listed
 
 
-def test_links_lead_somewhere() -> None:
-    """Every link inside the document names one of its headings."""
-    headings = re.findall(r"^#+ (.*)$", WHOLE, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]*)\)", WHOLE)) <= anchors
-
-
-def test_the_section_of_objects_is_the_one_made_from_openapi() -> None:
+@pytest.mark.parametrize("page", api_objects.PAGES, ids=lambda path: path.name)
+def test_the_tables_of_objects_are_those_made_from_openapi(page: Path) -> None:
     """The tables of fields are up to date; `python -m tests.docs.api_objects` writes them."""
-    assert TEXT + api_objects.objects_section(DOCUMENT) == WHOLE
+    assert page.read_text() == api_objects.with_tables(page, DOCUMENT)
+
+
+def test_every_object_has_one_table() -> None:
+    """Each schema with fields is on one page: generated, or by hand."""
+    shown = [name for text in PAGES.values() for group in api_objects.groups_on(text) for name in group]
+    assert sorted([*shown, *api_objects.BY_HAND]) == sorted(name for name in SCHEMAS if "properties" in SCHEMAS[name])
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEMAS if "properties" in SCHEMAS[name]])
@@ -161,14 +193,3 @@ def test_every_field_has_a_description(name: str) -> None:
     """Each property of each schema is described in a sentence."""
     for field, schema in SCHEMAS[name]["properties"].items():
         assert re.fullmatch(r"[A-Z`].+\.", schema["description"], re.DOTALL), field
-
-
-def test_no_description_is_left_over() -> None:
-    """Each description belongs to a field that there is and that its type does not describe already."""
-    shown = {
-        (name, field["description"]) for each in SCHEMAS.values() for name, field in each.get("properties", {}).items()
-    }
-    assert set(FIELD_DESCRIPTIONS.items()) <= shown
-    for schema, fields in SCHEMA_FIELD_DESCRIPTIONS.items():
-        for name, text in fields.items():
-            assert SCHEMAS[schema]["properties"][name]["description"] == text

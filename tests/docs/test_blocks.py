@@ -23,7 +23,7 @@ from appliance.config.load import parse
 from appliance.model.accounts import Role
 from appliance.system.service_plan import CONFIG_FILE, file
 from tests import engines
-from tests.docs.documents import BLOCKS, ROOT, Block, read_blocks
+from tests.docs.documents import BLOCKS, DOCUMENTS, ROOT, Block, document_name, read_blocks
 from tests.e2e.submission.client import smtp
 from tests.postgresql_server import postgresql
 from tests.programs import needs, require
@@ -32,7 +32,7 @@ from tests.running_appliance import PASSWORD_HASH, Running, add_account, applian
 OUTPUT = {"text", "http", "mermaid"}  # what is shown, not run
 SHELLS = {"", "sh", "bash", "zsh", "fish"}
 CHECKED = {"json", "toml", "yaml", "ini", "sql"}  # by what reads it
-API_DOCUMENTS = ("README.md", "api.md", "unsubscribe.md", "webhooks.md")
+API_DOCUMENTS = ("README.md", "docs/README.md", "api.md", "unsubscribe.md", "webhooks.md")
 HTTPS = 'base_url = "https://mail.example.com"'  # which links to unsubscribe need
 SHOWN_EMAIL = "owner@example.com"
 SHOWN_ID = re.compile(r"msg_[0-9a-f]{32}")
@@ -47,7 +47,11 @@ def is_shell(block: Block) -> bool:
 
 def is_request(block: Block) -> bool:
     """Whether it is for the running server's API, and for no command."""
-    return block.language == "sh" and block.document in API_DOCUMENTS and block.text.lstrip("# ").count("curl ") > 0
+    return (
+        block.language == "sh"
+        and block.document.startswith((*API_DOCUMENTS, "api/"))
+        and block.text.lstrip("# ").count("curl ") > 0
+    )
 
 
 def is_run_here(block: Block) -> bool:
@@ -89,9 +93,10 @@ def test_every_block_is_run_or_says_why_not(block: Block) -> None:
 
 def test_no_mark_is_in_vain() -> None:
     """A comment that is meant for a test stands before a block, in one of the forms that are read."""
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in DOCUMENTS:
         meant = re.findall(r"<!-- (?:not )?run\b.*", path.read_text())
-        assert len(meant) == len([block for block in BLOCKS if block.document == path.name and block.mark]), path
+        name = document_name(path)
+        assert len(meant) == len([block for block in BLOCKS if block.document == name and block.mark]), path
 
 
 def test_a_block_that_is_neither_is_found() -> None:

@@ -6,18 +6,40 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")])
 PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*|\w+\.(?:py|js|sql))`")
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([\w-]+))?\)")
 PLACES = (ROOT, ROOT / "appliance", ROOT / "tests", ROOT / "appliance" / "web", ROOT / "appliance" / "store")
 OURS = tuple(f"{path.name}/" for place in (ROOT, ROOT / "appliance") for path in place.iterdir() if path.is_dir())
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    """A relative link names a file beside the document."""
-    for target in LINK.findall(document.read_text()):
-        assert (document.parent / target).exists(), target
+    """A relative link names a file, and one of its headings."""
+    for target, anchor in LINK.findall(document.read_text()):
+        page = document.parent / target if target else document
+        assert page.exists(), target
+        assert not anchor or anchor in anchors(page.read_text()), f"{target}#{anchor}"
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    """Following links from docs/README.md leads to every page."""
+    index = ROOT / "docs" / "README.md"
+    reached, open_pages = {index}, [index]
+    while open_pages:
+        page = open_pages.pop()
+        for target, _ in LINK.findall(page.read_text()):
+            linked = (page.parent / target).resolve()
+            if linked.suffix == ".md" and linked not in reached:
+                reached.add(linked)
+                open_pages.append(linked)
+    assert {path.resolve() for path in (ROOT / "docs").rglob("*.md")} <= reached
 
 
 @pytest.mark.parametrize("name", ["CONTRIBUTING.md", "docs/architecture.md", "docs/decisions.md"])

@@ -301,12 +301,12 @@ def test_a_missing_or_wrong_key_file(server: Server, tmp_path: Path) -> None:
     before = contents(server, "keyed")
     node = tmp_path / "node"
     node.mkdir()
-    check_refused(node, url, r"data/appliance.key: is missing, .* copy the key file of another node, or that kept with")
+    check_refused(node, url, r"data/appliance.key: missing, .* Copy the key file from another node or from the backup")
     load_or_create(node / "data")
-    check_refused(node, url, r"data/appliance.key: is not the key file of this database: copy that of another node")
+    check_refused(node, url, r"data/appliance.key: wrong key file for this database. Copy")
     (node / "data" / KEY_FILE).unlink()
     (node / "data" / KEY_FILE).write_bytes(b"half a key")
-    check_refused(node, url, r"data/appliance.key: must hold 32 bytes, holds 10")
+    check_refused(node, url, r"data/appliance.key: expected 32 bytes, found 10")
     assert contents(server, "keyed") == before
     shutil.copy(tmp_path / "first" / KEY_FILE, node / "data" / KEY_FILE)
     assert ran(node, "account", "list") == (0, "")

@@ -107,7 +107,7 @@ def test_after_a_day_only_what_it_says_is_gone(running: Running, past: tuple[Pat
         assert (shown["body_kept"], shown["status"]) == (False, "delivered")
         assert len(shown["recipients"][0]["attempts"]) == 1
         body = owner.get(f"/v1/emails/{week_old}/body")
-        assert (body.status_code, body.json()["error"]) == (404, "The body of this message is no longer kept.")
+        assert (body.status_code, body.json()["error"]) == (404, "The body of this message is no longer stored.")
 
 
 def test_what_is_undelivered_is_all_there(running: Running, past: tuple[Path, Past]) -> None:

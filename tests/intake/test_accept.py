@@ -29,7 +29,7 @@ from appliance.model.mail import MessageStatus, RecipientStatus, Source
 from appliance.store import Store, open_store
 from appliance.store.queue import due_recipients
 from appliance.telemetry.log import MESSAGE_LOG
-from appliance.web.message_json import message_json
+from appliance.web.api.message_objects import message_json
 from tests.e2e.delivery.verifier import signatures, verifies
 from tests.message.submissions import message
 from tests.running_appliance import Provisioned, provision

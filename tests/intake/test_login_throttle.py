@@ -412,23 +412,14 @@ def test_codes_count_on_all_nodes(guesses: LoginThrottle, clock: Clock) -> None:
         codes_compared(guesses, "ann", [OWNER], known=(OWNER,))
     guesses.code("bob", OWNER).was_right()
     clock.now += 2 * SECOND
-    told = guesses.to_tell()
-    assert len(told) == 20
-    for each in told:
-        other.heard(*each)
+    shared = guesses.take_unshared()
+    assert len(shared) == 20
+    for failure in shared:
+        other.count_from_node(failure)
     assert codes_compared(other, "ann", [address(500)]) == 0
     assert codes_compared(other, "ann", [OWNER], known=(OWNER,)) == 0
     assert codes_compared(other, "bob", [OWNER]) == 1
     assert (other.networks, other.pairs, other.accounts) == ({}, {}, {})
-
-
-def test_no_login_counts_as_a_code(guesses: LoginThrottle, clock: Clock) -> None:
-    """An address that looks like what nodes tell of codes is one of logins: it comes without spaces around it."""
-    checked(guesses, " code ann".strip(), [ATTACKER] * 20)
-    clock.now += 2 * SECOND
-    for each in guesses.to_tell():
-        guesses.heard(*each)
-    assert guesses.codes == {}
 
 
 # ---- memory
@@ -492,7 +483,7 @@ def test_refused_logins_are_logged_when_they_begin_and_when_they_have_ended(
     caplog.set_level("INFO", "appliance")
 
     def told() -> list[tuple[str, dict[str, object]]]:
-        guesses.refusals.tell_ended()
+        guesses.refusals.log_ended()
         found = [(record.message, getattr(record, "fields", {})) for record in caplog.records]
         caplog.clear()
         return found

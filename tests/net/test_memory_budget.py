@@ -58,7 +58,7 @@ async def test_a_single_body_always_fits() -> None:
     assert await take(budget, "one", 32, age=1)
     budget.give_back("one", 32, age=1)
     assert await take(budget, "two", 5, age=2)
-    assert budget.used_by["two"] == 5
+    assert budget.shares.of("two") == 5
 
 
 async def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing(autojump_clock: MockClock) -> None:
@@ -70,7 +70,7 @@ async def test_a_body_that_is_cancelled_while_it_waits_leaves_nothing(autojump_c
         await take(budget, "cancelled", 10, age=3)
     budget.give_back("one", 10, age=1)
     assert await take(budget, "other", 9, age=4)
-    assert budget.used_by["cancelled"] == 0
+    assert budget.shares.of("cancelled") == 0
 
 
 def test_without_waiting_there_is_some_at_once_or_none() -> None:
@@ -83,4 +83,4 @@ def test_without_waiting_there_is_some_at_once_or_none() -> None:
     budget.give_back("b", 60)
     budget.give_back("a", 40)
     assert budget.try_take("c", 100)
-    assert (budget.used_by["a"], budget.used_by["c"]) == (0, 100)
+    assert (budget.shares.of("a"), budget.shares.of("c")) == (0, 100)

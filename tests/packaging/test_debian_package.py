@@ -104,6 +104,7 @@ def test_it_holds_the_program_the_unit_and_the_documents(deb: Path) -> None:
         f"/usr/lib/mail-appliance/_internal/mail_appliance-{__version__}.dist-info/licenses/LICENSE",
         "/usr/share/doc/mail-appliance/changelog.gz",
         "/usr/share/doc/mail-appliance/docs/install.md",
+        "/usr/share/doc/mail-appliance/docs/api/emails.md",
     ):
         assert path in held
     assert all(re.fullmatch(r"[-dl]rw.r-.r-. root/root|lrwxrwxrwx root/root", about) for about in held.values())
@@ -117,8 +118,8 @@ def test_every_file_that_the_program_reads_is_in_it(deb: Path) -> None:
     assert len(read) > 20
     for path in read:
         assert f"/usr/lib/mail-appliance/_internal/{path.relative_to(ROOT).as_posix()}" in held
-    for path in (ROOT / "docs").glob("*.md"):
-        assert f"/usr/lib/mail-appliance/_internal/appliance/docs/{path.name}" in held
+    for path in (ROOT / "docs").rglob("*.md"):
+        assert f"/usr/lib/mail-appliance/_internal/appliance/{path.relative_to(ROOT)}" in held
 
 
 def test_it_says_what_it_is(deb: Path) -> None:

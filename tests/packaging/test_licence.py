@@ -197,7 +197,7 @@ def test_the_readme_and_the_security_policy_name_this_version() -> None:
 
 def test_nothing_is_deprecated_as_the_policy_says() -> None:
     """The day that an operation or a field is, the policy has to say so."""
-    assert "Nothing of the API is deprecated today" in (ROOT / "docs" / "api-versions.md").read_text()
+    assert "Nothing in the API is deprecated today" in (ROOT / "docs" / "api-versions.md").read_text()
     assert list(deprecated(document("http://127.0.0.1"))) == []
 
 

@@ -299,8 +299,9 @@ ALL_CHECKS = [
     "-m ruff check .",
     "-m ruff format --check .",
     "-m mypy",
-    "-m pytest -n 4 --dist loadfile --no-loadscope-reorder",
+    "-m pytest --level default -n 4 --dist loadfile --no-loadscope-reorder",
 ]
+REST = "-m pytest --level rest -n 4 --dist loadfile --no-loadscope-reorder"
 
 
 def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) -> None:
@@ -313,6 +314,25 @@ def test_test_installs_its_own_packages_too_and_checks_everything(tree: Tree) ->
     assert tree.installed() == ["pip requirements-test.txt", *ALL_CHECKS]
     tree.sh("packaging/test")
     assert tree.installed() == ALL_CHECKS
+
+
+@pytest.mark.parametrize(
+    ("mode", "checks"),
+    [
+        ("--fast", [*ALL_CHECKS[:2], "-m pytest --level fast -n 2 --dist loadfile --no-loadscope-reorder"]),
+        ("--all", [*ALL_CHECKS, REST]),
+        ("--rest", [REST]),
+        ("--help", []),
+    ],
+)
+def test_test_has_modes(tree: Tree, mode: str, checks: list[str]) -> None:
+    """Each mode runs its part of the suite; --rest leaves out what the default run has checked."""
+    tree.sh("packaging/test")
+    tree.installed()
+    ran = tree.sh("packaging/test", mode)
+    assert ran.returncode == 0
+    assert tree.installed() == checks
+    assert tree.sh("packaging/test", mode, "tests").returncode == (0 if mode == "--help" else 1)
 
 
 def test_test_hands_arguments_to_pytest(tree: Tree) -> None:

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.model.mail import Attempt, Billing, OutgoingSession, Recipient, RecipientStatus, TriedRecipient
+from appliance.model.mail import (
+    Attempt,
+    Billing,
+    FailureReason,
+    OutgoingSession,
+    Recipient,
+    RecipientStatus,
+    TriedRecipient,
+)
 from appliance.model.queue import PoolHold, PoolState, PoolView, SlowedAccount
 from appliance.model.warmup import WarmupStatus
 from appliance.report.explain import DialogueLine, attempt_line, clock, dialogue, encryption, span, standing
@@ -34,6 +42,7 @@ def tried(
     due: int | None = None,
     response: str | None = None,
     simulated: bool = False,
+    failure: FailureReason | None = None,
 ) -> TriedRecipient:
     """A recipient; `due` in seconds from now."""
     final = {RecipientStatus.DELIVERED: (NOW - 60 * SECOND, None), RecipientStatus.BOUNCED: (None, NOW - 60 * SECOND)}
@@ -49,6 +58,7 @@ def tried(
         response if response is not None or last is None else last.smtp_response,
         delivered_at,
         bounced_at,
+        failure=failure,
     )
     next_attempt_at = None if due is None else NOW + due * SECOND
     return TriedRecipient(recipient, "example.net", simulated, next_attempt_at, attempts)
@@ -173,7 +183,11 @@ CASES = [
         "bounced at 13:59:00 on attempt 1: 5.1.2 example.net does not exist (for good)",
     ),
     (
-        tried(BOUNCED, response="suppressed: this address is on the account's suppression list"),
+        tried(
+            BOUNCED,
+            response="suppressed: this address is on the account's suppression list",
+            failure=FailureReason.SUPPRESSED,
+        ),
         PoolView(),
         "bounced: never asked a server: suppressed: this address is on the account's suppression list",
     ),
@@ -183,12 +197,12 @@ CASES = [
         "failed at 13:59:00: 12 attempts used up, the last: mx.example.net said 451 4.7.1 greylisted",
     ),
     (
-        tried(FAILED, GREY, response="cancelled: given up by the operator"),
+        tried(FAILED, GREY, response="cancelled: given up by the operator", failure=FailureReason.CANCELLED),
         PoolView(),
         "cancelled: given up by the operator (after 1 attempt)",
     ),
     (
-        tried(FAILED, response="cancelled: given up by the operator"),
+        tried(FAILED, response="cancelled: given up by the operator", failure=FailureReason.CANCELLED),
         PoolView(),
         "cancelled: given up by the operator",
     ),

@@ -9,7 +9,7 @@ import trio.lowlevel
 from msgspec.structs import replace
 
 from appliance.environment import Environment
-from appliance.errors import Code, Refused
+from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
@@ -221,8 +221,7 @@ async def test_nothing_refers_to_parts_that_are_missing(store: Store, messages: 
     async with store.body_parts.written(new):
         await store.engine.change("DELETE FROM message_body_parts WHERE number = 7", {})
         (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))
-    assert isinstance(result, Refused)
-    assert result.code is Code.TEMPORARY_FAILURE
+    assert isinstance(result, StorageUnavailable)
     assert (
         await rows(store, "SELECT count(*) FROM messages")
         == await rows(store, "SELECT count(*) FROM message_bodies")

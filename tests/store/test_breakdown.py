@@ -9,7 +9,7 @@ from msgspec import structs
 
 from appliance.model.accounts import Account
 from appliance.model.dashboard import Dimension
-from appliance.model.mail import NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import FailureReason, NewMessage, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store import breakdown as module
 from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST, VALUES_TOLD, largest
@@ -86,9 +86,12 @@ async def test_what_was_not_tried_is_told_apart(
     """Suppressed and cancelled recipients, as in the other statistics."""
     await store.messages.accept(messages.new("a@example.net", "b@example.net"))
     due = await store.queue.due(simulated=True, most=9)
-    notes = ((BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by the operator"))
+    reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
     await store.queue.record(
-        [Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)]
+        [
+            Outcome(each, status, (), at=clock(), failure=reason)
+            for each, (status, reason) in zip(due, reasons, strict=True)
+        ]
     )
     for _ in range(2):
         assert await told(store, account, Dimension.DOMAIN) == {
@@ -286,3 +289,17 @@ async def test_days_are_told_apart(store: Store, messages: Messages, account: Ac
         assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 1, "delivered": 1}}
         assert await told(store, account, Dimension.DOMAIN, clock.now) == {"example.com": {"delivered": 1}}
         await count_all(store, clock)
+
+
+async def test_unreadable_tags_of_one_message_stop_no_counting(
+    store: Store, messages: Messages, account: Account, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tags that this version cannot parse count under no tag; everything else is counted."""
+    bad = messages.new("a@x.test")
+    await accept(store, bad, tags=("one",))
+    await accept(store, messages.new("b@x.test"), tags=("two",))
+    await store.engine.change("UPDATE messages SET tags = :tags WHERE id = :id", {"tags": '{"one": 1}', "id": bad.id})
+    await count_all(store, clock)
+    assert await told(store, account, Dimension.TAG) == {"two": {"sent": 1}}
+    assert await told(store, account, Dimension.DOMAIN) == {"example.com": {"sent": 2}}
+    assert "unreadable tags skipped" in caplog.text

@@ -373,7 +373,7 @@ def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: boo
             if len(steps) == 5:
                 own.stop("immediate")
 
-        refusal = pytest.raises(NotCopied, match="the same command goes on from there")
+        refusal = pytest.raises(NotCopied, match="run the same command again to continue")
         with refusal as reason, source(old) as reading, target(new) as writing:
             copy(reading, writing, tables(), 5, stop)
         assert "\n" not in str(reason.value)
@@ -416,7 +416,7 @@ def test_a_difference_is_named(
     execute(new, change)
     reason = refused(old, new)
     assert told in reason
-    assert "begin anew, in an empty database" in reason
+    assert "start again with an empty database" in reason
     check_is_unfinished(new)
 
 

@@ -10,7 +10,7 @@ from msgspec import structs
 from appliance.environment import identifier_time
 from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import DueRecipient, MessageStatus, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
 from appliance.store import Store
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
 
@@ -221,9 +221,12 @@ async def test_what_was_not_tried_or_is_old_is_no_problem(
     """Suppressed and cancelled recipients are not among them, nor mail of more than 30 days ago."""
     await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
     due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)
-    notes = ((BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by its owner"))
+    reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
     await store.queue.record(
-        [Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)]
+        [
+            Outcome(each, status, (), at=clock(), failure=reason)
+            for each, (status, reason) in zip(due, reasons, strict=True)
+        ]
     )
     assert await store.mail_log.problems(account.id, 9) == []
     await store.messages.accept(messages.new("b@example.net"))

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import structs
+from msgspec import Raw, structs
 
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
@@ -22,6 +22,7 @@ from appliance.store.engine import NEWEST, START, Tx
 from appliance.store.search_index import (
     CHANGES_NOTED_AFTER,
     CHORE_RENEWED_EVERY,
+    ID,
     INDEXED_AFTER,
     SEARCHED_LENGTH,
     MessageTexts,
@@ -423,7 +424,7 @@ def test_what_strangers_write_makes_no_large_index() -> None:
     recipients = tuple(
         _RecipientTexts("bounced", f"a{number}@example.net", each) for number, each in enumerate(replies)
     )
-    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", (), recipients)
+    message = MessageTexts("msg_1", "failed", "api", "shop@example.com Hello", Raw(b"[]"), recipients)
     assert len(message.whole()) == SEARCHED_LENGTH
     assert len(message.terms()) <= SEARCHED_LENGTH // 2 + 3
     assert message.has(["a49@example.net"])
@@ -434,3 +435,20 @@ def test_terms_are_sorted_in_steps() -> None:
     """The result is that of one step."""
     postings = {f"{number * 7919 % 10_007:05}": "0000" for number in range(5_000)}
     assert _in_order(postings) == sorted(postings.items())
+
+
+async def test_unreadable_tags_of_one_message_stop_no_indexing(
+    store: Store, messages: Messages, account: Account, clock: Clock
+) -> None:
+    """Tags that this version cannot parse are not indexed; the message's other words and all other messages are."""
+    small(store)
+    new = [made(messages, number) for number in range(4)]
+    for message in new:
+        await store.messages.accept(message)
+    change = "UPDATE messages SET tags = :tags WHERE id = :id"
+    await store.engine.change(change, {"tags": '{"one": 1}', "id": new[1].id})
+    clock.now += 2 * INDEXED_AFTER
+    await index_all(store)
+    assert await count_of(store, "search_blocks") == 1
+    ((ids,),) = await store.engine.rows("SELECT ids FROM search_blocks", {})
+    assert [len(ids), new[1].id.removeprefix("msg_") in ids] == [4 * ID, True]

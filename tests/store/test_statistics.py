@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from appliance.model.accounts import Account
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import BounceClass, DueRecipient, Outcome, RecipientStatus
+from appliance.model.mail import BounceClass, DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store.statistics import CLASS_BUCKETS, UNTRIED_BUCKET, bucket_milliseconds
 from appliance.times import DAY, HOUR
@@ -84,12 +84,13 @@ async def test_what_was_not_tried_is_told_apart(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
     """A suppressed recipient has not bounced and a cancelled one not failed, before and after they were added up."""
-    notes = [(BOUNCED, "suppressed: by hand"), (FAILED, "cancelled: by the operator"), (FAILED, "no server")]
+    reasons = [(BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED), (FAILED, None)]
     for _ in range(2):
-        await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(notes))]))
+        await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(reasons))]))
         due = await store.queue.due(simulated=True, most=100)
         results = [
-            Outcome(each, status, (), at=clock(), note=note) for each, (status, note) in zip(due, notes, strict=True)
+            Outcome(each, status, (), at=clock(), failure=reason)
+            for each, (status, reason) in zip(due, reasons, strict=True)
         ]
         await store.queue.record(results)
         clock.now += 61 * SECOND

@@ -168,7 +168,7 @@ async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypat
     async with served(tmp_path) as made, made.connected() as other:
         async with made.connected() as client:
             monkeypatch.setitem(protocol._COMMANDS, "NOOP", broken)
-            assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Something went wrong")
+            assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Internal error")
             assert await client.reply() == b""
         assert await other.transact() == b"250 2.0.0 queued as msg_1"
 

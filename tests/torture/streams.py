@@ -417,8 +417,8 @@ def _check_session(protocol: SmtpProtocol, taken: Taken) -> None:
         at = reply.end()
     if b"Traceback" in taken.replies or b"4.3.0 Internal" in taken.replies:
         raise Wrong(f"an internal error: {taken.replies[-300:]!r}")
-    if +protocol._budget.used_by:
-        raise Wrong(f"memory that was not given back: {protocol._budget.used_by}")
+    if protocol._budget.shares.used:
+        raise Wrong(f"memory that was not given back: {protocol._budget.shares.used} bytes")
 
 
 async def check_submission(data: bytes, chance: Random) -> None:

@@ -47,7 +47,7 @@ class Client:
 
 def used(owner: BodyOwner) -> int:
     """How much memory an owner's bodies have, in all budgets."""
-    return sum(memory.used_by[owner.name] for memory in {owner.small, owner.large})
+    return sum(memory.shares.of(owner.name) for memory in {owner.small, owner.large})
 
 
 @asynccontextmanager
@@ -90,10 +90,10 @@ async def test_memory_grows_with_what_has_come_and_is_given_back() -> None:
     async with reading(body):
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.used_by["acc_1"], owner.large.used_by["acc_1"]) == (3 * MEMORY_STEP * MEMORY_FACTOR, 0)
+        assert (owner.small.shares.of("acc_1"), owner.large.shares.of("acc_1")) == (3 * MEMORY_STEP * MEMORY_FACTOR, 0)
         client.sends(*[64 * KIB] * 3)
         await wait_all_tasks_blocked()
-        assert (owner.small.used_by["acc_1"], owner.large.used_by["acc_1"]) == (0, 6 * MEMORY_STEP * MEMORY_FACTOR)
+        assert (owner.small.shares.of("acc_1"), owner.large.shares.of("acc_1")) == (0, 6 * MEMORY_STEP * MEMORY_FACTOR)
     assert used(owner) == 0
 
 

@@ -12,8 +12,7 @@ from quart import Response
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, Permission, Role, User
 from appliance.web import pages
-from appliance.web.app import check_permission, create_app, refused_to
-from appliance.web.openapi import ROUTES
+from appliance.web.app import check_permission, create_app, refused_to, route_classes
 from appliance.web.operations import HOLDERS, Operation, for_admins, for_customers, for_people, operations_of
 
 EDGE = {"appliance": ("req_1", "127.0.0.1", None)}
@@ -115,7 +114,7 @@ def test_a_path_is_written_once() -> None:
 
 # ---- all operations of the API
 
-EVERY = [(routes, name, operation) for routes in ROUTES for name, operation in operations_of(routes)]
+EVERY = [(routes, name, operation) for routes in route_classes() for name, operation in operations_of(routes)]
 UNDER_LOGIN = [each for each in EVERY if each[2].permission is not None]
 
 

@@ -1,7 +1,7 @@
 """Queues of receivers for the tests of receiver and slots."""
 
 from appliance.model.webhooks import DuePost, Lane, Trigger
-from appliance.webhook.dispatcher import ReceiverQueue
+from appliance.webhook.receivers import ReceiverQueue
 
 
 def queue(name: str, posts: int = 0, *, failures: int = 0, proven: bool = True) -> ReceiverQueue:

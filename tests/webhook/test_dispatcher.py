@@ -418,7 +418,7 @@ async def test_a_lack_of_this_machine_is_no_attempt(
         for number in range(20):
             (delivery,) = await sim.deliveries(f"a{number}")
             assert (delivery.status, delivery.attempt) == (PostStatus.SUCCESS, 1)
-    assert [record.message for record in caplog.records] == ["events wait: this machine is short"]
+    assert [record.message for record in caplog.records] == ["webhook posts paused: out of local resources"]
 
 
 async def test_accounts_take_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -731,7 +731,7 @@ async def test_a_slot_that_was_taken_during_a_look_is_not_taken_twice(
 
         late(monkeypatch, WebhookPosts, "due", overtake)
         assert await dispatcher._start(first) is None
-        assert first.queued
+        assert first.queued_as is not None
 
 
 # ---- a database on another machine
@@ -821,3 +821,21 @@ async def test_what_is_new_while_the_storage_is_away_is_posted(
             await sim.done("demo", within=5)
     assert failures == []
     assert len(sim.receivers.seen) == 1
+
+
+async def test_unreadable_settings_of_one_webhook_stop_no_other(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that this version cannot parse is skipped with one line per minute, and posted once it is readable."""
+    async with simulation(tmp_path) as played, played.running(poll_every=5.0):
+        bad, _ = await played.account("bad"), await played.account("good")
+        change = "UPDATE webhooks SET events = :events WHERE account_id = :id"
+        await played.store.engine.change(change, {"events": "email.delivered email.unheard_of", "id": bad})
+        for name in ("bad", "good"):
+            await played.result(name)
+        await played.done("good", within=10)
+        await trio.sleep(30)
+        assert [record.message for record in caplog.records] == ["webhook skipped: unreadable settings"]
+        await played.store.engine.change(change, {"events": "email.delivered", "id": bad})
+        await played.done("bad", within=60)
+        assert [delivery.status for delivery in await played.deliveries("bad")] == [PostStatus.SUCCESS]

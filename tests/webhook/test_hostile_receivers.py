@@ -109,14 +109,14 @@ async def test_an_endless_refusal_is_a_refusal() -> None:
         (endless(b"", lambda _: b"x" * 65536), "not HTTP"),
         (endless(b"", lambda _: b"\x00"), "not HTTP"),
         (endless(HEAD + b"X: ", lambda _: b"x"), "comes in too many pieces and yet without a status"),
-        (answering(HEAD + b"Content-Length: -1\r\n\r\n"), "no good HTTP: bad Content-Length"),
+        (answering(HEAD + b"Content-Length: -1\r\n\r\n"), "not valid HTTP: bad Content-Length"),
         (
             answering(HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nok"),
-            "no good HTTP: conflicting Content-Length",
+            "not valid HTTP: conflicting Content-Length",
         ),
-        (answering(HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"), "no good HTTP"),
+        (answering(HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"), "not valid HTTP"),
         (answering(b"HTTP/2 200\r\n\r\n"), "not HTTP"),
-        (answering(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"), "no good HTTP"),
+        (answering(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n"), "not valid HTTP"),
         (answering(b"220 mail.example.com ESMTP\r\n"), "not HTTP"),
         (answering(b"SSH-2.0-OpenSSH_9.2\r\n"), "not HTTP"),
         (answering(b"<html>hello</html>\r\n\r\n"), "not HTTP"),
@@ -135,7 +135,7 @@ async def test_a_body_that_cannot_be_read_does_not_change_the_status(rest: bytes
     """Any 2xx is success: the event would otherwise be posted again to a receiver that has taken it."""
     posted = await post_to(Receiver(answering(CHUNKED + rest)))
     assert (posted.status, posted.accepted) == (200, True)
-    assert "no good HTTP" in str(posted.error)
+    assert "not valid HTTP" in str(posted.error)
     posted = await post_to(Receiver(answering(CHUNKED.replace(b"200", b"500") + rest)))
     assert (posted.status, posted.accepted) == (500, False)
 

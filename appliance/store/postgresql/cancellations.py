@@ -33,13 +33,13 @@ def ask(connection: psycopg.Connection[Row], owner: str, request: CancelRequest,
 
 
 def answered(connection: psycopg.Connection[Row], ids: list[str]) -> int:
-    """How many are answered so far."""
+    """Count the replies so far."""
     ((count,),) = run(connection, _ANSWERED, (ids,))
     return int(count)
 
 
 def withdraw(connection: psycopg.Connection[Row], ids: list[str]) -> list[CancelAnswer]:
-    """Ask no longer; the answers that have come until then. One that is just being committed is waited for."""
+    """Withdraw the requests; return the replies that arrived, including one that is being committed."""
     return [CancelAnswer(*row) for row in run(connection, _WITHDRAW, (ids,)) if row[0] is not None]
 
 
@@ -48,7 +48,7 @@ def asked(connection: psycopg.Connection[Row]) -> list[CancelRequest]:
     return [CancelRequest(*row) for row in run(connection, _ASKED)]
 
 
-def answer(request_id: str, tx: Tx, given: CancelAnswer) -> None:
+def answer(request_id: str, tx: Tx, reply: CancelAnswer) -> None:
     """Answer, in the transaction that cancels. Raises Refused if the request was withdrawn."""
-    if not changed(tx, _ANSWER, {"cancelled": given.cancelled, "refusal": given.refusal, "id": request_id}):
+    if not changed(tx, _ANSWER, {"cancelled": reply.cancelled, "refusal": reply.refusal, "id": request_id}):
         raise Refused(Code.NOT_FOUND, "the request to cancel was withdrawn")

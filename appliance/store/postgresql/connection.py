@@ -40,7 +40,7 @@ PREPARED = 500  # statements kept prepared on a connection
 # keepalives in 7 s when an answer is awaited.
 _DEFAULTS = {
     "connect_timeout": 3,  # seconds, for each address
-    "tcp_user_timeout": 5_000,  # milliseconds until what was sent must have been acknowledged
+    "tcp_user_timeout": 5_000,  # milliseconds within which the peer must acknowledge sent data
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 2,
@@ -54,7 +54,7 @@ _SETTINGS = {
     "client_encoding": "UTF8",
     "default_transaction_isolation": "read committed",
     # Every statement is written for look-ups by index, one after the other, as the embedded engine does them. What the
-    # planner knows of a partition that was empty a moment ago would make it read all of it, again and again. And it is
+    # planner knows of a partition that was empty a moment ago would make it read the whole table each time. And it is
     # to plan a statement once: over many partitions that takes much longer than to run it.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -183,13 +183,13 @@ class PostgresConnection(psycopg.Connection[Row]):
     def _in_time(self, steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         deadline = monotonic() + self.patience
         try:
-            wanted = next(steps)
+            bindings = next(steps)
             while True:
-                ready = yield wanted
+                ready = yield bindings
                 if not ready and (self.given_up or monotonic() > deadline):
                     self.pgconn.finish()
                     raise psycopg.OperationalError("no answer came in time")
-                wanted = steps.send(ready)
+                bindings = steps.send(ready)
         except StopIteration as ended:
             result: T = ended.value
             return result
@@ -294,8 +294,8 @@ def command(connection: psycopg.Connection[Row], words: str) -> None:
 
 def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = ()) -> list[Row]:
     """The rows of a statement of PostgreSQL's own."""
-    found = connection.execute(sql, values, binary=True)
-    return found.fetchall() if found.description is not None else []
+    selected = connection.execute(sql, values, binary=True)
+    return selected.fetchall() if selected.description is not None else []
 
 
 class PostgresRows:
@@ -351,7 +351,7 @@ class PostgresTx:
         return self.changes() if values else 0
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
-        return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()  # noqa: S608 - our own words
+        return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Lock the rows that a query finds, in its order."""

@@ -20,7 +20,7 @@ PATIENCE = 5.0  # seconds until the connections of a program that was killed mus
 # Statements may take as long as they need, and between two of them the other database is at work. They read all rows.
 _UNHURRIED = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET enable_seqscan = on"
 _OTHERS = f"""SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-    AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""  # noqa: S608 - our own words, as below
+    AND pid <> pg_backend_pid() AND application_name LIKE '{DATABASE_CLIENT}%%'"""
 
 
 @contextmanager
@@ -103,7 +103,7 @@ class PostgresEndpoint:
 
     def analyze(self) -> None:
         """So that the first queries of a server are planned well."""
-        with suppress(psycopg.Error):  # it is copied all the same, and the database does so by itself later
+        with suppress(psycopg.Error):  # the rows are copied anyway, and the database analyzes tables later
             self._connection.execute("ANALYZE")
 
 
@@ -117,7 +117,7 @@ def _told(name: str) -> Iterator[None]:
     except errors.LockNotAvailable as error:
         raise NotCopied(f"{name}: another program is using it: stop that first") from error
     except psycopg.OperationalError as error:
-        raise NotCopied(f"{name}: {_text(error)}; the same command goes on from there") from error
+        raise NotCopied(f"{name}: {_text(error)}; run the same command again to continue") from error
     except psycopg.Error as error:
         raise NotCopied(f"{name}: {_text(error)}") from error
 

@@ -232,7 +232,7 @@ class PostgresEngine(Engine):
     async def finish_upgrade(self) -> None:
         if self._membership is None:
             return
-        link, told = Link(self._url, self._membership.identity.owner, MIGRATION_TIMEOUT), list[str]()
+        link, result = Link(self._url, self._membership.identity.owner, MIGRATION_TIMEOUT), list[str]()
         link.others = [*self._links, link]
         try:
             while True:
@@ -241,8 +241,8 @@ class PostgresEngine(Engine):
                     planned = await self._beats.run(plan)
                     if not planned.due and not planned.waiting:
                         return
-                    if planned.older != told and (told := planned.older):
-                        log.info("a change of the schema waits for older nodes", schema=newest_known(), nodes=told)
+                    if planned.older != result and (result := planned.older):
+                        log.info("a change of the schema waits for older nodes", schema=newest_known(), nodes=result)
                     if planned.due and await self.has_chore("schema"):
                         went_well = await trio.to_thread.run_sync(
                             _advance, link, abandon_on_cancel=True, limiter=DATABASE_THREADS
@@ -274,7 +274,7 @@ class PostgresEngine(Engine):
                 cancellations.ask(connection, owner, CancelRequest(number, message_id, account_id, reason), now)
 
         await self._asking.run(ask)
-        given: list[CancelAnswer] = []
+        result: list[CancelAnswer] = []
         try:
             with trio.move_on_after(CANCEL_TIMEOUT):
                 answered = partial(cancellations.answered, ids=ids)
@@ -282,9 +282,9 @@ class PostgresEngine(Engine):
                     await trio.sleep(ANSWER_POLL)
         finally:
             with trio.CancelScope(shield=True), suppress(StorageUnavailable):
-                given = await self._asking.run(lambda connection: cancellations.withdraw(connection, ids))
-        if len(given) == len(ids):
-            return given
+                result = await self._asking.run(lambda connection: cancellations.withdraw(connection, ids))
+        if len(result) == len(ids):
+            return result
         text = "The node that delivers this message does not answer. Retry in some seconds."
         raise Refused(Code.TEMPORARY_FAILURE, text, retry_after=5)
 
@@ -301,7 +301,7 @@ class PostgresEngine(Engine):
             await trio.sleep(REQUEST_POLL)
 
     async def leave(self) -> None:
-        """Let the other nodes have at once what is left of this one's."""
+        """Hand this node's remaining rows to the other nodes at once."""
         if (member := self._membership) is not None:
             with suppress(StorageUnavailable):
                 await self._beats.run(member.leave)

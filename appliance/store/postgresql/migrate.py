@@ -38,8 +38,8 @@ from appliance.store.postgresql.partitions import make_first
 
 OLDEST = 13  # version of PostgreSQL
 MIGRATION_TIMEOUT = 3_600  # seconds for one statement of a migration, or until another node has ended it
-# A step that waits for a table holds up all that come to it later, so it gives way soon, and tries again. Some tries
-# wait for longer than `deadlock_timeout`, after which autovacuum gives way.
+# A step that waits for a table blocks every later query of it, so it times out early and retries. Some tries wait
+# longer than `deadlock_timeout`, after which autovacuum cancels itself.
 STEP_LOCK_TIMEOUTS = (*(300,) * 7, 1_500)  # milliseconds
 STEP_TRIES = 40
 STEP_PAUSE = 1.0  # seconds between two of them, on average
@@ -87,15 +87,15 @@ class SchemaPlan(NamedTuple):
 @cache
 def migrations() -> list[SchemaStep]:
     """All that this version knows, read once: while it runs, the files of a newer one may take their place."""
-    found = []
+    results = []
     for entry in (resources.files("appliance.store.postgresql") / "migrations").iterdir():
         if match := _NAME.fullmatch(entry.name):
             sql = entry.read_text(encoding="utf-8")
             since = _SINCE.match(sql)
             if since is None:
                 raise ValueError(f"{entry.name} does not begin with the versions that can work after it")
-            found.append(SchemaStep(int(match[1]), match[2], sql, int(since[1])))
-    return sorted(found)
+            results.append(SchemaStep(int(match[1]), match[2], sql, int(since[1])))
+    return sorted(results)
 
 
 def newest_known() -> int:
@@ -115,7 +115,7 @@ def migrate(
 
     Without `may_upgrade` none is taken: raises OlderDatabase, or NoDatabase, if this version needs one that is missing.
 
-    `check_key` is told the fingerprint of the installation's key file, None if there is none yet; if it raises, as with
+    `check_key` gets the fingerprint of the installation's key file, or None before the first; if it raises, as with
     everything else that is wrong, nothing is written. `home` is that of the node which starts: its earlier runs are
     over.
     """
@@ -158,7 +158,7 @@ def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:
 
 
 def advance(connection: psycopg.Connection[Row], now: int, home: str = "", *, copying: bool = False) -> int:
-    """Take the steps that are due; how many that were. Raises psycopg.Error, with nothing of the next step done."""
+    """Take the due steps; return how many. Raises psycopg.Error with the failed step rolled back."""
     taken = 0
     for number in range(STEP_TRIES):
         try:
@@ -218,7 +218,9 @@ def _refuse_older_nodes(planned: SchemaPlan) -> None:
     """Raise DatabaseRefused if a step waits that this version cannot do without."""
     if planned.waiting and planned.waiting[0].number <= _last_expansion():
         nodes = ", ".join(planned.older)
-        text = f"this version cannot run beside those of {nodes}: upgrade them to one between, or stop them"
+        text = (
+            f"this version cannot run together with the versions of {nodes}: upgrade them to one between, or stop them"
+        )
         raise DatabaseRefused(f"{text}; a node that was lost is let go by one of its own version within half a minute")
 
 
@@ -232,9 +234,9 @@ def _last_expansion() -> int:
 
 
 def key_fingerprint(connection: psycopg.Connection[Row]) -> str | None:
-    """Of the installation's key file; None if there is none yet."""
-    found = run(connection, _FINGERPRINT, (KEY_FINGERPRINT,)) if has_table(connection, "installation") else []
-    return str(found[0][0]) if found else None
+    """Return the fingerprint of the installation's key file, or None before the first."""
+    results = run(connection, _FINGERPRINT, (KEY_FINGERPRINT,)) if has_table(connection, "installation") else []
+    return str(results[0][0]) if results else None
 
 
 def is_ours(connection: psycopg.Connection[Row]) -> bool:

@@ -6,9 +6,9 @@ hangs on a lease, which it renews every BEAT:
 - By the node's own clock the lease ends LEASE after the request that renewed it was *sent*, so never later than by the
   database's. Mail is handed over only while it holds (`Membership.holds`), which is asked again before the final dot.
 - By the database's clock an expired lease lets others take the rows: they mark the run as adopted, then change the
-  owner of its rows a slice at a time. A run that finds itself adopted must not go on: it ends, and starts as a new one.
-- A run whose lease has expired, but that no other has adopted, goes on. After an outage of the database, or when
-  commits have hung, all are in that state, so a node adopts only when its own beats have come in time for STEADY, the
+  owner of its rows a slice at a time. A run that finds itself adopted must stop: it ends, and starts as a new one.
+- A run whose lease has expired, but that no other has adopted, continues. After an outage of the database, or when
+  commits have hung, all are in that state, so a node adopts only when its own beats were on time for STEADY, the
   last one too: by its own clock, and by the database's when the others' leases are looked at.
 
 A node that starts on the data directory of an earlier run ends that one at once: it holds the lock of that directory.
@@ -24,7 +24,7 @@ import psycopg
 from psycopg import errors
 
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import LoginFailure, Row
+from appliance.store.engine import FailureKind, LoginFailure, Row
 from appliance.store.faults import DatabaseRefused, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
@@ -32,7 +32,7 @@ from appliance.times import DAY
 
 LEASE = 10.0  # seconds
 BEAT = 2.0  # seconds
-STEADY = 15.0  # seconds for which beats must have come in time before a node takes over others' rows
+STEADY = 15.0  # seconds of beats on time before a node takes over others' rows
 LATE = 2 * BEAT  # seconds after which a beat is not in time
 ADOPTED_TOGETHER = 500  # rows in one transaction
 KEPT = 3_600_000_000  # microseconds for which a run that has ended is still listed
@@ -42,25 +42,25 @@ WARN_SKEW = 2_000_000
 CHORE_LEASE = 30_000_000  # microseconds
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_NAMED = f"""SELECT owner, home, lease_until > {_NOW} FROM nodes WHERE name = %s AND adopted_by IS NULL FOR UPDATE"""  # noqa: S608
+_NAMED = f"""SELECT owner, home, lease_until > {_NOW} FROM nodes WHERE name = %s AND adopted_by IS NULL FOR UPDATE"""
 _JOIN = f"""INSERT INTO nodes (owner, name, home, address, version, schema, started_at, beat_at, lease_until)
-    VALUES (%s, %s, %s, %s, %s, %s, {_NOW}, {_NOW}, {_NOW} + %s)"""  # noqa: S608 - our own words
+    VALUES (%s, %s, %s, %s, %s, %s, {_NOW}, {_NOW}, {_NOW} + %s)"""
 _BEAT = f"""WITH now AS MATERIALIZED (SELECT {_NOW} AS at)
     UPDATE nodes SET beat_at = now.at, lease_until = now.at + %s, skew = %s, in_flight = %s, addresses = %s
-    FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""  # noqa: S608
-_LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"  # noqa: S608
+    FROM now WHERE owner = %s AND adopted_by IS NULL RETURNING now.at, draining"""
+_LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL AND lease_until > {_NOW}"
 # Never the own row; and no other where this statement itself comes late, for so may the others' beats.
 _ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
-    AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""  # noqa: S608
+    AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
 _LEAVE = (
-    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"  # noqa: S608
+    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"
 )
-_FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"  # noqa: S608 - of nodes that are gone
-_FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"  # noqa: S608
+_FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"
+_FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s
-    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""  # noqa: S608
-# The owners of what waits, from one to the next by the index that begins with them; and of these those without a run.
+    AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.name = node_holds.node AND n.adopted_by IS NULL)"""
+# The owners of waiting recipients, walked by the index that begins with the owner; and of these, owners without a run.
 _LEFT = """WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM {table} WHERE next_attempt_at IS NOT NULL
     UNION ALL
@@ -77,13 +77,13 @@ _CHORE = f"""INSERT INTO chores (name, owner, lease_until) VALUES (%s, %s, {_NOW
     ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, lease_until = excluded.lease_until
     WHERE chores.owner = excluded.owner OR chores.lease_until < {_NOW}
         OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.owner = chores.owner AND n.adopted_by IS NULL)
-    RETURNING name"""  # noqa: S608
+    RETURNING name"""
 
 
 _NODES = f"""SELECT n.name, n.address, n.version, n.started_at, n.beat_at, n.lease_until - {_NOW}, n.skew, n.in_flight,
         (SELECT count(*) FROM recipients r WHERE r.owner = n.owner AND r.next_attempt_at IS NOT NULL),
         n.draining, n.adopted_by IS NOT NULL
-    FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""  # noqa: S608
+    FROM nodes n ORDER BY n.adopted_by IS NOT NULL, n.name, n.started_at DESC"""
 _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL RETURNING name"
 
 
@@ -100,8 +100,9 @@ def drain(connection: psycopg.Connection[Row], name: str) -> bool:
 
 
 FAILURES_SHARED = 60_000_000  # microseconds for which others can still hear of a failed login
-_TELL = "INSERT INTO login_failures (account, network, at) SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[])"
-_HEAR = """SELECT number, account, network, at FROM login_failures
+_TELL = """INSERT INTO login_failures (kind, account, network, at)
+    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])"""
+_HEAR = """SELECT number, kind, account, network, at FROM login_failures
     WHERE at > %s AND owner <> current_setting('appliance.owner')"""
 _FORGET_FAILURES = "DELETE FROM login_failures WHERE at < %s"
 
@@ -118,12 +119,12 @@ class SharedFailures:
         """Tell of these; what others have told since the last time."""
         since = now - FAILURES_SHARED
         if own:
-            accounts, networks, times = zip(*own, strict=True)  # accounts as they were given, whatever that was
-            run(connection, _TELL, (TextArray(accounts), TextArray(networks), IntArray(times)))
+            kinds, accounts, networks, times = zip(*own, strict=True)
+            run(connection, _TELL, (TextArray(kinds), TextArray(accounts), TextArray(networks), IntArray(times)))
             run(connection, _FORGET_FAILURES, (since - FAILURES_SHARED,))
-        found = run(connection, _HEAR, (since,))
-        new = [LoginFailure(*row) for number, *row in found if number not in self._heard]
-        self._heard = {number for number, *_ in found}
+        selected = run(connection, _HEAR, (since,))
+        new = [LoginFailure(FailureKind(kind), *row) for number, kind, *row in selected if number not in self._heard]
+        self._heard = {number for number, *_ in selected}
         return new
 
 
@@ -144,7 +145,7 @@ class NodeIdentity:
 
 
 def _boot_time() -> float:
-    """Seconds that go on while the machine sleeps, and that no one can set."""
+    """A clock that runs while the machine sleeps, and that no process can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -170,7 +171,7 @@ class Membership:
         return abs(self.skew) < MOST_SKEW
 
     def is_steady(self) -> bool:
-        """Whether beats have come in time for so long that an expired lease is not that of a node as slow as this."""
+        """Whether beats were on time for so long that an expired lease is not merely slow, as this node's would be."""
         now = self._clock()
         is_late = now > self._beat_at + LATE  # the answer to the last one was, or what followed it
         return not is_late and self._steady_since is not None and now >= self._steady_since + STEADY
@@ -205,11 +206,11 @@ class Membership:
         """
         asked, before = self._clock(), time.time_ns() // 1_000
         lease = round(LEASE * 1_000_000)
-        found = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
-        if not found:
+        selected = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
+        if not selected:
             self._deadline = 0.0
             raise Fenced("other nodes have taken over the mail of this one, whose lease had expired")
-        ((database_now, draining),) = found
+        ((database_now, draining),) = selected
         # The database's time was taken between the two of this clock, which a commit that hangs sets far apart. Of all
         # that is possible, what changes least.
         self.skew = min(max(self.skew, before - database_now), time.time_ns() // 1_000 - database_now)
@@ -249,7 +250,7 @@ class Membership:
         self.live = 1 + len(live)
         self.others = OtherNodes(
             frozenset(name for name, _ in live),
-            frozenset(ip_address(each) for _, addresses in live for each in addresses.split()),
+            frozenset(ip_address(item) for _, addresses in live for item in addresses.split()),
         )
 
     def _ahead_of(self, connection: psycopg.Connection[Row], owner: str) -> int:

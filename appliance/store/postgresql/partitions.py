@@ -1,17 +1,16 @@
-"""Partitions by time of the tables that grow with the mail, so that what is old is dropped instead of deleted.
+"""Partitions by time of the tables that grow with the mail, so that old rows are dropped instead of deleted.
 
-Ids sort by time, and each partition has the ids of some hours or days. They are made ahead of time; rows of a time that
-has none go to a table called `_others`. A partition whose time is over is first read, beside everything else. When
-nothing of it has to stay, it is dropped. When little has, that is copied into a table that takes its place. Of all
-others, and of what is left, rows are deleted in slices (store/retention.py).
+Ids sort by time, and each partition has the ids of some hours or days. Partitions are made ahead of time; rows without
+one go to a table called `_others`. An expired partition is first read, without a lock. If no row has to stay, it is
+dropped; if few have, they are copied into a table that replaces it. All other rows are deleted in slices
+(store/retention.py).
 
 Invariants:
-- A partition is dropped in one transaction with all that hangs on it: the bytes that accounts keep, parts of large
-  messages, what is noted of messages for the search. All others wait behind its lock, so it waits for that no longer
-  than LOCK_WAIT, and is tried again later.
-- What is not final stays. Nothing that was final when it was read is otherwise later, and what has come since then is
-  looked for under the lock; bodies cannot come, for the partition refuses them before it is read.
-- What is dropped is what was read: the partition must be the same, and no other node have had the chore since then.
+- One transaction drops a partition with everything that depends on it: the stored bytes of accounts, parts of large
+  messages, noted changes for the search. Others queue behind its lock, so it waits at most LOCK_WAIT for it.
+- Rows that are not final stay. A final row never changes back, and rows added since the reading are looked for under
+  the lock; bodies cannot be added, because the partition refuses them before it is read.
+- The dropped partition is the one that was read, and no other node had the chore since then.
 """
 
 import re
@@ -38,7 +37,7 @@ DROP_TRIES = 20  # with the rest between that retention takes
 PARTITIONS_KEPT = 8  # a partition is so long that about as many of them make up the time for which rows are kept
 LENGTHS = tuple(hours * HOUR for hours in (1, 2, 3, 6, 12, 24, 48, 72, 168, 336, 672))
 AHEAD = DAY  # microseconds for which there are partitions at least, and for one of their lengths
-EARLY = 10 * MINUTE  # by which ids of recipients may be older than those of their message
+EARLY = 10 * MINUTE  # by which a recipient's id may be older than its message's
 ROWS_READ = 5_000  # at once
 WORTHWHILE = 1_000  # rows to go, or else they are rather deleted
 KEPT_BY_DEFAULT = {"bodies": DAY, "mail": 30 * DAY, "events": 30 * DAY, "posts": 7 * DAY}  # microseconds
@@ -55,20 +54,20 @@ Connection = psycopg.Connection[Row]
 class _Table:
     name: str
     prefix: str  # of the ids by which it is partitioned
-    early: int = 0  # microseconds by which its partitions begin before those of the first table
+    early: int = 0  # microseconds by which its partitions begin before the first table's
 
     def bound(self, at: int) -> str:
         return identifier_from(self.prefix, max(0, at - self.early))
 
 
-# By what is dropped together. The first is the one that is read.
+# Tables whose partitions are dropped together. The first is the one that is read.
 _TABLES: Mapping[str, tuple[_Table, ...]] = {
     "bodies": (_Table("message_bodies", "msg"),),
     "mail": (_Table("recipients", "msg"), _Table("messages", "msg"), _Table("attempts", "rcp", EARLY)),
     "events": (_Table("events", "evt"),),
     "posts": (_Table("webhook_deliveries", "whd"),),
 }
-# How many rows that stay are copied, at most: while all others wait, or before that, if they do not change.
+# The most rows that are copied: while other transactions wait, or before that, if the rows do not change.
 _MOVED = {"bodies": 20_000, "mail": 300, "events": 20_000, "posts": 300}
 _FIXED = {"bodies", "events"}
 
@@ -95,16 +94,16 @@ def _name(table: str, start: int) -> str:
 
 def spans(connection: Connection, kind: str) -> list[Span]:
     """The partitions of a kind, in the order of time."""
-    found = []
+    results = []
     for bounds, oid in run(connection, _PARTITIONS, (_TABLES[kind][0].name,)):
         if match := _BOUNDS.search(bounds):
-            found.append(Span(identifier_time(match[1]), identifier_time(match[2]), oid))
-    return sorted(found)
+            results.append(Span(identifier_time(match[1]), identifier_time(match[2]), oid))
+    return sorted(results)
 
 
 def length(kept: int) -> int:
-    """How long a partition is of what is kept for so long."""
-    return max((each for each in LENGTHS if each * PARTITIONS_KEPT <= kept), default=LENGTHS[0])
+    """The length of a partition whose rows are kept for so long."""
+    return max((item for item in LENGTHS if item * PARTITIONS_KEPT <= kept), default=LENGTHS[0])
 
 
 # ---- made ahead
@@ -131,7 +130,7 @@ def make_ahead(connection: Connection, kind: str, kept: int, now: int, since: in
             start = soon if start < soon < end else end
             continue
         except (errors.LockNotAvailable, errors.DuplicateTable):
-            return  # once more in a while; or another node makes it
+            return  # retried later, or another node makes it
         start = end
 
 
@@ -164,11 +163,11 @@ _LOOKED = {
         FROM {{partition}} b CROSS JOIN LATERAL (
             SELECT min(r.account_id) AS account_id, {FINAL_AT} AS final_at
             FROM recipients r WHERE r.message_id = b.message_id
-        ) r WHERE b.message_id > %(after)s ORDER BY b.message_id LIMIT %(most)s""",  # noqa: S608
+        ) r WHERE b.message_id > %(after)s ORDER BY b.message_id LIMIT %(most)s""",
     "mail": f"""SELECT r.message_id AS id, min(r.account_id) AS account_id, false AS parts,
             {MESSAGE} + {RECIPIENT} * count(*) AS bytes, coalesce({FINAL_AT} >= %(before)s, true) AS stays
         FROM {{partition}} r WHERE r.message_id > %(after)s
-        GROUP BY r.message_id ORDER BY r.message_id LIMIT %(most)s""",  # noqa: S608
+        GROUP BY r.message_id ORDER BY r.message_id LIMIT %(most)s""",
     "events": """SELECT e.id, '' AS account_id, false AS parts, 0 AS bytes,
             EXISTS (SELECT 1 FROM messages m WHERE m.account_id = e.account_id AND m.id = e.message_id) AS stays
         FROM {partition} e WHERE e.id > %(after)s ORDER BY e.id LIMIT %(most)s""",
@@ -186,7 +185,7 @@ _IS_CLOSED = "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgnam
 
 @dataclass(slots=True)
 class _Look:
-    """What was found in a partition so far."""
+    """The contents of a partition, as far as it has been read."""
 
     span: Span
     after: str = ""
@@ -204,13 +203,13 @@ def _read_on(connection: Connection, kind: str, look: _Look, before: int, most: 
     if kind == "bodies" and not look.after:
         _close(connection, partition)
     query = _LOOK.format(looked=_LOOKED[kind].format(partition=partition))
-    wanted = {"before": before, "after": look.after, "most": most}
+    bindings = {"before": before, "after": look.after, "most": most}
     seen = 0
     with connection.transaction():
         if kind == "posts":
             command(connection, "SET LOCAL enable_seqscan = on")
-        found = connection.execute(query, wanted, binary=True).fetchall()
-    for account_id, goes, freed, count, last, stays, with_parts in found:
+        selected = connection.execute(query, bindings, binary=True).fetchall()
+    for account_id, goes, freed, count, last, stays, with_parts in selected:
         look.goes, look.after, seen = look.goes + goes, max(look.after, last), seen + count
         look.freed[account_id] += freed
         look.stays += stays
@@ -301,7 +300,7 @@ class _Dropping:
         self._freed.update(bodies(tx, left, receipts=True))
         loosen(tx, left)
         DELETE_BODIES.run(tx, left)
-        self._forget_changes()  # most of them, before others wait
+        self._forget_changes()  # most of them, before other transactions wait
 
     def _forget_changes(self) -> None:
         start, end = (_TABLES["mail"][0].bound(at) for at in (self._look.span.start, self._look.span.end))
@@ -369,7 +368,7 @@ class TimePartitions:
         self._sliced_until: dict[str, int] = {}
 
     async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for what is kept so long; what was read before is forgotten."""
+        """Make partitions ahead, by kind for the time that its rows are kept, and discard earlier readings."""
         self._looks.clear()  # another node may have deleted rows since then
 
         def work(connection: Connection) -> None:
@@ -390,12 +389,12 @@ class TimePartitions:
             return Slice(0, 0.0, more=False)
         self._looks[kind] = look
         if not look.ended:
-            await self._try(kind, look, ended, now, lambda each: _read_on(each, kind, look, before, self._rows_read))
+            await self._try(kind, look, ended, now, lambda item: _read_on(item, kind, look, before, self._rows_read))
             return Slice(0, perf_counter() - began, more=True)
         if (sliced := self._is_left(kind, look, ended)) is not None:
             self._leave(kind, look, now, sliced=sliced)
             return Slice(0, perf_counter() - began, more=True)
-        dropped = await self._try(kind, look, ended, now, lambda each: _Dropping(each, kind, look).run())
+        dropped = await self._try(kind, look, ended, now, lambda item: _Dropping(item, kind, look).run())
         if dropped:
             del self._looks[kind]
         return Slice(look.goes if dropped else 0, perf_counter() - began, more=True)
@@ -415,8 +414,8 @@ class TimePartitions:
 
     async def _next(self, kind: str, ended: int, now: int) -> _Look | None:
         """The next partition to look at. Before it, or before the first that waits, rows are deleted in slices."""
-        found = await self._run(lambda connection: spans(connection, kind))
-        for span in found:
+        results = await self._run(lambda connection: spans(connection, kind))
+        for span in results:
             sliced, again_at = self._left.get(span.oid, (False, 0))
             if span.end > ended or (now < again_at and not sliced):
                 self._sliced_until[kind] = span.start

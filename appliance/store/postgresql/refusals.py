@@ -32,11 +32,11 @@ def refusals(url: str) -> Iterator[None]:
 
 def reason(url: str, error: psycopg.Error) -> str:
     """One line: what is wrong, and what to do where that is known."""
-    given = _parts(url)
-    if given is None:
+    result = _parts(url)
+    if result is None:
         return NO_URL
     text = _WRAPPING.sub("", " ".join(str(error).split()))
-    if password := given.get("password"):
+    if password := result.get("password"):
         text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", _UNSAID, text)
     if text.endswith("session is read-only") or isinstance(error, errors.ReadOnlySqlTransaction):
         return READ_ONLY
@@ -47,10 +47,10 @@ def reason(url: str, error: psycopg.Error) -> str:
 
 def place(url: str) -> str:
     """Where the database is, without user and password."""
-    given = _parts(url)
-    if given is None:
+    result = _parts(url)
+    if result is None:
         return "store.url"
-    return f"{given.get('dbname') or given.get('user') or 'database'} at {given.get('host') or 'this machine'}"
+    return f"{result.get('dbname') or result.get('user') or 'database'} at {result.get('host') or 'this machine'}"
 
 
 def _parts(url: str) -> dict[str, str] | None:

@@ -1,15 +1,14 @@
 """Turns the common text of a statement into PostgreSQL's, once: parameters, rows of many values, hints, functions.
 
-What SQLite needs to be told, and PostgreSQL does not understand, is taken out: `CROSS JOIN … ON` (the order of a join)
-and `INDEXED BY`. Some of SQLite's functions have other names here. `/* own TABLE */` marks where only the rows of this
-node count, and `/* all owners of TABLE */` where those of all nodes do, of recipients that wait: their indexes begin
-with the owner. The embedded engine has no other node's.
+Removes hints for SQLite's planner that PostgreSQL does not understand: `CROSS JOIN … ON` (the order of a join)
+and `INDEXED BY`. Some of SQLite's functions have other names here. The conditions of `owned` and `any_owner` become
+comparisons with the column `owner`, with which the indexes of waiting recipients begin.
 """
 
 import re
 from functools import cache
 
-from appliance.store.engine import VALUE, Bulk
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bulk
 
 ARRAYS = {"": "text[]", "i": "bigint[]", "b": "bytea[]"}  # by the kind of a value in `Bulk`
 
@@ -35,8 +34,8 @@ _WORDS = (
     (re.compile(r"\bgroup_concat\("), "string_agg("),
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"\bx''"), "''::bytea"),
-    (re.compile(r"/\* own (\w+) \*/"), r"AND \1.owner = current_setting('appliance.owner')"),
-    (re.compile(r"/\* all owners of (\w+) \*/"), rf"AND \1.owner = ANY ({_OWNERS}) AND {_BY_LANE}"),
+    (re.compile(rf"\b{IS_OWNED}\('(\w+)'\)"), r"\1.owner = current_setting('appliance.owner')"),
+    (re.compile(rf"\b{HAS_ANY_OWNER}\('(\w+)'\)"), rf"(\1.owner = ANY ({_OWNERS}) AND {_BY_LANE})"),
 )
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_0-9]+)")
 
@@ -55,7 +54,7 @@ def statement_over_many(many: Bulk) -> str:
     row = VALUE.sub(lambda _: next(unused), many.row).strip()
     columns = row[1:-1] if row.startswith("(") else row
     arrays = ", ".join(f"%s::{ARRAYS[kind]}" for kind in many.kinds)
-    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"  # noqa: S608 - our own words
+    values = f"SELECT {columns} FROM unnest({arrays}) AS given ({', '.join(names)})"
     return _plain(re.sub(r"VALUES\s*$", "", many.before)) + values + _plain(many.after)
 
 

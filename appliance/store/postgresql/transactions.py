@@ -3,8 +3,8 @@
 A writer writes all that waits as one transaction: items that share a function READ COMMITTED, all other functions
 SERIALIZABLE, and again when that fails.
 
-A database that is away is no reason to end: what is asked of it is refused with 503 until it is back. A connection that
-is lost during COMMIT leaves it unknown whether the rows are there; the caller is told so, and repeats its request
+An outage does not end the process: requests get a 503 until the database is back. A connection that
+is lost during COMMIT leaves it unknown whether the rows are there; the caller gets that error, and repeats its request
 with the same key.
 """
 
@@ -40,7 +40,7 @@ from appliance.telemetry.metrics import (
 RERUNS = 12  # of a transaction that met another; after that it is refused
 LOCKED_FROM = 3  # the rerun from which a serializable transaction keeps others from changing busy tables
 RECONNECT_PAUSE = 1.0  # seconds after a failed connection until the next is tried
-WRITER_CLOSING = 5.0  # seconds that a writer may take for what waits when it is closed
+WRITER_CLOSING = 5.0  # seconds for the pending writes when a writer is closed
 
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 # What the server lacks, not the job: resources (53), a lock in time (55), time (57), a working disk (58).
@@ -180,7 +180,7 @@ def _ends_batch(connection: PostgresConnection, error: Exception) -> bool:
 
 
 def _was_overtaken(error: BaseException) -> bool:
-    """Whether a function found that another has changed what it had read: it is run once more."""
+    """Whether a function read rows that another transaction has changed since: it is run again."""
     return isinstance(error, StorageUnavailable)
 
 
@@ -287,7 +287,7 @@ class Writer:
         return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
 
     async def close(self) -> None:
-        """Finish what waits, unless the database does not answer; end the thread, close the connection."""
+        """Finish the pending writes, unless the database does not respond; end the thread, close the connection."""
         self._closing = True
         with trio.CancelScope(shield=True):
             with trio.move_on_after(WRITER_CLOSING):
@@ -325,7 +325,7 @@ class Writer:
         self._link.close()
 
     def _serve_next(self) -> bool:
-        """Write one batch, in a frame of its own: nothing of it is kept while the next is awaited."""
+        """Write one batch, in a separate frame, so that no reference to it stays while the next is awaited."""
         task = self._for_thread.get()
         if task is None:
             return False
@@ -360,7 +360,7 @@ class Readers:
                 self._free.append(link)
 
     async def run(self, work: Callable[[psycopg.Connection[Row]], T]) -> T:
-        """Run `work` on a connection, whatever it does; it commits by itself."""
+        """Run `work` on a connection, whatever it does; `work` commits."""
         async with self._limiter:
             link = self._free.pop()
             try:
@@ -384,7 +384,7 @@ def _run(link: Link, work: Callable[[psycopg.Connection[Row]], T]) -> T:
 
 
 def _read(link: Link, work: Work[T], snapshot: bool) -> T:
-    """Read, once more on a new connection if the old one was lost meanwhile: reading does no harm."""
+    """Read, again on a new connection if the old one was lost meanwhile: reading is harmless."""
     for _ in range(2):
         connection = link.open()
         try:

@@ -15,7 +15,7 @@ from appliance.store.sqlite.connection import Connection, open_reader
 
 
 class Scanner:
-    """Reads one thing at a time, while the event loop goes on: SQLite leaves the interpreter lock alone meanwhile."""
+    """Reads one thing at a time off the event loop: SQLite releases the interpreter lock meanwhile."""
 
     def __init__(self, path: Path, *, inline: bool) -> None:
         self._path = path

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
 
 import appliance.store.sqlite.faults  # noqa: F401 - it has to listen before anything is opened
-from appliance.store.engine import VALUE, Bindings, Bulk, Row
+from appliance.store.engine import HAS_ANY_OWNER, IS_OWNED, VALUE, Bindings, Bulk, Row
 
 BUSY_TIMEOUT = 5_000  # milliseconds another process (the shell's commands) may hold the write lock
 JOURNAL_SIZE_LIMIT = 64 * 1024 * 1024  # bytes the write-ahead log keeps on disk after a checkpoint
@@ -65,18 +66,27 @@ _gathered = msgspec.json.Decoder(list[Row])
 _texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 
+def _always(*_: object) -> int:
+    return 1
+
+
 class Connection(apsw.Connection):
     """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
 
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
+            self.create_scalar_function(function, _always, 1, deterministic=True)
+
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
-        found: list[Row] = []
+        results: list[Row] = []
         texts, done = _texts.get(statement) or _texts_of(statement), 0
         while left := len(values) - done:
             length = _LONGEST[min(left, MOST_ROWS)]
             flat = tuple(chain.from_iterable(values[done : done + length]))
-            found += self.execute(texts[length], flat).fetchall()
+            results += self.execute(texts[length], flat).fetchall()
             done += length
-        return found
+        return results
 
     def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int:
         before = self.total_changes()
@@ -85,9 +95,9 @@ class Connection(apsw.Connection):
 
     def gather(self, sql: str, columns: str, bindings: Bindings, /) -> list[Row]:
         """In one step, as JSON: a thread takes the interpreter lock at every row."""
-        query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"  # noqa: S608 - our own words
-        ((found,),) = self.execute(query, bindings).fetchall()
-        return _gathered.decode(str(found))
+        query = f"SELECT json_group_array(json_array({columns})) FROM ({sql})"
+        ((selected,),) = self.execute(query, bindings).fetchall()
+        return _gathered.decode(str(selected))
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
         """Nothing to do: a transaction that writes is alone."""

@@ -31,12 +31,12 @@ def tables() -> list[Table]:
 
 
 def _table(connection: Connection, name: str) -> Table:
-    found: list[Row] = connection.execute(f"PRAGMA table_info({name})").fetchall()
-    key = sorted((place, column) for _, column, _, _, _, place in found if place)
+    selected: list[Row] = connection.execute(f"PRAGMA table_info({name})").fetchall()
+    key = sorted((place, column) for _, column, _, _, _, place in selected if place)
     return Table(
         name,
-        columns=tuple(column for _, column, *_ in found),
-        kinds=tuple(_KINDS[kind] for _, _, kind, *_ in found),
+        columns=tuple(column for _, column, *_ in selected),
+        kinds=tuple(_KINDS[kind] for _, _, kind, *_ in selected),
         key=tuple(column for _, column in key),
     )
 

@@ -19,8 +19,8 @@ class _Part(apsw.VFSFile):
         self._begin, self._size = begin, size
 
     def xRead(self, amount: int, offset: int) -> bytes:
-        found = super().xRead(amount, offset + self._begin)
-        return found if self._size is None else found[: max(0, self._size - offset)]
+        results = super().xRead(amount, offset + self._begin)
+        return results if self._size is None else results[: max(0, self._size - offset)]
 
     def xWrite(self, data: bytes, offset: int) -> None:
         super().xWrite(data, offset + self._begin)
@@ -52,7 +52,7 @@ class _Inside(apsw.VFS):
 def new_inside(path: Path, begin: int) -> Iterator[Connection]:
     """An empty database to be filled, in a file that has `begin` bytes already."""
     with _opened(str(path), begin, None, apsw.SQLITE_OPEN_READWRITE) as connection:
-        # What is written here counts only once the whole file has been synced and given its name.
+        # The contents count only once the whole file has been synced and given its name.
         connection.execute("PRAGMA journal_mode = OFF").fetchall()
         connection.execute("PRAGMA synchronous = OFF").fetchall()
         yield connection
@@ -60,7 +60,7 @@ def new_inside(path: Path, begin: int) -> Iterator[Connection]:
 
 @contextmanager
 def open_inside(path: Path, begin: int, size: int) -> Iterator[Connection]:
-    """The database in these bytes of a file, to be read only; nothing is written beside it."""
+    """Open the database in these bytes of a file, read-only; no other file is written."""
     name = f"{path.resolve().as_uri()}?immutable=1"
     with _opened(name, begin, size, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI) as connection:
         connection.execute("PRAGMA trusted_schema = OFF").fetchall()

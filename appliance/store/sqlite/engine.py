@@ -1,7 +1,7 @@
-"""Runs transactions: group commit for writers, lock-free reads beside them.
+"""Runs transactions: group commit for writers, lock-free reads.
 
 A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
-sync; then every waiter is answered. So a hundred senders share one disk sync, and one that fails rolls back alone and
+sync; then every waiter gets its result. A hundred senders share one disk sync, and one that fails rolls back alone and
 leaves nothing behind. Where many do the same, each hands over an item instead, and one function writes all that wait in
 a few statements.
 
@@ -86,7 +86,7 @@ def perform(connection: Connection, jobs: list[Job]) -> None:
         if not _perform_plainly(connection, jobs):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            connection.set_busy_timeout(BUSY_TIMEOUT)  # another process may have come in between
+            connection.set_busy_timeout(BUSY_TIMEOUT)  # another process may have taken the lock in between
             connection.execute("BEGIN IMMEDIATE")
             _perform_in_savepoints(connection, jobs)
     except apsw.Error as error:
@@ -197,7 +197,7 @@ class GroupCommit:
             self._on_failure(fault)
 
     async def close(self) -> None:
-        """Finish what waits, end the thread, close the file."""
+        """Finish the pending writes, end the thread, close the file."""
         self._closing = True
         with trio.CancelScope(shield=True):
             if not self._idle:
@@ -237,7 +237,7 @@ class GroupCommit:
     def _take(self) -> list[Job]:
         """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
 
-        Bulk work goes alone, and every second time at most while others wait.
+        Bulk work is committed alone, and at most every second time while other writers wait.
         """
         if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
             self._bulk_next = False
@@ -250,7 +250,7 @@ class GroupCommit:
         return jobs
 
     def _check_files(self) -> None:
-        """Check the files while no write comes: a commit checks them by itself."""
+        """Check the files while the writer is idle: a commit checks them too."""
         if self._idle and not self._closing and self._broken is None and not self._files.in_place():
             self._idle = False
             self._for_thread.put((self._rescue, []))
@@ -260,7 +260,7 @@ class GroupCommit:
 
     def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
         if failure is None and self._broken is None and not self._files.in_place():
-            self._for_thread.put((self._rescue, jobs))  # nothing of it is acknowledged
+            self._for_thread.put((self._rescue, jobs))  # none of these writes is acknowledged
             return
         if failure is not None:
             self._fail(failure)
@@ -276,7 +276,7 @@ class GroupCommit:
             pass
 
     def _serve_next(self) -> bool:
-        """Wait for a batch and write it, in a frame of its own: nothing of it is kept while the next is awaited."""
+        """Wait for a batch and write it, in a separate frame, which keeps no reference to it afterwards."""
         try:
             task = self._for_thread.get(timeout=CHECK_FILES_EVERY)
         except queue.Empty:

@@ -1,7 +1,7 @@
 """Faults of storage: SQLite's errors under names for other packages, and the report that the disk has failed.
 
 SQLite tells its log more than its callers. When a checkpoint cannot be synced, the commit around it succeeds all the
-same; and a damaged page is an error of the one statement that met it. Both mean that the process must not go on, on
+same; and a damaged page is an error of the one statement that met it. Both mean that the process must end, on
 whichever connection and thread they occur.
 """
 
@@ -27,7 +27,7 @@ class Unsynced(StorageFault):
 
 
 class PagesDamaged(StorageFault):
-    """A page of the database is not what was written there."""
+    """A page of the database does not hold the data that was written."""
 
 
 class Damaged(Exception):

@@ -211,8 +211,8 @@ class FileWatch:
         return FilesMoved(f"{what} while the server ran; {self._save_copy(connection)}")
 
     def _missing(self, now: _Names) -> str:
-        found = zip(("", "-wal", "-shm"), self._opened[1:], now[1:], strict=True)
-        names = [f"{self._path}{end}" for end, before, after in found if before != after]
+        results = zip(("", "-wal", "-shm"), self._opened[1:], now[1:], strict=True)
+        names = [f"{self._path}{end}" for end, before, after in results if before != after]
         return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
 
     def _can_checkpoint(self, now: _Names) -> bool:

@@ -16,7 +16,7 @@ from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.migrate import has_table, newest_known
 
 CHECK_STEPS = 100_000  # steps of SQLite's machine between two checks of the time
-FAULTS = 5  # told of those that are found; one is enough to refuse
+FAULTS = 5  # reported of all faults; one is enough to refuse
 
 _INTEGRITY = f"PRAGMA integrity_check({FAULTS})"
 _QUICK = f"PRAGMA quick_check({FAULTS})"
@@ -98,7 +98,7 @@ def schema_inside(path: Path, begin: int, size: int) -> int:
 class QuickCheck:
     schema: int
     damage: str  # empty: none was found
-    finished: bool  # whether all of it was checked
+    finished: bool  # whether every page was checked
 
 
 def quick_check(path: Path, seconds: float, steps: int = CHECK_STEPS) -> QuickCheck:
@@ -125,22 +125,22 @@ def _find_damage(connection: Connection, seconds: float, steps: int) -> tuple[st
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, steps)
     try:
-        found = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
+        results = [" ".join(str(text).split()) for (text,) in connection.execute(_QUICK)]
     except apsw.InterruptError:
         return "", False
     except apsw.CorruptError as error:  # some damage keeps even this check from its end
         return f"is damaged: {error}", True
     finally:
         connection.set_progress_handler(None)
-    return "" if found == ["ok"] else f"is damaged: {'; '.join(found)}", True
+    return "" if results == ["ok"] else f"is damaged: {'; '.join(results)}", True
 
 
 def check(connection: Connection) -> None:
     """Raise Damaged unless every page, index and reference is as it should be."""
     with _as_damaged():
-        found = [" ".join(str(text).split()) for (text,) in connection.execute(_INTEGRITY)]
-        if found != ["ok"]:
-            raise Damaged(f"the database is damaged: {'; '.join(found)}")
+        results = [" ".join(str(text).split()) for (text,) in connection.execute(_INTEGRITY)]
+        if results != ["ok"]:
+            raise Damaged(f"the database is damaged: {'; '.join(results)}")
         if lost := first(connection, _FOREIGN_KEYS, {}):
             raise Damaged(f"the database is damaged: a row of {lost[0]} refers to one of {lost[2]} that is not there")
 

@@ -38,11 +38,11 @@ class Migration:
 
 @cache
 def migrations() -> list[Migration]:
-    found = []
+    results = []
     for entry in (resources.files("appliance.store.sqlite") / "migrations").iterdir():
         if match := _NAME.fullmatch(entry.name):
-            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
-    return sorted(found, key=lambda migration: migration.number)
+            results.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    return sorted(results, key=lambda migration: migration.number)
 
 
 def newest_known() -> int:
@@ -57,7 +57,7 @@ def steps_after(schema: int) -> tuple[str, ...]:
 def migrate(connection: Connection, now: int, before: Callable[[int], None] | None = None) -> None:
     """Apply what is missing. Each step and its record commit together, under the write lock of one process.
 
-    `before` is told the schema of a database that was in use and has steps to take; if it raises, none is taken.
+    `before` gets the schema of a database that was in use and has pending steps; if it raises, no step is taken.
     """
     known, newest = migrations(), newest_known()
     connection.execute("BEGIN IMMEDIATE")

@@ -218,6 +218,7 @@ CREATE TABLE recipients (
     late_bounce TEXT,                           -- came by mail after the delivery: JSON {at, code, response, class}
     delayed_at INTEGER,                         -- the first deferral an hour or more after it was accepted
     dsn TEXT,                                   -- what its sender wants to be told of it by mail: JSON, see model/mail.py
+    failure TEXT,                               -- suppressed or cancelled; NULL: a server decided, or none has yet
     PRIMARY KEY (message_id, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
@@ -227,11 +228,7 @@ CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next
 -- Those that bounced, failed or are deferred, by when: see OUTCOME in store/search_index.py.
 CREATE INDEX recipients_problems ON recipients
     (account_id, coalesce(bounced_at, failed_at), id)
-    WHERE CASE WHEN status = 'bounced' AND substr(last_smtp_response, 1, 11) = 'suppressed:' AND last_smtp_code IS NULL
-            THEN 'suppressed'
-        WHEN status = 'failed' AND substr(last_smtp_response, 1, 10) = 'cancelled:' AND last_smtp_code IS NULL
-            THEN 'cancelled'
-        ELSE status END IN ('bounced', 'failed', 'deferred');
+    WHERE coalesce(failure, status) IN ('bounced', 'failed', 'deferred');
 
 CREATE TABLE attempts (
     recipient_id TEXT NOT NULL,

@@ -61,11 +61,11 @@ class Space:
             rows(tx, f"PRAGMA incremental_vacuum({pages:d})", {})
             return before - usage(tx).pages
 
-        given, seconds = await self._engine.write(timed(work), large=True)
-        return Slice(given, seconds, more=given > 0)
+        result, seconds = await self._engine.write(timed(work), large=True)
+        return Slice(result, seconds, more=result > 0)
 
     def settle(self) -> None:
-        """Copy the log into the database, beside the writer. It waits for the disk: call it on a thread.
+        """Copy the log into the database while the writer continues. It waits for the disk: call it on a thread.
 
         Should the disk be full or fail, nothing is lost: it all stays in the log, and the writer answers for the rest.
         """

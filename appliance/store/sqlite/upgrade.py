@@ -1,6 +1,6 @@
 """Upgrades a database in use: it is kept as it was, and takes its new steps on a copy first.
 
-All of it happens under the write lock, so nothing can be accepted in between and be missing afterwards. A failure
+Everything happens under the write lock, so no message can be accepted in between and be missing afterwards. A failure
 leaves the database as it was.
 """
 
@@ -58,8 +58,8 @@ def bring_up_to_date(path: Path, now: int, *, is_server: bool, may_upgrade: bool
 
         connection = open_writer(path)
         until_done.callback(connection.close)
-        if not may_upgrade and (found := schema_of(connection)) < newest_known():
-            raise OlderDatabase(found, newest_known()) if found else NoDatabase
+        if not may_upgrade and (results := schema_of(connection)) < newest_known():
+            raise OlderDatabase(results, newest_known()) if results else NoDatabase
         if is_server:
             refuse_damaged(connection, START_CHECK)
         if has_table(connection, UNFINISHED_COPY):
@@ -88,10 +88,10 @@ def pending_upgrade(path: Path) -> PendingUpgrade:
 
 
 def _make_shrinkable(connection: Connection, path: Path) -> None:
-    """Write a database anew that is from before a file could give space back; what stops that does no harm."""
+    """Rewrite a database that cannot release space because an old version made it; failing is harmless."""
     if usage(connection).can_shrink:
         return
-    log.info("the database is written anew, so that it can give space back")
+    log.info("rewriting the database, so that it can release space")
     try:
         for setting in (*_BESIDE_IT, SHRINKABLE):
             connection.execute(setting.format(directory=str(path.parent).replace("'", "''"))).fetchall()
@@ -104,7 +104,7 @@ def _make_shrinkable(connection: Connection, path: Path) -> None:
 
 
 def rehearse(path: Path, schema: int, now: int) -> None:
-    """Keep a copy of the database beside it, and let another one take the steps; raises UpgradeRefused."""
+    """Keep a copy of the database, and test the steps on another copy; raise UpgradeRefused if they fail."""
     kept = kept_file(path, schema)
     _check_space(path)
     log.info("the database is upgraded; its old form is kept", schema=schema, kept=str(kept))
@@ -153,12 +153,12 @@ def _compare_schema(connection: Connection) -> None:
     """Raise UpgradeRefused unless the copy has what a new database would have; what it has besides does no harm."""
     with closing(Connection(":memory:")) as new:
         migrate(new, 0)
-        found, wanted = _definitions(connection), _definitions(new)
-    if wrong := sorted(name for name, sql in wanted.items() if found.get(name) != sql):
+        results, bindings = _definitions(connection), _definitions(new)
+    if wrong := sorted(name for name, sql in bindings.items() if results.get(name) != sql):
         raise UpgradeRefused(
             f"it would not have this version's schema after the upgrade ({', '.join(wrong)}): an early version made "
             "it, whose steps were changed later. It is as it was. Run the version that made it, or move it away to "
-            "begin anew"
+            "start with an empty one"
         )
 
 

@@ -1,1 +1,1 @@
-"""The routes under /v1: one file for each resource, with its OpenAPI description beside it."""
+"""The routes under /v1, one module per resource. A class of routes in any module here is served and documented."""

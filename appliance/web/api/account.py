@@ -1,19 +1,21 @@
-"""The account of the token, and the ledger of its credits: /v1/account and /v1/credits."""
+"""The account and its credit ledger: /v1/account and /v1/credits."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from quart import request
 
 from appliance.model.accounts import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
 from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, Limited, for_customers
+from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers
 
 
 class EntryKind(StrEnum):
-    """Why a balance changed: credits were added, corrected downwards, taken for a message, or given back."""
+    """Why a balance changed."""
 
     GRANT = "grant"
     ADJUST = "adjust"
@@ -22,59 +24,63 @@ class EntryKind(StrEnum):
 
 
 class ServiceObject(msgspec.Struct):
-    """How to reach the service, for setting up a client."""
+    """How to reach the service."""
 
-    base_url: str
-    smtp_host: str
-    smtp_ports: list[int]  # STARTTLS
-    smtp_tls_ports: list[int]  # TLS from the first byte
-    delivery_mode: str
+    base_url: Annotated[str, Meta(description="Base URL of the HTTP API.")]
+    smtp_host: Annotated[str, Meta(description="Host name of the SMTP server.")]
+    smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]  # STARTTLS
+    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]  # implicit TLS
+    delivery_mode: Annotated[str, Meta(description="`direct`, `relay` or `sandbox`.")]
 
 
 class AccountAnswer(msgspec.Struct):
-    """The account of the token; `credits` is null when it is unlimited, and so is `stored_bytes_limit`."""
+    """The account of the token."""
 
-    id: str
-    name: str
-    email: str
-    role: Role
-    account_role: AccountRole
-    credits: int | None
-    daily_cap: int | None
-    suspended: bool
-    created_at: Time
-    stored_bytes: int
-    stored_bytes_limit: int | None
-    service: ServiceObject
-    warnings: list[WarningObject]
-    request_id: str
+    id: Annotated[str, Meta(description="Account id, `acc_…`.")]
+    name: Annotated[str, Meta(description="Account name.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")]
+    account_role: Annotated[AccountRole, Meta(description="Role in the account: `owner`, `developer` or `viewer`.")]
+    credits: Annotated[int | None, Meta(description="Credit balance; null if unlimited.")]
+    daily_cap: Annotated[int | None, Meta(description="Maximum recipients per day (UTC); null without a cap.")]
+    suspended: Annotated[bool, Meta(description="Whether the operator has suspended the account.")]
+    created_at: CreatedAt
+    stored_bytes: Annotated[int, Meta(description="Storage used by messages and templates, in bytes.")]
+    stored_bytes_limit: Annotated[int | None, Meta(description="Storage limit in bytes; null without a limit.")]
+    service: Annotated[ServiceObject, Meta(description="How to reach the service.")]
+    warnings: Annotated[list[WarningObject], Meta(description="Warnings, most serious first.")]
+    request_id: RequestId
 
 
 class LedgerEntryObject(msgspec.Struct):
-    """One change of the balance: `amount` is what was added, `balance` what it came to."""
+    """One change of the balance."""
 
-    id: str
-    kind: EntryKind
-    amount: int
-    balance: int
-    message_id: str | None
-    recipient_id: str | None
-    created_at: Time
+    id: Annotated[str, Meta(description="Entry id, `led_…`.")]
+    kind: Annotated[
+        EntryKind, Meta(description="`reserve` and `release` for messages, `grant` and `adjust` by the operator.")
+    ]
+    amount: Annotated[int, Meta(description="Credits added; negative if credits were removed.")]
+    balance: Annotated[int, Meta(description="Balance after the change.")]
+    message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
+    recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
+    created_at: CreatedAt
 
 
 class CreditsAnswer(msgspec.Struct):
-    """The balance and a page of its changes, newest first; `next` goes into `before` for the page that follows."""
+    """The balance and a page of its changes, newest first. Pass `next` as `before` to get the next page."""
 
-    credits: int | None
-    entries: list[LedgerEntryObject]
-    next: str | None
-    request_id: str
+    credits: Annotated[int | None, Meta(description="Credit balance; null if unlimited.")]
+    entries: Annotated[list[LedgerEntryObject], Meta(description="Entries, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class AccountRoutes(Routes):
+    tag = Tag.ACCOUNT
+
     @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
-        """Read the account of the token, how to reach the service, and what needs attention."""
+        """Read the account, how to reach the service, and warnings."""
         account, config, intake = (
             await self.store.accounts.find(user.account_id),
             self.services.config,
@@ -111,13 +117,13 @@ class AccountRoutes(Routes):
 
 
 def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:
-    """The warnings without those about something that a key limited to a domain may not see."""
+    """The warnings that a key limited to a domain may see."""
     if not isinstance(principal, KeyPrincipal) or principal.domain is None:
         return warnings
     return [warning for warning in warnings if warning.subject in (None, principal.domain)]
 
 
 def _entry(entry: LedgerEntry) -> LedgerEntryObject:
-    # The store has a deduction by the operator as a grant of a negative amount.
+    # The store records a deduction by the operator as a negative grant.
     taken = entry.kind is LedgerKind.GRANT and entry.amount < 0
     return object_from(LedgerEntryObject, entry, kind=EntryKind.ADJUST if taken else EntryKind(entry.kind.value))

@@ -1,4 +1,4 @@
-"""All accounts, managed by administrators: /v1/admin/accounts."""
+"""Accounts, managed by administrators: /v1/admin/accounts."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -16,40 +16,69 @@ from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about
 from appliance.times import DAY, HOUR
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.api.stats import KINDS
 from appliance.web.app import Routes, client_address, page_limit, request_id, whole_number
-from appliance.web.operations import PAGING, for_admins, identifier, parameter
+from appliance.web.operations import PAGING, Tag, for_admins, identifier, parameter
 
 USAGE_DAYS, MOST_USAGE_DAYS = 30, 90
-BOUNCE_MARKS = (0.05, 0.1)  # shares from which on the bounce rate is high, and too high
+BOUNCE_MARKS = (0.05, 0.1)  # bounce rates that are high and too high
 
 
 class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST: an account and the user who logs in to it. `credits` null: unlimited."""
+    """A new account and its first user."""
 
-    name: Annotated[str, Meta(examples=["acme"], extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"})]
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
-    credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | None = None
-    role: Role = Role.CUSTOMER
+    name: Annotated[
+        str,
+        Meta(
+            examples=["acme"],
+            extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+            description="Account name: 1 to 64 letters, digits, dots, underscores and hyphens.",
+        ),
+    ]
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["owner@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="At least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
+    credits: (
+        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: null (unlimited).")] | None
+    ) = None
+    role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")] = Role.CUSTOMER
 
 
 class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of credits: either `change`, what to add (or take, below zero), or the new `balance`."""
+    """Either `change` or the new `balance`."""
 
-    change: Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS)] | UnsetType = UNSET
-    balance: Annotated[int, Meta(ge=0, le=MAX_CREDITS)] | UnsetType | None = UNSET
+    change: (
+        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add; negative to remove credits.")]
+        | UnsetType
+    ) = UNSET
+    balance: (
+        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="New balance; null for unlimited.")] | UnsetType | None
+    ) = UNSET
 
 
 class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of the daily cap; null: no cap."""
+    """The new daily cap."""
 
-    recipients: Annotated[int, Meta(ge=1, le=MAX_CREDITS)] | None
+    recipients: (
+        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Maximum recipients per day (UTC); null for no cap.")]
+        | None
+    )
 
 
 class RateMark(StrEnum):
-    """How a rate is to be judged."""
+    """Rating of a bounce or complaint rate."""
 
     GOOD = "good"
     HIGH = "high"
@@ -57,68 +86,72 @@ class RateMark(StrEnum):
 
 
 class UsedDomainObject(msgspec.Struct):
-    """A domain that the account sends from."""
+    """A sending domain."""
 
-    name: str
-    usable: bool
-    verified_at: Time | None
+    name: Annotated[str, Meta(description="Domain.")]
+    usable: Annotated[bool, Meta(description="Whether the account may send from it.")]
+    verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
 
 
 class AccountUsageAnswer(msgspec.Struct):
-    """What an account has sent in the last days, test mail left out, what became of it, and how that is judged.
+    """Statistics of an account without test mail, and how its rates are judged.
 
-    A rate is null without any mail, and the mark of complaints is `good` while there is too little mail to judge.
+    A rate is null without mail. Complaints are `good` below 1,000 deliveries.
     """
 
-    sent: int
-    sent_today: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    complained: int
-    bounce_rate: float | None
-    bounce_mark: RateMark
-    complaint_rate: float | None
-    complaint_mark: RateMark
-    waiting: int
-    domains: list[UsedDomainObject]
-    request_id: str
+    sent: Annotated[int, Meta(description="Recipients of accepted messages.")]
+    sent_today: Annotated[int, Meta(description="Recipients of messages accepted today (UTC).")]
+    delivered: Annotated[int, Meta(description="Delivered recipients.")]
+    bounced: Annotated[int, Meta(description="Bounced recipients.")]
+    failed: Annotated[int, Meta(description="Recipients whose attempts are used up.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    complained: Annotated[int, Meta(description="Recipients that complained.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+    bounce_mark: Annotated[RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, otherwise `good`.")]
+    complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
+    complaint_mark: Annotated[
+        RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, of 1,000 deliveries or more.")
+    ]
+    waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
+    domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
+    request_id: RequestId
 
 
 class ManagedAccountObject(msgspec.Struct):
-    """An account as an administrator sees it."""
+    """An account, as administrators see it."""
 
-    id: str
-    name: str
-    email: str
-    credits: int | None
-    daily_cap: int | None
-    suspended: bool
-    created_at: Time
-    stored_bytes: int
+    id: Annotated[str, Meta(description="Account id, `acc_…`.")]
+    name: Annotated[str, Meta(description="Account name.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    credits: Annotated[int | None, Meta(description="Credit balance; null if unlimited.")]
+    daily_cap: Annotated[int | None, Meta(description="Maximum recipients per day (UTC); null without a cap.")]
+    suspended: Annotated[bool, Meta(description="Whether the operator has suspended the account.")]
+    created_at: CreatedAt
+    stored_bytes: Annotated[int, Meta(description="Storage used by messages and templates, in bytes.")]
 
 
 class ManagedAccountAnswer(ManagedAccountObject):
-    """One account on its own."""
+    """One account."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class AccountsAnswer(msgspec.Struct):
-    """A page of accounts by name; `next` goes into `after` for the page that follows."""
+    """A page of accounts by name. Pass `next` as `after` to get the next page."""
 
-    accounts: list[ManagedAccountObject]
-    next: str | None
-    request_id: str
+    accounts: Annotated[list[ManagedAccountObject], Meta(description="Accounts, by name.")]
+    next: NextPage
+    request_id: RequestId
 
 
-_ID = identifier("The account's id.", "^acc_[0-9a-f]{32}$")
-_ONE = (200, ManagedAccountAnswer, "The account as it is now.")
+_ID = identifier("Account id.", "^acc_[0-9a-f]{32}$")
+_ONE = (200, ManagedAccountAnswer, "The updated account.")
 _DAYS = {"type": "integer", "minimum": 1, "maximum": MOST_USAGE_DAYS, "default": USAGE_DAYS}
 
 
 class AdminAccountRoutes(Routes):
+    tag = Tag.ADMINISTRATION
+
     async def _changed(self, account_id: str) -> ManagedAccountAnswer:
         self.services.auth.forget()
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
@@ -140,7 +173,7 @@ class AdminAccountRoutes(Routes):
         action="account.created",
     )
     async def create_account(self, _admin: User, body: NewAccountRequest) -> ManagedAccountAnswer:
-        """Create an account and the user who logs in to it."""
+        """Create an account and its first user."""
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
         about(name, {"email": email, "role": body.role.value})
@@ -158,14 +191,14 @@ class AdminAccountRoutes(Routes):
         "POST /v1/admin/accounts/{id}/suspend", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.suspended"
     )
     async def suspend_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
-        """Stop an account from sending; what it has queued still goes out."""
+        """Suspend an account: it cannot send. Queued mail is still delivered."""
         return await self._set_suspended(account_id, True)
 
     @for_admins(
         "POST /v1/admin/accounts/{id}/resume", _ONE, Code.NOT_FOUND, parameters=(_ID,), action="account.resumed"
     )
     async def resume_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
-        """Let a suspended account send again."""
+        """Resume a suspended account."""
         return await self._set_suspended(account_id, False)
 
     async def _set_suspended(self, account_id: str, suspended: bool) -> ManagedAccountAnswer:
@@ -188,7 +221,7 @@ class AdminAccountRoutes(Routes):
         found = await accounts.find(account_id)
         about(found.name, {"change": body.change} if body.change is not UNSET else {"balance": body.balance})
         if (body.change is UNSET) == (body.balance is UNSET):
-            raise invalid("body", "give either change or balance")
+            raise invalid("body", "Send either change or balance, not both.")
         if body.change is not UNSET:
             await accounts.change_credits(found.id, body.change)
         elif body.balance is None:
@@ -206,9 +239,9 @@ class AdminAccountRoutes(Routes):
         action="account.cap_changed",
     )
     async def change_daily_cap(self, _admin: User, account_id: str, body: DailyCapRequest) -> ManagedAccountAnswer:
-        """Limit how many recipients an account may send to in a day (UTC), or end the limit.
+        """Set or remove the maximum number of recipients per day (UTC).
 
-        What it has sent to today counts.
+        Recipients of today's messages count.
         """
         found = await self.store.accounts.find(account_id)
         about(found.name, {"recipients": body.recipients or "no cap"})
@@ -217,12 +250,12 @@ class AdminAccountRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/usage",
-        (200, AccountUsageAnswer, "The numbers."),
+        (200, AccountUsageAnswer, "The statistics."),
         Code.NOT_FOUND,
-        parameters=(_ID, parameter("days", "query", "How many days (UTC), with today.", _DAYS)),
+        parameters=(_ID, parameter("days", "query", "Number of days (UTC), including today.", _DAYS)),
     )
     async def get_account_usage(self, _admin: User, account_id: str) -> AccountUsageAnswer:
-        """Read how much an account sends, its rates of bounces and complaints, and its domains."""
+        """Read an account's volume, bounce and complaint rates, and domains."""
         found = await self.store.accounts.find(account_id)
         today = self.services.env.now() // DAY
         since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
@@ -262,7 +295,7 @@ def rate(count: int, of: int) -> float | None:
 
 
 def mark(count: int, of: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
-    """How a share is judged; too little mail is not."""
+    """Rate a share; too little mail is always good."""
     high, too_high = marks
     if of < judged_from or count < high * of:
         return RateMark.GOOD

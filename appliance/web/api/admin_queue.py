@@ -1,4 +1,4 @@
-"""The queue of all accounts, managed by administrators: /v1/admin/queue."""
+"""The queue of all accounts, for administrators: /v1/admin/queue."""
 
 from typing import Annotated
 
@@ -11,65 +11,73 @@ from appliance.model.accounts import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.audit import about, concerns
 from appliance.store.pools import EVERY, RESTORED
+from appliance.web.answer import RequestId, SinglePage
 from appliance.web.app import Routes, check_line, request_id
-from appliance.web.operations import Json, for_admins, parameter
+from appliance.web.operations import Json, Tag, for_admins, parameter
 
-SHOWN_POOLS = 100  # of the queue, the largest first
-SHOWN_DESTINATIONS = 5  # of each pool
+SHOWN_POOLS = 100  # largest pools first
+SHOWN_DESTINATIONS = 5  # per pool
 SHOWN_WARMUPS = 100
-POOL_LENGTH = 253  # a pool is named in the settings, or after a domain
+POOL_LENGTH = 253  # a pool is named in the settings or after a domain
 PAUSED = "paused by an administrator"
 NOT_PAUSED = "Mail is not paused."
 RESUME_THERE = (
-    "This pause was begun by the restore of a backup, whose mail may have been sent since. Check the server, and then"
-    " run `appliance resume` there, with --cancel-old to give up what was accepted before."
+    "A restore from a backup started this pause, because its mail may have been sent already. Check the "
+    "server, then run `appliance resume` there; --cancel-old drops mail accepted before the restore."
 )
 
 
 class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a pause."""
+    """The reason of a pause."""
 
-    reason: Annotated[str, Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})] = PAUSED
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            extra_json_schema={"pattern": LINE_PATTERN},
+            description="Reason, shown to accounts with mail for the pool.",
+        ),
+    ] = PAUSED
 
 
 class PoolHeldAnswer(msgspec.Struct):
-    """Whether a pool's mail is held now, and why."""
+    """The hold of a pool."""
 
-    pool: str
-    held: bool
-    reason: str | None
-    request_id: str
+    pool: Annotated[str, Meta(description="Pool name.")]
+    held: Annotated[bool, Meta(description="Whether mail to the pool is on hold.")]
+    reason: Annotated[str | None, Meta(description="Reason for the hold; null if not held.")]
+    request_id: RequestId
 
 
 class MailPausedAnswer(msgspec.Struct):
-    """Whether all mail is paused now, since when and why."""
+    """The pause of all mail."""
 
-    paused: PauseReport | None
-    request_id: str
+    paused: Annotated[PauseReport | None, Meta(description="The pause of all mail; null if mail is not paused.")]
+    request_id: RequestId
 
 
 class QueueAnswer(msgspec.Struct):
-    """The mail of all accounts that waits, by pool: `next` is always null. While `paused` is not, none of it goes.
+    """The queue of all accounts by pool. Nothing is delivered while `paused` is set."""
 
-    `warmups` are the sending addresses that are being warmed up, those first that keep mail waiting.
-    """
-
-    paused: PauseReport | None
-    pools: list[WaitingPool]
-    warmups: list[WarmingAddress]
-    sandbox: int
-    next: str | None
-    request_id: str
+    paused: Annotated[PauseReport | None, Meta(description="The pause of all mail; null if mail is not paused.")]
+    pools: Annotated[list[WaitingPool], Meta(description="The 100 pools with the most mail, and all held pools.")]
+    warmups: Annotated[list[WarmingAddress], Meta(description="Sending addresses in warm-up; limiting ones first.")]
+    sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 _NAME_SCHEMA: Json = {"type": "string", "minLength": 1, "maxLength": POOL_LENGTH, "examples": ["google"]}
-_POOL = parameter("pool", "path", "The pool's name.", _NAME_SCHEMA)
+_POOL = parameter("pool", "path", "Pool name.", _NAME_SCHEMA)
 
 
 class AdminQueueRoutes(Routes):
-    @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The pools with most mail, and all that are held."))
+    tag = Tag.ADMINISTRATION
+
+    @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The queue."))
     async def get_queue(self, _admin: User) -> QueueAnswer:
-        """Read what waits of all accounts' mail, by provider pool."""
+        """Read the queue of all accounts by provider pool."""
         mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
         holds = await self.store.pools.all_holds()
         paused = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
@@ -80,12 +88,12 @@ class AdminQueueRoutes(Routes):
 
     @for_admins(
         "POST /v1/admin/queue/pause",
-        (200, MailPausedAnswer, "Paused; a pause that was there keeps its reason."),
+        (200, MailPausedAnswer, "Paused. An existing pause keeps its reason."),
         body=PauseRequest,
         action="mail.paused",
     )
     async def pause_mail(self, _admin: User, body: PauseRequest) -> MailPausedAnswer:
-        """Pause all mail and webhook posts, on all nodes, until it is resumed; new mail is accepted and waits."""
+        """Pause all mail and webhooks on all nodes until resumed. New mail is accepted and queued."""
         check_line("reason", body.reason)
         about("all mail", {"reason": body.reason})
         concerns("")
@@ -94,13 +102,13 @@ class AdminQueueRoutes(Routes):
 
     @for_admins(
         "POST /v1/admin/queue/resume",
-        (200, MailPausedAnswer, "Not paused any more."),
+        (200, MailPausedAnswer, "Resumed."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         action="mail.resumed",
     )
     async def resume_mail(self, _admin: User) -> MailPausedAnswer:
-        """Resume all mail, on all nodes. A pause that the restore of a backup began is ended on the server only."""
+        """Resume all mail on all nodes. A pause after a restore can only be ended on the server."""
         paused = await self.store.pools.paused()
         if paused is not None and paused.reason.startswith(RESTORED):
             raise Refused(Code.CONFLICT, RESUME_THERE)
@@ -112,27 +120,27 @@ class AdminQueueRoutes(Routes):
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/pause",
-        (200, PoolHeldAnswer, "Held; a pool that was held before keeps its reason."),
+        (200, PoolHeldAnswer, "Held. An existing hold keeps its reason."),
         Code.NOT_FOUND,
         body=PauseRequest,
         parameters=(_POOL,),
         action="pool.paused",
     )
     async def pause_pool(self, _admin: User, pool: str, body: PauseRequest) -> PoolHeldAnswer:
-        """Hold the mail of a pool, on all nodes, until it is resumed."""
+        """Hold mail to a pool on all nodes until resumed."""
         check_line("reason", body.reason)
         await self.store.pools.hold(_name(pool), body.reason)
         return PoolHeldAnswer(pool, True, (await self.store.pools.holds())[pool].reason, request_id())
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/resume",
-        (200, PoolHeldAnswer, "Open again."),
+        (200, PoolHeldAnswer, "Resumed."),
         Code.NOT_FOUND,
         parameters=(_POOL,),
         action="pool.resumed",
     )
     async def resume_pool(self, _admin: User, pool: str) -> PoolHeldAnswer:
-        """Lift every hold and slow-down of a pool, on all nodes, whether an administrator or a server began it."""
+        """Lift every hold and slow-down of a pool on all nodes, manual or automatic."""
         if not (await self.store.pools.resume(_name(pool))).was_held:
             raise Refused(Code.NOT_FOUND, "This pool is not held.")
         return PoolHeldAnswer(pool, False, None, request_id())
@@ -140,5 +148,5 @@ class AdminQueueRoutes(Routes):
 
 def _name(pool: str) -> str:
     if len(pool) > POOL_LENGTH or fault_in_line(pool) or pool == EVERY:
-        raise Refused(Code.NOT_FOUND, "There is no pool of this name.")
+        raise Refused(Code.NOT_FOUND, "No pool has this name.")
     return pool

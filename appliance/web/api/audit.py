@@ -1,11 +1,13 @@
-"""The account's audit log, a page at a time or as CSV: /v1/audit."""
+"""The account's audit log, in pages or as CSV: /v1/audit."""
 
 import csv
 import io
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from quart import Response, request
 
 from appliance.errors import invalid
@@ -14,54 +16,56 @@ from appliance.message.cost import of_size
 from appliance.model.accounts import Principal
 from appliance.model.dashboard import AuditEntry
 from appliance.times import SECOND, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, answer, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, Json, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Json, Tag, for_customers, parameter
 
-CSV_ROWS = 10_000  # the newest, in one answer
+CSV_ROWS = 10_000  # newest entries in one response
 CSV_COLUMNS = ("time", "actor_kind", "actor", "actor_name", "action", "object", "details", "address")
-_ROW_BYTES = 500  # about what making one costs
+_ROW_BYTES = 500  # the cost of encoding one entry
 
 _TIME: Json = {"type": "string", "format": "date-time"}
 ACTION_LENGTH = 64
 _FILTERS = (
     parameter(
-        "action", "query", "An action, or the word before its dot.", {"type": "string", "maxLength": ACTION_LENGTH}
+        "action", "query", "An action, or the part before its dot.", {"type": "string", "maxLength": ACTION_LENGTH}
     ),
-    parameter("since", "query", "From this time on.", _TIME),
-    parameter("until", "query", "Before this time.", _TIME),
+    parameter("since", "query", "Only entries at or after this time.", _TIME),
+    parameter("until", "query", "Only entries before this time.", _TIME),
 )
 
 
 class AuditEntryObject(msgspec.Struct):
-    """One change: who made it, what it was, and from where."""
+    """One change."""
 
-    id: str
-    created_at: Time
-    actor_kind: str
-    actor: str
-    actor_name: str
-    action: str
-    object: str
-    details: dict[str, str]
-    address: str
+    id: Annotated[str, Meta(description="Entry id, `aud_…`.")]
+    created_at: Annotated[Time, Meta(description="Time of the change.")]
+    actor_kind: Annotated[str, Meta(description="`user`, `key`, `operator` (command line) or `service`.")]
+    actor: Annotated[str, Meta(description="User address, API key id, system user or part of the service.")]
+    actor_name: Annotated[str, Meta(description="Name of the API key; empty for other actors.")]
+    action: Annotated[str, Meta(description="What happened, for example `api_key.created`.")]
+    object: Annotated[str, Meta(description="Affected id, name or address.")]
+    details: Annotated[dict[str, str], Meta(description="Further details; never a secret.")]
+    address: Annotated[str, Meta(description="Client address, `cli` or `server`.")]
 
 
 class AuditAnswer(msgspec.Struct):
-    """A page of changes, newest first; `next` goes into `before` for the page that follows."""
+    """A page of entries, newest first. Pass `next` as `before` to get the next page."""
 
-    audit: list[AuditEntryObject]
-    next: str | None
-    request_id: str
+    audit: Annotated[list[AuditEntryObject], Meta(description="Entries, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class AuditRoutes(Routes):
-    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of changes."), parameters=(*_FILTERS, *PAGING_BACK))
-    async def list_audit(self, user: Principal) -> Response:
-        """List the changes of the account in the last year, newest first; of each account the newest 100,000 are kept.
+    tag = Tag.AUDIT
 
-        A page may hold fewer changes than asked for while the search is not over; `next` is null only at its end. With
-        `Accept: text/csv`, or with `format=csv` in the query, the newest 10,000 that the filters leave come as CSV.
+    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of entries."), parameters=(*_FILTERS, *PAGING_BACK))
+    async def list_audit(self, user: Principal) -> Response:
+        """List the account's changes of the last year, newest first. The newest 100,000 per account are kept.
+
+        A page may be incomplete while the search continues; `next` is null only at the end. With `Accept: text/csv` or
+        `format=csv`, the response is the newest 10,000 matching entries as CSV.
         """
         since, until = _time("since", 0), _time("until", 2**53)
         action, before = request.args.get("action", ""), request.args.get("before")
@@ -90,7 +94,7 @@ class AuditRoutes(Routes):
 
 
 def audit_csv(entries: Sequence[AuditEntry]) -> str:
-    """As CSV (RFC 4180), with no cell that a spreadsheet would take for a formula."""
+    """As CSV (RFC 4180). No cell looks like a formula to a spreadsheet."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(CSV_COLUMNS)
@@ -106,7 +110,7 @@ def _time(name: str, usual: int) -> int:
     if given is None:
         return usual
     try:
-        moment = datetime.fromisoformat(given.replace(" ", "+"))  # which a client has not escaped
+        moment = datetime.fromisoformat(given.replace(" ", "+"))  # from clients that do not escape it
         if moment.tzinfo is not None:
             return min(max(0, round(moment.timestamp() * SECOND)), 2**53)
     except (ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""SMTP credentials and API keys, managed by the owner of the account: /v1/smtp-credentials and /v1/api-keys.
+"""SMTP credentials and API keys: /v1/smtp-credentials and /v1/api-keys.
 
-A password and a key are shown once, when they are made; the store has their hashes only.
+A password or key is shown once, on creation. The store keeps only hashes.
 """
 
 from datetime import datetime
@@ -17,73 +17,75 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.model.accounts import KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
 from appliance.web.auth import check_reach
-from appliance.web.operations import PAGING_BACK, Limited, for_customers, identifier
+from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers, identifier
 
 MAX_EXPIRY = 3_650 * DAY  # microseconds from now
 MAX_OVERLAP = 30 * DAY
 
-REPLACED = "This secret of the API key was replaced: keys are made, rolled and revoked with the new one."
-NO_MORE = "An API key may not make or roll one that may do more, or for longer, than itself."
+REPLACED = "This secret was replaced. Create, roll and revoke keys with the new one."
+NO_MORE = "An API key may not create or roll a key with more permissions or a longer lifetime than its own."
 
 Label = Annotated[str, Meta(max_length=64, examples=["web shop"], extra_json_schema={"pattern": LINE_PATTERN})]
 
 
 def _creator(principal: Principal) -> str | None:
-    """The user whom a new key or credential belongs to: a key creates for the user who created it."""
+    """The user that owns a new key or credential. A key creates for the user who created it."""
     return principal.created_by if isinstance(principal, KeyPrincipal) else principal.id
 
 
 class RevokedAnswer(msgspec.Struct):
-    """The answer to a revocation."""
+    """The response to a revocation."""
 
-    revoked: bool
-    request_id: str
+    revoked: Annotated[bool, Meta(description="Always true.")]
+    request_id: RequestId
 
 
 class SmtpCredentialRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST."""
+    """The name of a new credential."""
 
-    name: Label = ""
+    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
 
 
 class SmtpCredentialObject(msgspec.Struct):
     """A credential without its password."""
 
-    username: str
-    name: str
-    created_by: str | None
-    created_at: Time
-    last_used_at: Time | None
-    revoked_at: Time | None
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
+    created_at: CreatedAt
+    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
+    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
 class NewSmtpCredentialAnswer(msgspec.Struct):
     """A new credential; the password is shown only here."""
 
-    username: str
-    password: str
-    name: str
-    created_at: Time
-    request_id: str
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    password: Annotated[str, Meta(description="Password for SMTP and HTTP Basic. Shown only once.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    created_at: CreatedAt
+    request_id: RequestId
 
 
 class SmtpCredentialsAnswer(msgspec.Struct):
-    """A page of credentials, newest first; `next` goes into `before` for the page that follows."""
+    """A page of credentials, newest first. Pass `next` as `before` to get the next page."""
 
-    smtp_credentials: list[SmtpCredentialObject]
-    next: str | None
-    request_id: str
+    smtp_credentials: Annotated[list[SmtpCredentialObject], Meta(description="SMTP credentials, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class SmtpCredentialRoutes(Routes):
+    tag = Tag.CREDENTIALS
+
     @for_customers(
         "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
     )
     async def list_smtp_credentials(self, user: Principal) -> SmtpCredentialsAnswer:
-        """List the account's SMTP credentials, revoked ones too, newest first."""
+        """List the account's SMTP credentials, newest first, including revoked ones."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
         found = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
@@ -93,7 +95,7 @@ class SmtpCredentialRoutes(Routes):
 
     @for_customers(
         "POST /v1/smtp-credentials",
-        (201, NewSmtpCredentialAnswer, "The credential, with its password."),
+        (201, NewSmtpCredentialAnswer, "The credential with its password."),
         Code.CONFLICT,
         body=SmtpCredentialRequest,
         action="smtp_credential.created",
@@ -101,11 +103,11 @@ class SmtpCredentialRoutes(Routes):
     async def create_smtp_credential(self, user: Principal, body: SmtpCredentialRequest) -> NewSmtpCredentialAnswer:
         """Create an SMTP credential.
 
-        It is for SMTP submission, and for HTTP Basic at `POST /emails` and `GET /emails/{id}`. The password is in this
-        answer only.
+        Use it for SMTP submission, and with HTTP Basic for `POST /emails` and `GET /emails/{id}`. The password is only
+        in this response.
         """
         check_line("name", body.name)
-        if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # a password has no limits
+        if isinstance(user, KeyPrincipal) and not user.covers(None, None):  # a password cannot be limited
             raise Refused(Code.FORBIDDEN, NO_MORE)
         name = body.name.strip()
         about(None, {"name": name}, made=itemgetter(0))
@@ -119,84 +121,125 @@ class SmtpCredentialRoutes(Routes):
         "DELETE /v1/smtp-credentials/{username}",
         (200, RevokedAnswer, "Revoked."),
         Code.NOT_FOUND,
-        parameters=(identifier("The credential's username.", "^smtp_[0-9a-f]{32}$", "username"),),
+        parameters=(identifier("Username of the credential.", "^smtp_[0-9a-f]{32}$", "username"),),
         action="smtp_credential.revoked",
     )
     async def revoke_smtp_credential(self, user: Principal, username: str) -> RevokedAnswer:
-        """Stop an SMTP credential from working, for good."""
+        """Revoke an SMTP credential permanently."""
         await self.store.access.revoke_credential(user.account_id, username)
         self.services.auth.forget()
         return RevokedAnswer(True, request_id())
 
 
 class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST."""
+    """The properties of a new key."""
 
-    name: Label = ""
-    scope: Scope = Scope.SEND
-    test: bool = False
-    domain: Annotated[str, Meta(max_length=253, examples=["example.com"])] | None = None
-    expires_at: Annotated[str, Meta(max_length=40, extra_json_schema={"format": "date-time"})] | None = None
-    expires_in: Annotated[float, Meta(ge=1, le=MAX_EXPIRY // SECOND)] | None = None
+    name: Annotated[Label, Meta(description="Display name: one line of at most 64 characters.")] = ""
+    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")] = (
+        Scope.SEND
+    )
+    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")] = False
+    domain: (
+        Annotated[
+            str,
+            Meta(
+                max_length=253,
+                examples=["example.com"],
+                description="Only domain that the key may send from; null for all domains.",
+            ),
+        ]
+        | None
+    ) = None
+    expires_at: (
+        Annotated[
+            str,
+            Meta(
+                max_length=40,
+                extra_json_schema={"format": "date-time"},
+                description="Expiry time; null if the key does not expire.",
+            ),
+        ]
+        | None
+    ) = None
+    expires_in: (
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=MAX_EXPIRY // SECOND,
+                description="Lifetime in seconds, instead of `expires_at`; null for no expiry.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST, which may be left out."""
+    """Optional body."""
 
-    overlap: Annotated[float, Meta(ge=0, le=MAX_OVERLAP // SECOND)] = DAY // SECOND
+    overlap: Annotated[
+        float,
+        Meta(
+            ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working. Default: one day."
+        ),
+    ] = DAY // SECOND
 
 
 class ApiKeyObject(msgspec.Struct):
-    """A key by its id; `hint` is its last four characters."""
+    """An API key without its secret."""
 
-    id: str
-    name: str
-    hint: str
-    scope: Scope
-    test: bool
-    domain: str | None
-    created_by: str | None
-    created_at: Time
-    expires_at: Time | None
-    last_used_at: Time | None
-    last_used_from: str | None
-    previous_hint: str | None
-    previous_expires_at: Time | None
-    revoked_at: Time | None
+    id: Annotated[str, Meta(description="Key id, `key_…`.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
+    hint: Annotated[str, Meta(description="Last four characters of the key.")]
+    scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")]
+    test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
+    domain: Annotated[str | None, Meta(description="Only domain that the key may send from; null for all domains.")]
+    created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
+    created_at: CreatedAt
+    expires_at: Annotated[Time | None, Meta(description="Expiry time; null if the key does not expire.")]
+    last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
+    last_used_from: Annotated[str | None, Meta(description="Client address of last use; null if never used.")]
+    previous_hint: Annotated[
+        str | None, Meta(description="Last four characters of the previous secret; null without one.")
+    ]
+    previous_expires_at: Annotated[Time | None, Meta(description="Expiry of the previous secret; null without one.")]
+    revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
 
 class NewApiKeyAnswer(ApiKeyObject):
-    """A new key, or one with a new secret; the key itself is shown only here."""
+    """A new key, or a key with a new secret. The secret is only in this response."""
 
-    key: str
-    request_id: str
+    key: Annotated[str, Meta(description="The API key. Shown only once.")]
+    request_id: RequestId
 
 
 class ApiKeysAnswer(msgspec.Struct):
-    """A page of keys, newest first; `next` goes into `before` for the page that follows."""
+    """A page of keys, newest first. Pass `next` as `before` to get the next page."""
 
-    api_keys: list[ApiKeyObject]
-    next: str | None
-    request_id: str
+    api_keys: Annotated[list[ApiKeyObject], Meta(description="API keys, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
-_KEY_ID = identifier("The key's id.", "^key_[0-9a-f]{32}$")
+_KEY_ID = identifier("Key id.", "^key_[0-9a-f]{32}$")
 
 
 def _check_is_current(user: Principal) -> None:
-    """Refuse the former secret of a key, which would else outlive its overlap by rolling the key once more."""
+    """Refuse a replaced secret. Otherwise it could extend its overlap by rolling the key again."""
     if isinstance(user, KeyPrincipal) and user.replaced:
         raise Refused(Code.FORBIDDEN, REPLACED)
 
 
 class ApiKeyRoutes(Routes):
+    tag = Tag.CREDENTIALS
+
     @for_customers(
         "GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK, limited=Limited.NARROWED
     )
     async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
-        """List the account's API keys, revoked ones too, newest first.
+        """List the account's API keys, newest first, including revoked ones.
 
-        An API key that is limited to a domain sees the keys with the same limit only.
+        An API key that is limited to a domain sees only keys with the same limit.
         """
         limit, before = page_limit(), request.args.get("before")
         domain = user.domain if isinstance(user, KeyPrincipal) else None
@@ -217,15 +260,15 @@ class ApiKeyRoutes(Routes):
     async def create_api_key(self, user: Principal, body: ApiKeyRequest) -> NewApiKeyAnswer:
         """Create an API key.
 
-        With the scope `send`, the default, it may only send; with `read` only read what became of messages; with `full`
-        both; with `manage` also what a developer of the account may do under `/v1`. With a `domain` it sends from that
-        one only. The messages of a test key cost nothing and are not delivered. The key is in this answer only. A key
-        may make others that may do no more, nor for longer, than itself.
+        Scopes: `send` (default) may only send, `read` may only read messages, `full` may do both, and `manage` may also
+        do what a developer of the account may do under `/v1`. A key with a `domain` sends only from that domain.
+        Messages of a test key are free and never delivered. The key is only in this response. A key may create keys
+        with at most its own permissions and lifetime.
         """
         _check_is_current(user)
         check_line("name", body.name)
         if body.test and body.scope is Scope.MANAGE:
-            raise invalid("test", "what a key with the scope manage changes is real: it cannot be a test key")
+            raise invalid("test", "A test key cannot have the scope manage: its changes would be real.")
         domain = None if body.domain is None else account_rules.domain_name(body.domain)
         expires_at = self._expiry(body)
         if isinstance(user, KeyPrincipal) and not user.covers(domain, expires_at):
@@ -249,14 +292,14 @@ class ApiKeyRoutes(Routes):
         if body.expires_at is None:
             return None if body.expires_in is None else now + int(body.expires_in * SECOND)
         if body.expires_in is not None:
-            raise invalid("expires_at", "give either expires_at or expires_in")
+            raise invalid("expires_at", "Send either expires_at or expires_in, not both.")
         try:
             moment = datetime.fromisoformat(body.expires_at)
             at = round(moment.timestamp() * SECOND) if moment.tzinfo else 0
         except (ValueError, OverflowError):
             at = 0
         if not now < at <= now + MAX_EXPIRY:
-            raise invalid("expires_at", "must be a time such as 2027-01-31T00:00:00Z, from now on, within ten years")
+            raise invalid("expires_at", "must be a future time such as 2027-01-31T00:00:00Z, within ten years")
         return at
 
     @for_customers(
@@ -271,10 +314,10 @@ class ApiKeyRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def roll_api_key(self, user: Principal, key_id: str, body: RollRequest) -> NewApiKeyAnswer:
-        """Give an API key a new secret; the former one works for `overlap` more seconds, a day if it is not given.
+        """Give an API key a new secret. The old secret works for `overlap` more seconds (default: one day).
 
-        The key keeps its id, its scope and its limits, and belongs to the user who rolled it. The secret before the
-        former one ends at once.
+        The key keeps its id, scope and limits, and belongs to the user who rolled it. The secret before the old one
+        stops working immediately.
         """
         _check_is_current(user)
         found = await self.store.access.key(key_id, user.account_id)
@@ -296,13 +339,13 @@ class ApiKeyRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def revoke_api_key(self, user: Principal, key_id: str) -> RevokedAnswer:
-        """Stop an API key from working, for good.
+        """Revoke an API key permanently.
 
-        An API key that is limited to a domain revokes keys with the same limit only.
+        An API key that is limited to a domain may revoke only keys with the same limit.
         """
         _check_is_current(user)
-        if not key_id.startswith("key_"):  # the store would take the key itself, which belongs into no address
-            raise Refused(Code.NOT_FOUND, "there is no such API key")
+        if not key_id.startswith("key_"):  # the store also accepts the key itself, which does not belong in a URL
+            raise Refused(Code.NOT_FOUND, "No API key has this id.")
         check_reach(user, (await self.store.access.key(key_id, user.account_id)).domain)
         await self.store.access.revoke_key(key_id, user.account_id)
         self.services.auth.forget()

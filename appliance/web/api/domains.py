@@ -1,7 +1,7 @@
-"""The domains an account sends from: /v1/domains.
+"""Sending domains: /v1/domains.
 
-A domain that a customer adds may be used once DNS shows one of the DKIM records made for it. Only the owner of the
-domain can publish that key, and no other account has it.
+A domain becomes usable once DNS shows one of its DKIM records. Only the domain's owner can publish that key, and no
+other account has it.
 """
 
 from contextlib import suppress
@@ -25,18 +25,18 @@ from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
 from appliance.model.accounts import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id
 from appliance.web.auth import check_reach
-from appliance.web.operations import PAGING, Json, Limited, for_customers, parameter
+from appliance.web.operations import PAGING, Json, Limited, Tag, for_customers, parameter
 
-DNS_TIMEOUT = 12.0  # seconds for all records together
-DNS_CHECKS = 10  # domains checked at once, of all accounts
-ACCOUNT_DNS_CHECKS = 3  # of one account: a domain whose DNS never answers must not take all of them
+DNS_TIMEOUT = 12.0  # seconds for all records of a domain
+DNS_CHECKS = 10  # concurrent domain checks of all accounts
+ACCOUNT_DNS_CHECKS = 3  # of one account, so that a domain whose DNS never answers does not block the others
 
 
 class DomainStatus(StrEnum):
-    """Whether a domain may be sent from: not yet, because DNS has proven it, or because the operator said so."""
+    """Whether the account may send from a domain: not yet, proven by DNS, or allowed by the operator."""
 
     PENDING = "pending"
     VERIFIED = "verified"
@@ -44,67 +44,90 @@ class DomainStatus(StrEnum):
 
 
 class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST."""
+    """A domain to add."""
 
-    domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"])]
-    return_path: Annotated[str, Meta(min_length=1, max_length=253, examples=["bounces.example.com"])] | None = None
+    domain: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=253,
+            examples=["example.com"],
+            description="Domain to add. Non-ASCII names are converted to A-labels.",
+        ),
+    ]
+    return_path: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=253,
+                examples=["bounces.example.com"],
+                description="Subdomain that receives bounces. Default: `bounces.<domain>`.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class DomainDnsObject(msgspec.Struct):
-    """What DNS showed of a domain's records when it was last asked: of several records of a kind, the worst."""
+    """Result of the last DNS check. Of several records of a kind, the worst counts."""
 
-    checked_at: Time
-    spf: RecordStatus
-    dkim: RecordStatus
-    dmarc: RecordStatus
-    return_path: RecordStatus | None
+    checked_at: Annotated[Time, Meta(description="Time of the last check.")]
+    spf: Annotated[RecordStatus, Meta(description="State of the SPF record.")]
+    dkim: Annotated[RecordStatus, Meta(description="State of the DKIM records in use.")]
+    dmarc: Annotated[RecordStatus, Meta(description="State of the DMARC record.")]
+    return_path: Annotated[
+        RecordStatus | None, Meta(description="State of the return path; null if inbound mail is off.")
+    ]
 
 
 class DomainObject(msgspec.Struct):
     """One domain in a list."""
 
-    name: str
-    status: DomainStatus
-    created_at: Time
-    verified_at: Time | None
-    return_path: str
-    return_path_at: Time | None
-    dns: DomainDnsObject | None
+    name: Annotated[str, Meta(description="Domain, in A-labels.")]
+    status: Annotated[
+        DomainStatus, Meta(description="`pending`, `verified` (proven by DNS) or `allowed` (by the operator).")
+    ]
+    created_at: CreatedAt
+    verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
+    return_path: Annotated[str, Meta(description="Host name that receives bounces.")]
+    return_path_at: Annotated[Time | None, Meta(description="Time DNS showed the return path; null if it does not.")]
+    dns: Annotated[DomainDnsObject | None, Meta(description="Result of the last DNS check; null before the first.")]
 
 
 class RecordObject(msgspec.Struct):
-    """A record to publish, and what DNS shows in its place."""
+    """A record to publish, and its current state in DNS."""
 
-    name: str
-    type: str
-    value: str
-    purpose: str
-    needed: bool
-    pending: bool
-    proves: bool
-    status: RecordStatus
-    found: list[str]
-    note: str
+    name: Annotated[str, Meta(description="Record name.")]
+    type: Annotated[str, Meta(description="Record type.")]
+    value: Annotated[str, Meta(description="Value to publish.")]
+    purpose: Annotated[str, Meta(description="Purpose of the record.")]
+    needed: Annotated[bool, Meta(description="Whether delivery depends on the record.")]
+    pending: Annotated[bool, Meta(description="Whether it is for a new DKIM key, which signs once DNS shows it.")]
+    proves: Annotated[bool, Meta(description="Whether this record proves ownership of the domain.")]
+    status: Annotated[RecordStatus, Meta(description="`ok`, `missing`, `differs` or `unknown` (no answer yet).")]
+    found: Annotated[list[str], Meta(description="Values that DNS returned for this name.")]
+    note: Annotated[str, Meta(description="Problem with the published record; empty if there is none.")]
 
 
 class DomainAnswer(DomainObject):
     """One domain with its records."""
 
-    records: list[RecordObject]
-    request_id: str
+    records: Annotated[list[RecordObject], Meta(description="DNS records to publish.")]
+    request_id: RequestId
 
 
 class DomainsAnswer(msgspec.Struct):
-    """A page of domains by name; `next` goes into `after` for the page that follows."""
+    """A page of domains by name. Pass `next` as `after` to get the next page."""
 
-    domains: list[DomainObject]
-    next: str | None
-    request_id: str
+    domains: Annotated[list[DomainObject], Meta(description="Domains, by name.")]
+    next: NextPage
+    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class DomainLookups:
-    """The records of a domain, and what DNS shows of them now. Nothing is cached: the client has just changed DNS."""
+    """The records of a domain and their state in DNS. Nothing is cached, because the client has just changed DNS."""
 
     services: ApiServices
     _making: trio.Lock = field(default_factory=trio.Lock)
@@ -112,18 +135,18 @@ class DomainLookups:
     _own_limiters: WeakValueDictionary[str, trio.CapacityLimiter] = field(default_factory=WeakValueDictionary)
 
     async def records(self, account_id: str, domain: Domain) -> list[DnsRecord]:
-        """The records to publish; DKIM keys are made if the domain has none."""
-        async with self._making:  # two requests at once must not make keys twice
+        """The records to publish. Creates DKIM keys for a domain without any."""
+        async with self._making:  # concurrent requests must not create keys twice
             keys = await self.services.signing_keys.known(account_id, domain.name)
         config, now = self.services.config, self.services.env.now()
         return dns_records.records_for(config, domain, keys, now, self.services.store.engine.others().names)
 
     async def look(self, account_id: str, domain: Domain) -> list[CheckedRecord]:
-        """What DNS shows now, which is kept; no change that the audit log would tell of."""
+        """Check DNS now and store the result, without an entry in the audit log."""
         with unnoted():
             checked = await self.check(account_id, await self.records(account_id, domain))
             found = summary(checked, self.services.env.now())
-            with suppress(PublicError):  # the answer does not depend on it
+            with suppress(PublicError):  # the response does not depend on it
                 await self.services.store.domains.record_dns(account_id, domain, found)
         return checked
 
@@ -140,6 +163,8 @@ _NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "exa
 
 
 class DomainRoutes(Routes):
+    tag = Tag.DOMAINS
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.lookups = DomainLookups(services)
@@ -148,7 +173,7 @@ class DomainRoutes(Routes):
         "GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING, limited=Limited.NARROWED
     )
     async def list_domains(self, user: Principal) -> DomainsAnswer:
-        """List the account's domains by name. An API key that is limited to a domain sees that one only."""
+        """List the account's domains by name. An API key that is limited to a domain sees only that domain."""
         limit = page_limit()
         if isinstance(user, KeyPrincipal) and user.domain is not None:
             try:
@@ -164,24 +189,26 @@ class DomainRoutes(Routes):
 
     @for_customers(
         "POST /v1/domains",
-        (201, DomainAnswer, "The domain, with the DNS records to publish."),
+        (201, DomainAnswer, "The domain with the DNS records to publish."),
         Code.CONFLICT,
         body=DomainRequest,
         action="domain.added",
         limited=Limited.NARROWED,
     )
     async def add_domain(self, user: Principal, body: DomainRequest) -> DomainAnswer:
-        """Add a domain; it may be sent from once it is verified.
+        """Add a domain. The account may send from it once it is verified.
 
-        Publish the `records` of the answer in DNS, then call `verifyDomain`. A subdomain is a domain of its own.
+        Publish the `records` in DNS, then call `verifyDomain`. A subdomain is a separate domain.
         """
         name = domain_name(body.domain)
         check_reach(user, name)
         about(name, {"return_path": body.return_path})
         path = None if body.return_path is None else return_path(body.return_path, name)
         added = await self.store.domains.register(user.account_id, name, path)
-        wanted = await self.lookups.records(user.account_id, added)
-        return _answer(added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not asked yet") for record in wanted])
+        records = await self.lookups.records(user.account_id, added)
+        return _answer(
+            added, [CheckedRecord(record, RecordStatus.UNKNOWN, note="not checked yet") for record in records]
+        )
 
     @for_customers(
         "GET /v1/domains/{domain}",
@@ -191,23 +218,24 @@ class DomainRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
-        """Read a domain with the DNS records to publish, and what DNS shows now."""
+        """Read a domain, the DNS records to publish, and their current state in DNS."""
         found = await self.store.domains.find(user.account_id, _spelled(user, name))
         checked = await self.lookups.look(user.account_id, found)
         return _answer(await self.store.domains.find(user.account_id, found.name), checked)
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
-        (200, DomainAnswer, "The domain as it is now; still `pending` when nothing proves it."),
+        (200, DomainAnswer, "The updated domain; still `pending` if no record proves it."),
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.checked",
         limited=Limited.NARROWED,
     )
     async def verify_domain(self, user: Principal, name: str) -> DomainAnswer:
-        """Look at DNS; let the domain be used if one of its DKIM records is published, and new keys sign if all are.
+        """Check DNS. A published DKIM record verifies the domain, and new DKIM keys sign once all their records are
+        published.
 
-        If both records of its return path are published, mail leaves with it from now on.
+        Mail uses the return path once both of its records are published.
         """
         found = await self.store.domains.find(user.account_id, _spelled(user, name))
         checked = await self.lookups.look(user.account_id, found)
@@ -229,18 +257,18 @@ class DomainRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def remove_domain(self, user: Principal, name: str) -> DeletedAnswer:
-        """Remove a domain; what is queued from it still goes out."""
+        """Remove a domain. Queued mail from it is still delivered."""
         await self.store.domains.remove(user.account_id, _spelled(user, name))
         self.services.auth.forget()
         return DeletedAnswer(True, request_id())
 
 
 def _spelled(principal: Principal, name: str) -> str:
-    """The domain as it is stored, if the principal may reach it; 404 if it is not a domain name."""
+    """The stored domain, if the principal may access it. Raises not_found for an invalid name."""
     try:
         domain = domain_name(name)
     except Refused as refused:
-        raise Refused(Code.NOT_FOUND, "There is no such domain in this account.") from refused
+        raise Refused(Code.NOT_FOUND, "This account has no such domain.") from refused
     check_reach(principal, domain)
     return domain
 

@@ -1,6 +1,6 @@
-"""The messages of an account: list and search them, read one, cancel what still waits, send it again: /v1/emails.
+"""An account's messages: list, search, read, cancel and resend: /v1/emails.
 
-Long lists and long timelines are read and encoded off the event loop.
+Long lists and timelines are read and encoded off the event loop.
 """
 
 from collections.abc import Callable
@@ -20,116 +20,149 @@ from appliance.model.accounts import KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
 from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source
 from appliance.times import microseconds, rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import CreatedAt, NextPage, RequestId
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
-from appliance.web.api.timeline import MessageDetails, encoded_details
+from appliance.web.api.message_objects import (
+    BareAddress,
+    CreditsReserved,
+    MessageDetails,
+    MessageId,
+    MessageSource,
+    MessageState,
+    RecipientCount,
+    RecipientState,
+    Sender,
+    Subject,
+    Tags,
+    encoded_details,
+)
 from appliance.web.app import Routes, choice, page_limit, request_id
 from appliance.web.auth import sees
 from appliance.web.body import idempotency_key
-from appliance.web.message_json import KEY_PARAMETER, MESSAGE_ID
-from appliance.web.operations import PAGING_BACK, Json, Limited, for_customers, parameter
+from appliance.web.operations import (
+    KEY_PARAMETER,
+    MESSAGE_ID,
+    PAGING_BACK,
+    Json,
+    Limited,
+    Tag,
+    for_customers,
+    parameter,
+)
 
 CANCEL_REASON = "given up by the account's owner"
 _UNDELIVERED = (RecipientStatus.BOUNCED, RecipientStatus.FAILED)
 _WAITING = (RecipientStatus.QUEUED, RecipientStatus.DEFERRED)
-MESSAGE_COST = 50  # microseconds to read and to list a message with the longest subject and tags
-ATTEMPT_COST = 400  # microseconds to show an attempt with the longest transcript that is kept
+MESSAGE_COST = 50  # microseconds to read and list a message with the longest subject and tags
+ATTEMPT_COST = 400  # microseconds to encode an attempt with the longest stored transcript
 
 
 class ListedRecipientObject(msgspec.Struct):
-    """One of a message's first recipients; `outcome` tells apart what was not tried, or was given up."""
+    """One of a message's first recipients."""
 
-    email: str
-    status: RecipientStatus
-    outcome: RecipientOutcome
+    email: BareAddress
+    status: RecipientState
+    outcome: Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
 
 
 class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
-    """A message in a list; `recipients` are the first three."""
+    """A message in a list."""
 
-    id: str
-    status: MessageStatus
-    source: Source
-    sender: str
-    subject: str
-    tags: list[str]
-    recipient_count: int
-    recipients: list[ListedRecipientObject]
-    created_at: Time
+    id: MessageId
+    status: MessageState
+    source: MessageSource
+    sender: Sender
+    subject: Subject
+    tags: Tags
+    recipient_count: RecipientCount
+    recipients: Annotated[list[ListedRecipientObject], Meta(description="The first three recipients.")]
+    created_at: CreatedAt
 
 
 class EmailsAnswer(msgspec.Struct):
-    """A page of messages, newest first; `next` goes into `before` to look further back."""
+    """A page of messages, newest first. Pass `next` as `before` to get the next page."""
 
-    emails: list[ListedMessageObject]
-    next: str | None
-    request_id: str
+    emails: Annotated[list[ListedMessageObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST: which recipients get the message again."""
+    """The recipients that get the message again."""
 
-    recipients: Annotated[list[str], Meta(min_length=1, max_length=RECIPIENTS)] | UnsetType = UNSET
+    recipients: (
+        Annotated[
+            list[str],
+            Meta(
+                min_length=1,
+                max_length=RECIPIENTS,
+                description="Recipient ids. Default: all recipients that bounced or failed.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class ResentAnswer(msgspec.Struct):
-    """The new message, and which one it repeats."""
+    """The new message and the original."""
 
-    id: str
-    repeats: str
-    recipient_count: int
-    credits_reserved: int
-    request_id: str
+    id: Annotated[str, Meta(description="Id of the new message, `msg_…`.")]
+    repeats: Annotated[str, Meta(description="Id of the original message.")]
+    recipient_count: RecipientCount
+    credits_reserved: CreditsReserved
+    request_id: RequestId
 
 
 class CancelledAnswer(msgspec.Struct):
-    """How many recipients were cancelled."""
+    """The number of cancelled recipients."""
 
-    cancelled: int
-    request_id: str
+    cancelled: Annotated[int, Meta(description="Number of cancelled recipients.")]
+    request_id: RequestId
 
 
 _MAILBOX: Json = {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH}
-_SAME_CASE = "upper and lower case are the same."
+_SAME_CASE = "Case-insensitive."
 _WORDS = (
-    f"Only with all of these words, {QUERY_WORDS} at most, separated by spaces. Each has to begin a word of the"
-    " message: of a recipient or the sender, the subject, its id or that of its request, a tag, the template, or the"
-    f" last reply of a mail server. Case does not count, nor what follows {TERM_LENGTH} characters of a word."
+    f"Only messages with all of these words: at most {QUERY_WORDS}, separated by spaces. Each must start a "
+    "word of a recipient, the sender, the subject, the message or request id, a tag, the template or the "
+    f"last SMTP reply. Case-insensitive; only the first {TERM_LENGTH} characters of a word count."
 )
-# Of what can be searched: letters and digits of other scripts will do, too.
+# Letters and digits of other scripts work too.
 _PART = r"[^\s\u0000-\u001f\u007f-\u00bf\u02b0-\u036f]"
 _QUERY = rf"^{_PART}*[0-9A-Za-zÀ-ÖØ-öø-ɏА-я一-鿿가-힣]{_PART}*( {_PART}+){{0,{QUERY_WORDS - 1}}}$"
 _MOMENTS: Json = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "string", "format": "date"}]}
-_MOMENT = "a time (RFC 3339), or a date, which begins at midnight UTC."
+_MOMENT = "a time (RFC 3339), or a date (midnight UTC)."
 EMAIL_FILTERS = (
-    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(MessageStatus)}),
-    parameter("source", "query", "Only from this source.", {"type": "string", "enum": list(Source)}),
-    parameter("recipient", "query", f"Only to this address, or to this domain; {_SAME_CASE}", _MAILBOX),
-    parameter("from", "query", f"Only from this address, or from this domain; {_SAME_CASE}", _MAILBOX),
-    parameter("tag", "query", "Only with this tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
+    parameter("status", "query", "Filter by status.", {"type": "string", "enum": list(MessageStatus)}),
+    parameter("source", "query", "Filter by source.", {"type": "string", "enum": list(Source)}),
+    parameter("recipient", "query", f"Filter by recipient address or domain. {_SAME_CASE}", _MAILBOX),
+    parameter("from", "query", f"Filter by sender address or domain. {_SAME_CASE}", _MAILBOX),
+    parameter("tag", "query", "Filter by tag.", {"type": "string", "minLength": 1, "maxLength": TAG_LENGTH}),
     parameter("q", "query", _WORDS, {"type": "string", "maxLength": QUERY_LENGTH, "pattern": _QUERY}),
     parameter(
         "outcome",
         "query",
-        "Only with a recipient that stands so.",
+        "Only messages with at least one recipient in this state.",
         {"type": "string", "enum": list(RecipientOutcome)},
     ),
-    parameter("since", "query", f"Only accepted from then on: {_MOMENT}", _MOMENTS),
-    parameter("until", "query", f"Only accepted before: {_MOMENT}", _MOMENTS),
+    parameter("since", "query", f"Only messages accepted at or after this time: {_MOMENT}", _MOMENTS),
+    parameter("until", "query", f"Only messages accepted before this time: {_MOMENT}", _MOMENTS),
 )
 
 
 FILE_NUMBER = parameter(
     "number",
     "path",
-    "The place of the file in `attachments` of the body, from 0 on.",
+    "Index of the file in `attachments`, starting at 0.",
     {"type": "string", "pattern": "^[0-9]{1,3}$"},
 )
 
 
 class EmailRoutes(Routes):
+    tag = Tag.MESSAGES
+
     async def _visible(self, principal: Principal, message_id: str) -> tuple[Message, MessageFacts]:
-        """A message that the principal may see; any other is 404."""
+        """A message that the principal may see. Raises not_found for any other."""
         message = await self.store.messages.read(principal.account_id, message_id)
         facts = await self.store.mail_log.facts(principal.account_id, message_id)
         key = principal if isinstance(principal, KeyPrincipal) else None
@@ -146,9 +179,8 @@ class EmailRoutes(Routes):
     async def list_emails(self, user: Principal) -> bytes:
         """List the account's messages, newest first.
 
-        Filters are combined: a message has to pass all of them. A page may hold fewer messages than asked for while the
-        search is not over; `next` is null only at its end. An API key that is limited to a domain finds the messages
-        from that domain only.
+        Filters are combined. A page may be incomplete while the search continues; `next` is null only at the end. An
+        API key that is limited to a domain sees only messages from that domain.
         """
         limit = page_limit()
         wanted = MailFilter(
@@ -180,7 +212,7 @@ class EmailRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def get_email_details(self, user: Principal, message_id: str) -> bytes:
-        """Read a message with every attempt to deliver it, and what happens next."""
+        """Read a message with every delivery attempt and the next step."""
         store, account_id = self.store, user.account_id
         message, facts = await self._visible(user, message_id)
         cost = ATTEMPT_COST * sum(recipient.attempt_count for recipient in message.recipients)
@@ -196,13 +228,13 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/body",
-        (200, BodyAnswer, "Header, texts and attached files."),
+        (200, BodyAnswer, "Headers, texts and attachments."),
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         limited=Limited.NARROWED,
     )
     async def get_email_body(self, user: Principal, message_id: str) -> Response:
-        """Read what a message says, while its body is kept."""
+        """Read the content of a message, while its body is stored."""
         _, facts = await self._visible(user, message_id)
         return await self.services.bodies.answer(user.account_id, message_id, facts.size, request_id())
 
@@ -216,9 +248,9 @@ class EmailRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def cancel_email(self, user: Principal, message_id: str) -> CancelledAnswer:
-        """Give up what still waits of a message.
+        """Cancel the queued recipients of a message.
 
-        Recipients that are still queued fail, their credits are returned, and their events are posted.
+        Queued recipients fail, their credits are returned and their events are posted.
         """
         await self._visible(user, message_id)
         count = await self.store.queue_control.cancel(message_id, CANCEL_REASON, user.account_id)
@@ -226,30 +258,29 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/raw",
-        (200, bytes, "The message as it is stored, before it is signed."),
+        (200, bytes, "The stored message, before signing."),
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         media=RAW_MESSAGE,
         limited=Limited.NARROWED,
     )
     async def get_email_raw(self, user: Principal, message_id: str) -> Response:
-        """Download a message as an `.eml` file, while its body is kept."""
+        """Download a message as an `.eml` file, while its body is stored."""
         _, facts = await self._visible(user, message_id)
         return await self.services.bodies.raw(user.account_id, message_id, facts.size)
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/attachments/{number}",
-        (200, bytes, "The bytes of the file."),
+        (200, bytes, "The file."),
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID, FILE_NUMBER),
         media=OCTETS,
         limited=Limited.NARROWED,
     )
     async def get_email_attachment(self, user: Principal, message_id: str, number: str) -> Response:
-        """Download a file of a message, while its body is kept.
+        """Download an attachment of a message, while its body is stored.
 
-        It is always answered as `application/octet-stream`; the type that it says it has is in `attachments` of the
-        body.
+        The response type is always `application/octet-stream`. `attachments` has the declared type.
         """
         _, facts = await self._visible(user, message_id)
         if not (number.isascii() and number.isdigit() and len(number) <= 3):
@@ -258,7 +289,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/resend",
-        (202, ResentAnswer, "Accepted and on disk."),
+        (202, ResentAnswer, "Stored on disk."),
         Code.NOT_FOUND,
         *(code for code in Code if code is not Code.INTERNAL_ERROR),
         body=ResendRequest,
@@ -266,12 +297,11 @@ class EmailRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def resend_email(self, user: Principal, message_id: str, body: ResendRequest) -> ResentAnswer:
-        """Send a message again, as a new one, to recipients that did not get it.
+        """Send a message again, as a new message, to recipients that did not get it.
 
-        Without `recipients` it goes to those that bounced, also late, or failed. It is checked, charged and delivered
-        like any message, has an id and a date of its own, and names the one that it repeats in `X-Service-Repeats`. A
-        retry with the same `Idempotency-Key` and the same body is safe: it returns the first message, even if more
-        recipients have failed since.
+        By default it goes to the recipients that bounced (also after delivery) or failed. It is checked, charged and
+        delivered like any message. It has its own id and date, and names the original in `X-Service-Repeats`. Retrying
+        with the same `Idempotency-Key` and body is safe: it returns the first result.
         """
         given = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
         key = idempotency_key(given[0] if given else None, doubled=len(given) > 1)
@@ -279,7 +309,7 @@ class EmailRoutes(Routes):
         addresses = [each.email for each in _to_repeat(message, body)]
         intake, own = self.services.intake, request_id()
         caller = await self.caller_of(user)
-        if facts.simulated and not intake.sandbox:  # what a test key has sent never leaves, nor does its repetition
+        if facts.simulated and not intake.sandbox:  # a copy of test mail is test mail
             caller = msgspec.structs.replace(caller, test=True)
         named = body.recipients is not UNSET
         made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own)
@@ -297,14 +327,18 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
             or (recipient.late_bounce is not None and recipient.status is RecipientStatus.DELIVERED)
         ]
         if not undelivered:
-            raise Refused(Code.CONFLICT, "No recipient of this message has bounced or failed. Name the recipients.")
+            raise Refused(
+                Code.CONFLICT, ("No recipient of this message bounced or failed. Name the recipients to send to.")
+            )
         return undelivered
     wanted = set(body.recipients)
     found = [each for each in message.recipients if each.id in wanted]
     if len(found) < len(wanted):
-        raise invalid("recipients", "must be ids of recipients of this message")
+        raise invalid("recipients", "must be recipient ids of this message")
     if any(each.status in _WAITING for each in found):
-        raise Refused(Code.CONFLICT, "One of these recipients still waits. Cancel it first, or wait for its result.")
+        raise Refused(
+            Code.CONFLICT, ("One of these recipients is still queued. Cancel it first, or wait for its result.")
+        )
     return found
 
 
@@ -318,7 +352,7 @@ def _encoded_page(found: MailPage, request_id: str) -> bytes:
 
 
 def _unknown() -> Refused:
-    return Refused(Code.NOT_FOUND, "There is no message with this id.")
+    return Refused(Code.NOT_FOUND, "No message has this id.")
 
 
 def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:

@@ -1,13 +1,15 @@
-"""What came back of an account's mail: bounces by class and provider, complaints, and reports about its domains.
+"""Bounces by class and provider, complaints, and DMARC and TLS reports: /v1/feedback.
 
-One answer, /v1/feedback, for the dashboard's page: counts of recipients by day and provider, and for each domain what
-DMARC and TLS reports say, with the next step of its DMARC policy.
+One response serves the dashboard's page: recipient counts by day and provider, and per domain the reports with the next
+step of its DMARC policy.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from appliance.dns.records import dmarc_value, tls_rpt_value
 from appliance.feedback.dmarc_policy import PROPOSAL_DAYS, DmarcState, next_step
@@ -16,166 +18,175 @@ from appliance.model.dashboard import FeedbackKind
 from appliance.model.mail import BounceClass
 from appliance.model.reports import REPORTS_KEPT_DAYS, DmarcStanding, DomainReports, SeenSource, TlsStanding
 from appliance.times import DAY, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import RequestId, Time, object_from
 from appliance.web.app import Routes, request_id, whole_number
-from appliance.web.operations import Json, for_customers, parameter
+from appliance.web.operations import Json, Tag, for_customers, parameter
 
-FEEDBACK_DAYS = 30  # unless others are asked for
-# Microseconds to add up a count, to show a day of an account, a domain, and a line of what reports say of it.
+FEEDBACK_DAYS = 30  # default
+# Microseconds per count, per day, per domain, and per line of a report.
 COUNT_COST, DAY_COST, DOMAIN_COST, REPORT_LINE_COST = 5, 20, 100, 6
 
 _KINDS = ("delivered", "bounced", "failed", "late_bounced", "complained")
 
 
 class BounceClassesObject(msgspec.Struct):
-    """Recipients that bounced, bounced late or failed, by class; those of which no server said why have none."""
+    """Recipients that bounced or failed, by class. Recipients without a server's reason have no class."""
 
-    invalid_recipient: int
-    mailbox_full: int
-    policy: int
-    reputation: int
-    content: int
-    authentication: int
-    temporary: int
-    other: int
+    invalid_recipient: Annotated[int, Meta(description="The mailbox does not exist.")]
+    mailbox_full: Annotated[int, Meta(description="The mailbox is full.")]
+    policy: Annotated[int, Meta(description="A policy of the receiver rejects the message.")]
+    reputation: Annotated[int, Meta(description="The receiver rejects the sender: blocklisted, or too much mail.")]
+    content: Annotated[int, Meta(description="The receiver rejects the content or the size.")]
+    authentication: Annotated[int, Meta(description="SPF, DKIM, DMARC or reverse DNS fails the receiver's checks.")]
+    temporary: Annotated[int, Meta(description="No server accepted the message in time.")]
+    other: Annotated[int, Meta(description="Any other reason.")]
 
 
 class FeedbackDayObject(msgspec.Struct):
-    """What became of recipients on one day (UTC)."""
+    """Results of one day (UTC)."""
 
-    start: Time
-    delivered: int
-    bounced: int
-    failed: int
-    late_bounced: int
-    complained: int
-    classes: BounceClassesObject
+    start: Annotated[Time, Meta(description="Start of the day.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    late_bounced: Annotated[int, Meta(description="Recipients that bounced by mail after delivery.")]
+    complained: Annotated[int, Meta(description="Recipients that complained.")]
+    classes: Annotated[BounceClassesObject, Meta(description="Bounces of the day by class.")]
 
 
 class FeedbackProviderObject(msgspec.Struct):
-    """What became of recipients at one provider in the whole time; null: all that are no known provider's."""
+    """Results at one provider over the whole period."""
 
-    provider: str | None
-    delivered: int
-    bounced: int
-    failed: int
-    late_bounced: int
-    complained: int
-    complaint_rate: float | None
-    classes: BounceClassesObject
+    provider: Annotated[str | None, Meta(description="Provider pool; null for all domains without a known provider.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    late_bounced: Annotated[int, Meta(description="Recipients that bounced by mail after delivery.")]
+    complained: Annotated[int, Meta(description="Recipients that complained.")]
+    complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
+    classes: Annotated[BounceClassesObject, Meta(description="Bounces at the provider by class.")]
 
 
 class DmarcDayObject(msgspec.Struct):
-    """Messages in the domain's name that receivers saw on one day (UTC), and whether they passed DMARC."""
+    """DMARC results of one day (UTC)."""
 
-    start: Time
-    passed: int
-    failed: int
+    start: Annotated[Time, Meta(description="Start of the day or hour.")]
+    passed: Annotated[int, Meta(description="Messages that passed DMARC.")]
+    failed: Annotated[int, Meta(description="Messages that failed DMARC.")]
 
 
 class DmarcSourceObject(msgspec.Struct):
-    """What came from one address in the domain's name; null: further addresses together."""
+    """Mail from one address in the domain's name."""
 
-    address: str | None
-    messages: int
-    passed: int
-    dkim_passed: int
-    spf_passed: int
-    quarantined: int
-    rejected: int
-    days: int
-    last_seen: Time
+    address: Annotated[str | None, Meta(description="IP address; null for all other addresses together.")]
+    messages: Annotated[int, Meta(description="Messages from this address.")]
+    passed: Annotated[int, Meta(description="Messages that passed DMARC.")]
+    dkim_passed: Annotated[int, Meta(description="Messages with a valid, aligned DKIM signature.")]
+    spf_passed: Annotated[int, Meta(description="Messages with an aligned SPF pass.")]
+    quarantined: Annotated[int, Meta(description="Messages that receivers quarantined.")]
+    rejected: Annotated[int, Meta(description="Messages that receivers rejected.")]
+    days: Annotated[int, Meta(description="Number of days with mail from this address.")]
+    last_seen: Annotated[Time, Meta(description="Last day with mail from this address.")]
 
 
 class DmarcStepObject(msgspec.Struct):
-    """The next step of the domain's DMARC policy, with the numbers that justify it."""
+    """The next step of the domain's DMARC policy, and its basis."""
 
-    state: DmarcState
-    text: str
-    policy: str | None
-    percentage: int
-    proposed: str | None
-    days: int
-    own_messages: int
-    own_passed: int
+    state: Annotated[
+        DmarcState,
+        Meta(description="`no_reports`, `collect`, `mend` (own mail fails), `step` (publish `proposed`) or `done`."),
+    ]
+    text: Annotated[str, Meta(description="What to do, and why.")]
+    policy: Annotated[
+        str | None, Meta(description="Policy seen last: `none`, `quarantine` or `reject`; null without reports.")
+    ]
+    percentage: Annotated[int, Meta(description="Share of mail that the policy covers (`pct`), in percent.")]
+    proposed: Annotated[str | None, Meta(description="Policy to publish next; null if no change is proposed.")]
+    days: Annotated[int, Meta(description="Days with reports under this policy, within the last 30 days.")]
+    own_messages: Annotated[int, Meta(description="Messages from addresses with at least one DMARC pass.")]
+    own_passed: Annotated[int, Meta(description="Messages from these addresses that passed DMARC.")]
 
 
 class DmarcObject(msgspec.Struct):
-    """What DMARC reports say of a domain."""
+    """DMARC reports about a domain."""
 
-    record: str
-    reports: int
-    messages: int
-    passed: int
-    pass_rate: float | None
-    days: list[DmarcDayObject]
-    sources: list[DmarcSourceObject]
-    next_step: DmarcStepObject
+    record: Annotated[str, Meta(description="Record for `_dmarc.<domain>` with the proposed policy.")]
+    reports: Annotated[int, Meta(description="Number of reports.")]
+    messages: Annotated[int, Meta(description="Messages covered by the reports.")]
+    passed: Annotated[int, Meta(description="Messages that passed DMARC.")]
+    pass_rate: Annotated[float | None, Meta(description="`passed` as a share of `messages`; null without messages.")]
+    days: Annotated[list[DmarcDayObject], Meta(description="Days covered by reports, oldest first.")]
+    sources: Annotated[list[DmarcSourceObject], Meta(description="Up to 20 sending addresses, most failures first.")]
+    next_step: Annotated[DmarcStepObject, Meta(description="Next step, from the reports of the last 30 days.")]
 
 
 class TlsDayObject(msgspec.Struct):
-    """Sessions with the domain's mail servers on one day (UTC)."""
+    """TLS sessions with the domain's mail servers on one day (UTC)."""
 
-    start: Time
-    successes: int
-    failures: int
+    start: Annotated[Time, Meta(description="Start of the day.")]
+    successes: Annotated[int, Meta(description="Sessions that met the domain's TLS policy.")]
+    failures: Annotated[int, Meta(description="Sessions that failed the domain's TLS policy.")]
 
 
 class TlsFailuresObject(msgspec.Struct):
-    """Sessions that failed at one server in one way; both null: further ones together."""
+    """Failed sessions by server and type. Both are null for all others together."""
 
-    mx: str | None
-    type: str | None
-    sessions: int
+    mx: Annotated[str | None, Meta(description="Host name of the mail server; null if not reported.")]
+    type: Annotated[str | None, Meta(description="Failure type (RFC 8460 4.3), for example `certificate-expired`.")]
+    sessions: Annotated[int, Meta(description="Number of failed sessions.")]
 
 
 class TlsObject(msgspec.Struct):
-    """What TLS reports say of a domain's mail servers."""
+    """TLS reports about a domain's mail servers."""
 
-    record: str
-    reports: int
-    sessions: int
-    failures: int
-    days: list[TlsDayObject]
-    by_mx: list[TlsFailuresObject]
+    record: Annotated[str, Meta(description="Record for `_smtp._tls.<domain>` that requests reports.")]
+    reports: Annotated[int, Meta(description="Number of reports.")]
+    sessions: Annotated[int, Meta(description="Sessions covered by the reports.")]
+    failures: Annotated[int, Meta(description="Failed sessions.")]
+    days: Annotated[list[TlsDayObject], Meta(description="Days covered by reports, oldest first.")]
+    by_mx: Annotated[list[TlsFailuresObject], Meta(description="Failures by server and type; the 50 most frequent.")]
 
 
 class DomainFeedbackObject(msgspec.Struct):
-    """What reports say of one domain."""
+    """Reports about one domain."""
 
-    domain: str
-    return_path: str
-    dmarc: DmarcObject
-    tls: TlsObject
+    domain: Annotated[str, Meta(description="Domain, in A-labels.")]
+    return_path: Annotated[str, Meta(description="Host name that receives the reports.")]
+    dmarc: Annotated[DmarcObject, Meta(description="DMARC reports.")]
+    tls: Annotated[TlsObject, Meta(description="TLS reports.")]
 
 
 class FeedbackAnswer(msgspec.Struct):
-    """What came back of the account's mail in the last days, test mail left out."""
+    """Feedback on the account's mail, without test mail."""
 
-    takes_reports: bool
-    days: list[FeedbackDayObject]
-    providers: list[FeedbackProviderObject]
-    classes: BounceClassesObject
-    domains: list[DomainFeedbackObject]
-    request_id: str
+    takes_reports: Annotated[bool, Meta(description="Whether the service receives feedback by mail.")]
+    days: Annotated[list[FeedbackDayObject], Meta(description="Every day of the period (UTC), oldest first.")]
+    providers: Annotated[
+        list[FeedbackProviderObject], Meta(description="Providers, most deliveries first; other domains last.")
+    ]
+    classes: Annotated[BounceClassesObject, Meta(description="Bounces of the period by class.")]
+    domains: Annotated[list[DomainFeedbackObject], Meta(description="The first 50 usable domains, by name.")]
+    request_id: RequestId
 
 
 _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": REPORTS_KEPT_DAYS, "default": FEEDBACK_DAYS}
 
 
 class FeedbackRoutes(Routes):
+    tag = Tag.ACCOUNT
+
     @for_customers(
         "GET /v1/feedback",
-        (200, FeedbackAnswer, "What came back."),
-        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS),),
+        (200, FeedbackAnswer, "The feedback."),
+        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS),),
     )
     async def get_feedback(self, user: User) -> bytes:
-        """Read what came back: bounces by class and provider, late bounces, complaints, DMARC and TLS reports."""
+        """Read bounces by class and provider, late bounces, complaints, and DMARC and TLS reports."""
         days, today = whole_number("days", FEEDBACK_DAYS, REPORTS_KEPT_DAYS), self.services.env.now() // DAY
         account_id, first = user.account_id, today - days + 1
         counts = await self.store.statistics.feedback(account_id, first * DAY)
         reports = await self.store.reports.of(account_id, first * DAY)
-        # The proposal is made of the same days, whichever are shown.
+        # The proposal always uses the same days, whichever are shown.
         judged = await self.store.reports.of(account_id, (today - PROPOSAL_DAYS + 1) * DAY)
         takes_reports = bool(self.services.config.inbound.bind)
         shown = takes_reports, counts, range(first, today + 1), reports, judged, request_id()
@@ -184,7 +195,7 @@ class FeedbackRoutes(Routes):
 
 
 def feedback_cost(counts: Mapping[FeedbackKind, int], days: int, reports: Iterable[DomainReports]) -> int:
-    """An estimate for `encoded_feedback`, in microseconds. Pure."""
+    """Estimated cost of `encoded_feedback` in microseconds. Pure."""
     parts = ((each.dmarc.days, each.dmarc.sources, each.tls.days, each.tls.failures) for each in reports)
     of_reports = sum(DOMAIN_COST + REPORT_LINE_COST * sum(map(len, part)) for part in parts)
     return COUNT_COST * len(counts) + DAY_COST * days + of_reports
@@ -198,7 +209,7 @@ def encoded_feedback(
     judged: Iterable[DomainReports],
     asked_by: str,
 ) -> bytes:
-    """The FeedbackAnswer to a request, as JSON. Pure."""
+    """The FeedbackAnswer as JSON. Pure."""
     standing = {each.domain: each.dmarc for each in judged}
     found = FeedbackAnswer(
         takes_reports=takes_reports,
@@ -212,7 +223,7 @@ def encoded_feedback(
 
 
 def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[FeedbackDayObject]:
-    """Each of these days, also those without mail. Pure."""
+    """Every day, including days without mail. Pure."""
     parts: dict[int, Counter[FeedbackKind]] = {day: Counter() for day in days}
     for kind, count in counts.items():
         if kind.day in parts:
@@ -223,7 +234,7 @@ def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[Feed
 
 
 def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObject]:
-    """Those with the most deliveries first, and last all that are no known provider's. Pure."""
+    """Providers by deliveries; domains without a known provider come last. Pure."""
     parts: dict[str, Counter[FeedbackKind]] = {}
     for kind, count in counts.items():
         parts.setdefault(kind.provider, Counter())[kind] += count
@@ -237,7 +248,7 @@ def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObje
 
 
 def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
-    """Their sums by class. Pure."""
+    """Sums by class. Pure."""
     sums: Counter[str] = Counter()
     for kind, count in counts.items():
         sums[kind.bounce_class] += count

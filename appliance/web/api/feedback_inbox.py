@@ -1,6 +1,9 @@
-"""Mail to fbl@, postmaster@ and abuse@ of the account's return paths, as text: /v1/feedback/inbox."""
+"""Mail to fbl@, postmaster@ and abuse@ of the account's return paths: /v1/feedback/inbox."""
+
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from quart import request
 
 from appliance.errors import Code, Refused
@@ -10,49 +13,53 @@ from appliance.model.accounts import Permission, Principal
 from appliance.model.feedback import InboxMail
 from appliance.store.engine import NEWEST
 from appliance.times import rfc3339
-from appliance.web.answer import Time
+from appliance.web.answer import NextPage, RequestId, Time
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import PAGING_BACK, for_customers, parameter
+from appliance.web.operations import PAGING_BACK, Tag, for_customers, parameter
 
 
 class InboxMailObject(msgspec.Struct):
-    """A mail in the feedback inbox."""
+    """A message in the feedback inbox."""
 
-    id: str
-    kind: str
-    address: str
-    sender: str
-    subject: str
-    result: str
-    received_at: Time
-    size: int
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    kind: Annotated[str, Meta(description="Local part of the address: `fbl`, `postmaster` or `abuse`.")]
+    address: Annotated[str, Meta(description="Recipient address.")]
+    sender: Annotated[str, Meta(description="From header. Not authenticated.")]
+    subject: Annotated[str, Meta(description="Subject header.")]
+    result: Annotated[
+        str, Meta(description="`not_understood`, `not_verified` (unproven complaint), `kept` or `forwarded`.")
+    ]
+    received_at: Annotated[Time, Meta(description="Time of receipt.")]
+    size: Annotated[int, Meta(description="Size of the whole message in bytes.")]
 
 
 class InboxAnswer(msgspec.Struct):
-    """A page of mails, newest first; `next` goes into `before` for the page that follows."""
+    """A page of messages, newest first. Pass `next` as `before` to get the next page."""
 
-    mails: list[InboxMailObject]
-    next: str | None
-    request_id: str
+    mails: Annotated[list[InboxMailObject], Meta(description="Messages, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class InboxMailAnswer(msgspec.Struct):
-    """One mail, with the beginning of what it says."""
+    """One message and the start of its content."""
 
-    mail: InboxMailObject
-    text: str
-    source: str
-    truncated: bool
-    request_id: str
+    mail: Annotated[InboxMailObject, Meta(description="The message, as in the list.")]
+    text: Annotated[str, Meta(description="First text part, or the HTML as text, up to 64 KiB.")]
+    source: Annotated[str, Meta(description="Start of the raw message, up to 64 KiB.")]
+    truncated: Annotated[bool, Meta(description="Whether the message is longer than the stored part.")]
+    request_id: RequestId
 
 
 class FeedbackInboxRoutes(Routes):
-    @for_customers("GET /v1/feedback/inbox", (200, InboxAnswer, "A page of mails."), parameters=PAGING_BACK)
-    async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
-        """List the mails to fbl@, postmaster@ and abuse@ of the account's return paths that a person has to read.
+    tag = Tag.ACCOUNT
 
-        The newest 100 of each kind are kept, as long as the records of messages. Administrators also see the mail of
-        return paths that no account, or several accounts, have.
+    @for_customers("GET /v1/feedback/inbox", (200, InboxAnswer, "A page of messages."), parameters=PAGING_BACK)
+    async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
+        """List mail to fbl@, postmaster@ and abuse@ of the account's return paths that needs a human.
+
+        The newest 100 of each kind are kept, as long as message records. Administrators also see mail of return paths
+        that belong to no account or to several.
         """
         limit, before = page_limit(), request.args.get("before", NEWEST)
         shared = _sees_shared(user)
@@ -62,15 +69,15 @@ class FeedbackInboxRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback/inbox/{id}",
-        (200, InboxMailAnswer, "The mail."),
+        (200, InboxMailAnswer, "The message."),
         Code.NOT_FOUND,
-        parameters=(parameter("id", "path", "The `id` of the mail in the list.", {"type": "string"}),),
+        parameters=(parameter("id", "path", "Id from the list.", {"type": "string"}),),
     )
     async def get_feedback_mail(self, user: Principal, mail_id: str) -> bytes:
-        """Read a mail of the feedback inbox as text."""
+        """Read a message of the feedback inbox as text."""
         found = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
         if found is None:
-            raise Refused(Code.NOT_FOUND, "There is no mail with this id in the feedback inbox.")
+            raise Refused(Code.NOT_FOUND, "The feedback inbox has no message with this id.")
         work = of_size(2 * len(found[1]))
         return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *found, request_id())
 
@@ -93,7 +100,7 @@ def shown_mail(mail: InboxMail) -> InboxMailObject:
 
 
 def encoded_mail(mail: InboxMail, mime: bytes, asked_by: str) -> bytes:
-    """The InboxMailAnswer to a request, as JSON. Pure."""
+    """The InboxMailAnswer as JSON. Pure."""
     return msgspec.json.encode(
         InboxMailAnswer(
             mail=shown_mail(mail),

@@ -1,6 +1,6 @@
-"""Logging in and out, and the user's sessions: /v1/auth.
+"""Login, logout and the user's sessions: /v1/auth.
 
-A wrong password and an unknown address are answered alike, after the same time.
+A wrong password and an unknown address get the same response after the same time.
 """
 
 from enum import StrEnum
@@ -18,19 +18,19 @@ from appliance.net.address_policy import site_of
 from appliance.store.audit import about
 from appliance.telemetry.log import get_logger
 from appliance.times import rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import CreatedAt, RequestId, SinglePage, Time, object_from
 from appliance.web.app import Routes, actor_of, answer, choice, client_address, refusal, refused_to, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
-from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, for_people, identifier, parameter
+from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, Tag, for_people, identifier, parameter
 from appliance.web.session_cookie import COOKIE_NAME
 
-USER_AGENT_LENGTH = 200  # characters that are stored
+USER_AGENT_LENGTH = 200  # stored characters
 
-LOGIN_REFUSED = "The email address or the password is wrong."
-NOTHING_TO_RENEW = "There is no session to renew: send a token, or log in."
+LOGIN_REFUSED = "Wrong email address or password."
+NOTHING_TO_RENEW = "No session to renew. Send a token, or log in."
 NOT_OUR_PAGE = (
-    "The session's cookie is good only for pages of this service: the request needs Sec-Fetch-Site: same-origin,"
-    " or its own Origin. Other programs renew with their token."
+    "The session cookie works only for pages of this service: send Sec-Fetch-Site: same-origin, or the "
+    "service's own Origin. Other programs renew with their token."
 )
 SESSION_ENDED = "This session has ended. Log in again."
 
@@ -38,54 +38,80 @@ log = get_logger("web")
 
 
 class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a login."""
+    """The credentials of a login."""
 
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["owner@example.com"])]
-    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
-    code: Annotated[str, Meta(max_length=64, examples=["123456"])] = ""
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["owner@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Password.")]
+    code: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            examples=["123456"],
+            description="Two-factor or recovery code. Required if two-factor authentication is on.",
+        ),
+    ] = ""
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a password change."""
+    """The current and the new password."""
 
-    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
-    new_password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
+    current_password: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_PASSWORD_BYTES,
+            description="Current password. A wrong one counts as a failed login.",
+        ),
+    ]
+    new_password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="New password: at least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
 
 
 class AccountObject(msgspec.Struct):
-    """Whose token it is."""
+    """The account and user of a token."""
 
-    id: str
-    name: str
-    email: str
-    role: Role
-    account_role: AccountRole
-    totp_required: bool
-    may_not: list[str]
+    id: Annotated[str, Meta(description="Account id, `acc_…`.")]
+    name: Annotated[str, Meta(description="Account name.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")]
+    account_role: Annotated[AccountRole, Meta(description="Role in the account: `owner`, `developer` or `viewer`.")]
+    totp_required: Annotated[bool, Meta(description="Whether the user must turn on two-factor authentication first.")]
+    may_not: Annotated[list[str], Meta(description="Operations (`operationId`) that this user may not call.")]
 
 
 class TokenObject(msgspec.Struct):
-    """The answer to a login or a refresh."""
+    """A token and its account."""
 
-    token: str
-    token_type: Literal["Bearer"]
-    expires_at: Time
-    account: AccountObject
-    request_id: str
+    token: Annotated[str, Meta(description="Token for `Authorization: Bearer <token>`.")]
+    token_type: Annotated[Literal["Bearer"], Meta(description="Always `Bearer`.")]
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
+    account: Annotated[AccountObject, Meta(description="The account of the token.")]
+    request_id: RequestId
 
 
 class LoggedOutObject(msgspec.Struct):
-    """The answer to a logout."""
+    """The session has ended."""
 
-    logged_out: bool
-    request_id: str
+    logged_out: Annotated[bool, Meta(description="Always true. The session has ended.")]
+    request_id: RequestId
 
 
 class ChangedObject(msgspec.Struct):
-    """The answer to a password change."""
+    """The password was changed."""
 
-    changed: bool
-    request_id: str
+    changed: Annotated[bool, Meta(description="Always true. All sessions of the user have ended.")]
+    request_id: RequestId
 
 
 def user_agent() -> str:
@@ -93,6 +119,8 @@ def user_agent() -> str:
 
 
 class LoginRoutes(Routes):
+    tag = Tag.SESSIONS
+
     def _token_answer(self, user: User, session_id: str) -> Response:
         token, expires_at = self.services.auth.tokens.issue(user, session_id)
         must_enrol = self.services.auth.must_enrol(user)
@@ -113,11 +141,11 @@ class LoginRoutes(Routes):
         headers=("Set-Cookie",),
     )
     async def log_in(self, wanted: LoginRequest) -> Response:
-        """Get a customer token, good for 12 hours, and a cookie to renew it by.
+        """Get a token that is valid for 12 hours, and a cookie to renew it.
 
-        The token goes into `Authorization: Bearer …` of all other requests under `/v1`. A wrong address and a wrong
-        password are refused alike, after a second. Where a second factor is on, a login with the right password and no
-        `code`, or a wrong one, is refused with the header `Second-Factor: required`.
+        Send the token as `Authorization: Bearer …` with all other requests under `/v1`. A wrong address and a wrong
+        password get the same refusal, after a second. If two-factor authentication is on, a right password without a
+        valid `code` is refused with the header `Second-Factor: required`.
         """
         address, email = client_address(), wanted.email.strip().lower()
         user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
@@ -132,7 +160,7 @@ class LoginRoutes(Routes):
             raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         async with self.store.audit.noting(actor_of(user), "user.logged_in", address, (user.account_id,)):
             session = await self.store.sessions.begin(user, address, user_agent())
-            if session is None:  # hashing takes its time, and meanwhile the password was changed
+            if session is None:  # the password may have changed while the hash was computed
                 raise Refused(Code.UNAUTHORIZED, LOGIN_REFUSED)
         return self._with_cookie(self._token_answer(user, session.id), session)
 
@@ -144,7 +172,7 @@ class LoginRoutes(Routes):
         headers=("Set-Cookie",),
     )
     async def refresh_token(self) -> Response:
-        """Get a new token for the one at hand, or for the session's cookie."""
+        """Get a new token for the current one, or for the session cookie."""
         if "Authorization" in request.headers:
             user, claims = await self.current_user()
             await self.store.sessions.extend(claims.session_id)
@@ -158,14 +186,14 @@ class LoginRoutes(Routes):
 
     async def _renew(self, cookie: str) -> Response:
         given = self.services.cookies.read(cookie)
-        if given is None:  # the signature is wrong: a guess like any other
+        if given is None:  # a wrong signature counts as a guess
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             ended = Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)
             return self._with_cookie(await refusal(ended), None)
         renewal = await self.store.sessions.renew(*given, client_address(), user_agent())
         if renewal.reused:
             self.services.auth.forget()
-            log.warning("a session's cookie came twice: the session has ended", address=client_address())
+            log.warning("session cookie replayed; session revoked", address=client_address())
         user = await self.store.accounts.user_of_session(renewal.session.id) if renewal.session else None
         if renewal.session is None or user is None:
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
@@ -173,7 +201,7 @@ class LoginRoutes(Routes):
 
     @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."), action="user.logged_out")
     async def log_out(self, user: User) -> Response:
-        """End the session of the token at hand, with every token of it."""
+        """End the current session and all its tokens."""
         _, claims = await self.current_user()
         await self.store.sessions.end(claims.session_id, user.id)
         self.services.auth.forget()
@@ -181,52 +209,52 @@ class LoginRoutes(Routes):
 
     @for_people(
         "POST /v1/auth/password",
-        (200, ChangedObject, "Changed; log in again."),
+        (200, ChangedObject, "Changed. Log in again."),
         Code.FORBIDDEN,
         body=PasswordRequest,
         action="user.password_changed",
     )
     async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
-        """Change the password, and with it end every session of the user."""
+        """Change the password, and end every session of the user."""
         new = check_new(wanted.new_password, "new_password")
         if not await self.services.logins.is_right(user.email, wanted.current_password, user, client_address()):
-            raise Refused(Code.FORBIDDEN, "current_password: this is not the current password")
+            raise Refused(Code.FORBIDDEN, "current_password: wrong password. Enter your current password.")
         new_hash = await self.services.hashing.hashed(new, site_of(client_address()))
         if not await self.store.accounts.set_password(user.id, new_hash, user.token_epoch):
-            raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first, and ended this session
+            raise Refused(Code.UNAUTHORIZED, SESSION_ENDED)  # another change came first and ended this session
         self.services.auth.forget()
         return self._with_cookie(answer(ChangedObject(True, request_id())), None)
 
 
 class SessionObject(msgspec.Struct):
-    """One login that goes on."""
+    """An active login."""
 
-    id: str
-    current: bool
-    address: str
-    user_agent: str
-    created_at: Time
-    renewed_at: Time
-    expires_at: Time
+    id: Annotated[str, Meta(description="Session id, `ses_…`.")]
+    current: Annotated[bool, Meta(description="Whether this is the session of the current request.")]
+    address: Annotated[str, Meta(description="Client IP address of the login or the last renewal by cookie.")]
+    user_agent: Annotated[str, Meta(description="`User-Agent` of the client.")]
+    created_at: CreatedAt
+    renewed_at: Annotated[Time, Meta(description="Time of the last renewal.")]
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
 
 
 class SessionsAnswer(msgspec.Struct):
-    """All sessions of the user, the one renewed last first; `next` is always null, for there are at most 100."""
+    """The user's sessions, most recently renewed first. There are at most 100, so the list has one page."""
 
-    sessions: list[SessionObject]
-    next: str | None
-    request_id: str
+    sessions: Annotated[list[SessionObject], Meta(description="Sessions, most recently renewed first.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 class EndedAnswer(msgspec.Struct):
-    """How many sessions were ended."""
+    """The number of ended sessions."""
 
-    ended: int
-    request_id: str
+    ended: Annotated[int, Meta(description="Number of ended sessions.")]
+    request_id: RequestId
 
 
 class KeptSession(StrEnum):
-    """Which session goes on when all others are ended."""
+    """The session to keep when all others end."""
 
     CURRENT = "current"
 
@@ -234,15 +262,17 @@ class KeptSession(StrEnum):
 _KEEP = parameter(
     "keep",
     "query",
-    "`current`: the session of the token goes on. Without it that ends, too.",
+    "`current` keeps the current session. Default: end it too.",
     {"type": "string", "enum": list(KeptSession)},
 )
 
 
 class SessionRoutes(Routes):
+    tag = Tag.SESSIONS
+
     @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
     async def list_sessions(self, user: User) -> SessionsAnswer:
-        """List where the user is logged in."""
+        """List the user's active sessions."""
         _, claims = await self.current_user()
         found = await self.store.sessions.of(user.id)
         shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
@@ -252,7 +282,7 @@ class SessionRoutes(Routes):
         "DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), parameters=(_KEEP,), action="session.ended_all"
     )
     async def end_all_sessions(self, user: User) -> EndedAnswer:
-        """Log out everywhere; with `keep=current` everywhere else."""
+        """Log out everywhere, or everywhere else with `keep=current`."""
         kept = ""
         if choice("keep", KeptSession) is KeptSession.CURRENT:
             _, claims = await self.current_user()
@@ -266,12 +296,12 @@ class SessionRoutes(Routes):
         "DELETE /v1/auth/sessions/{id}",
         (200, EndedAnswer, "Ended."),
         Code.NOT_FOUND,
-        parameters=(identifier("The session's id.", "^ses_[0-9a-f]{32}$"),),
+        parameters=(identifier("Session id.", "^ses_[0-9a-f]{32}$"),),
         action="session.ended",
     )
     async def end_session(self, user: User, session_id: str) -> EndedAnswer:
         """End one session."""
         if not await self.store.sessions.end(session_id, user.id):
-            raise Refused(Code.NOT_FOUND, "There is no such session.")
+            raise Refused(Code.NOT_FOUND, "No session has this id.")
         self.services.auth.forget()
         return EndedAnswer(1, request_id())

@@ -1,17 +1,19 @@
-"""Answers with what is kept of a message: `/v1/emails/{id}/body` as the dashboard shows it, its bytes, and its files.
+"""Serves stored messages: `/v1/emails/{id}/body` for the dashboard, the raw message, and its attachments.
 
-A message may have 10 MiB and be written to be slow to read. So one message at a time is loaded and read, in a thread,
-in turns between accounts; and few large answers exist at once: one has its slot (`AnswerSlots`) from before the message
-is loaded until it has been written to the client. Small answers have none.
+A message may have 10 MiB and be crafted to be slow to parse. One message at a time is loaded and parsed, on a thread,
+in turns between accounts. A large response holds a slot (`AnswerSlots`) from before the load until it is written to the
+client. Small responses need none.
 """
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
 from weakref import finalize
 
 import msgspec
 import trio
+from msgspec import Meta
 from quart import Response
 from quart.wrappers.response import DataBody
 
@@ -20,42 +22,45 @@ from appliance.errors import Code, Refused
 from appliance.message.limits import MESSAGE_SIZE
 from appliance.message.reader import read_attachment, read_message
 from appliance.store import Store
-from appliance.web.answer import object_from
+from appliance.web.answer import RequestId, object_from
 from appliance.web.api.answer_slots import AnswerSlot, AnswerSlots
 
-SLOT_WAIT = 20.0  # seconds for a slot and for a turn; a client that waits longer gets 503
-SMALL_MESSAGE = 32 * 1024  # bytes; every one of them may become six in JSON
-SMALL_ANSWER = 256 * 1024  # bytes, as a page of a list may have
-ANSWER_PIECE = 64 * 1024  # bytes of an answer written at once; after each it is known that the client reads
+SLOT_WAIT = 20.0  # seconds to wait for a slot and a turn before a 503
+SMALL_MESSAGE = 32 * 1024  # bytes; each may become six in JSON
+SMALL_ANSWER = 256 * 1024  # bytes, like a page of a list
+ANSWER_PIECE = 64 * 1024  # bytes per write; each completed write shows that the client reads
 JSON, RAW_MESSAGE, OCTETS = "application/json", "message/rfc822", "application/octet-stream"
-ANSWER_TIMEOUT = 60.0  # seconds for a whole answer
+ANSWER_TIMEOUT = 60.0  # seconds for a whole response
 
 
 class HeaderObject(msgspec.Struct):
-    """One field of a message's header."""
+    """A header field."""
 
-    name: str
-    value: str
+    name: Annotated[str, Meta(description="Header field name.")]
+    value: Annotated[str, Meta(description="Decoded value.")]
 
 
 class FileObject(msgspec.Struct):
-    """A file in a message."""
+    """An attached file."""
 
-    filename: str
-    content_type: str
-    size: int
-    content_id: str | None
+    filename: Annotated[str, Meta(description="File name without a path.")]
+    content_type: Annotated[str, Meta(description="Media type.")]
+    size: Annotated[int, Meta(description="Decoded size in bytes.")]
+    content_id: Annotated[str | None, Meta(description="Content id of an inline image; null without one.")]
 
 
 class BodyAnswer(msgspec.Struct):
-    """What a reader of the message sees; `truncated` when something is left out: of each text 1 MiB is shown."""
+    """The content of a message."""
 
-    headers: list[HeaderObject]
-    text: str | None
-    html: str | None
-    attachments: list[FileObject]
-    truncated: bool
-    request_id: str
+    headers: Annotated[list[HeaderObject], Meta(description="Decoded header fields, at most 200.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    attachments: Annotated[list[FileObject], Meta(description="Attached files.")]
+    truncated: Annotated[
+        bool,
+        Meta(description="Whether content is omitted. The limits are 1 MiB per text, 200 header fields and 200 parts."),
+    ]
+    request_id: RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +73,16 @@ class MessageBodies:
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
 
     async def answer(self, account_id: str, message_id: str, size: int, request_id: str) -> Response:
-        """The answer, or a refusal; whether a message of this size is this account's must be known before."""
+        """The parsed message. The caller has checked that the message belongs to the account."""
         return await self._answer(account_id, message_id, size, partial(_read, request_id))
 
     async def raw(self, account_id: str, message_id: str, size: int) -> Response:
-        """The bytes of the message, as a file to keep."""
+        """The raw message, as a download."""
         response = await self._answer(account_id, message_id, size, bytes, RAW_MESSAGE)
         return _as_file(response, f"{message_id}.eml")
 
     async def attachment(self, account_id: str, message_id: str, size: int, number: int) -> Response:
-        """One of its files. A browser is never told to open it: its type and its name are those a stranger chose."""
+        """An attachment, always as a download: a stranger chose its type and name."""
         response = await self._answer(account_id, message_id, size, partial(_attachment, number), OCTETS)
         return _as_file(response, f"{message_id}-{number}")
 
@@ -92,7 +97,7 @@ class MessageBodies:
         except BaseException:
             slot.release()
             raise
-        if len(encoded) <= SMALL_ANSWER:  # most of a large message are files, which are not shown
+        if len(encoded) <= SMALL_ANSWER:  # a large message is mostly attachments, which the response omits
             slot.release()
             return Response(encoded, content_type=kind)
         response = Response(_SlotBody(encoded, slot), content_type=kind)
@@ -103,19 +108,19 @@ class MessageBodies:
         async with self._turns.take(account_id):
             mime = await self.store.mail_log.mime(account_id, message_id)
             if mime is None:
-                raise Refused(Code.NOT_FOUND, "The body of this message is no longer kept.")
+                raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored.")
             return await trio.to_thread.run_sync(read, mime, limiter=self._thread)
 
 
 class _SlotBody(DataBody):
-    """An answer that gives its slot back once it has been written, is cut off, or is dropped unwritten."""
+    """A response that releases its slot when it is written, cut off or dropped unwritten."""
 
     def __init__(self, data: bytes, slot: AnswerSlot) -> None:
         super().__init__(data)
         self._slot = slot
         self._written = 0  # bytes
         self._writing = trio.CancelScope()
-        # The garbage collector may run on any thread, but slots may only be used on Trio's.
+        # The garbage collector may run on any thread, but slots belong to Trio's thread.
         self._dropped = finalize(self, trio.lowlevel.current_trio_token().run_sync_soon, slot.release)
         self._dropped.atexit = False
 
@@ -129,7 +134,7 @@ class _SlotBody(DataBody):
         return self
 
     async def __anext__(self) -> bytes:
-        self._slot.progress()  # a piece is asked for when the one before has been written
+        self._slot.progress()  # the previous piece has been written
         piece = self.data[self._written : self._written + ANSWER_PIECE]
         if not piece:
             raise StopAsyncIteration
@@ -150,7 +155,7 @@ def _as_file(response: Response, name: str) -> Response:
 def _attachment(number: int, mime: bytes) -> bytes:
     found = read_attachment(mime, number, MESSAGE_SIZE)
     if found is None:
-        raise Refused(Code.NOT_FOUND, "This message has no file with this number.")
+        raise Refused(Code.NOT_FOUND, "This message has no attachment with this number.")
     return found
 
 

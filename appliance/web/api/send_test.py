@@ -1,4 +1,4 @@
-"""A test message to one address, free of charge and really delivered: /v1/emails/test."""
+"""Sends a free test message that is really delivered: /v1/emails/test."""
 
 import math
 from typing import Annotated
@@ -14,9 +14,10 @@ from appliance.message.template import Variable, check_numbers
 from appliance.model.accounts import Caller, Principal
 from appliance.model.mail import MessageStatus, Source
 from appliance.times import SECOND
+from appliance.web.answer import RequestId
 from appliance.web.api.templates import BODY, LINE
 from appliance.web.app import ApiServices, Routes, request_id
-from appliance.web.operations import Limited, for_customers
+from appliance.web.operations import Limited, Tag, for_customers
 
 TEST_INTERVAL = 15_000_000  # microseconds between two tests of an account
 TRACKED_ACCOUNTS = 10_000  # with the time of their last test
@@ -28,43 +29,67 @@ _Alias = Annotated[
 
 
 class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
-    """The body of a POST: one address, and what to send to it; without anything else, a short text."""
+    """The recipient and optional content of a test message."""
 
-    __test__ = False  # not a test case for pytest
+    __test__ = False  # not a pytest class
 
-    to: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
-    sender: Mailbox | UnsetType = UNSET
-    subject: Annotated[str, Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE)] | UnsetType = UNSET
-    text: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
-    html: Annotated[str, Meta(extra_json_schema=BODY)] | UnsetType = UNSET
-    template: _Alias | UnsetType = UNSET
-    variables: Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType = UNSET
+    to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
+    sender: Annotated[
+        Mailbox | UnsetType, Meta(description="Sender. Default: `test@` and the first domain of the account.")
+    ] = UNSET
+    subject: (
+        Annotated[
+            str,
+            Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Subject. Default: a sample subject."),
+        ]
+        | UnsetType
+    ) = UNSET
+    text: (
+        Annotated[
+            str,
+            Meta(
+                extra_json_schema=BODY,
+                description="Plain-text body. Default: a sample text if there is no other content.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    html: Annotated[str, Meta(extra_json_schema=BODY, description="HTML body.")] | UnsetType = UNSET
+    template: Annotated[
+        _Alias | UnsetType, Meta(description="Alias of a template. Not allowed with `text` or `html`.")
+    ] = UNSET
+    variables: Annotated[
+        Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType,
+        Meta(description="Values of the placeholders, by name."),
+    ] = UNSET
 
 
 class TestMailAnswer(msgspec.Struct, rename={"sender": "from"}):
-    """A test that is on its way."""
+    """An accepted test message."""
 
     __test__ = False
 
-    id: str
-    status: MessageStatus
-    source: Source
-    sender: str
-    to: str
-    request_id: str
+    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
+    status: Annotated[MessageStatus, Meta(description="Always `queued`.")]
+    source: Annotated[Source, Meta(description="Always `test`.")]
+    sender: Annotated[str, Meta(description="Sender, as submitted.")]
+    to: Annotated[str, Meta(description="Recipient.")]
+    request_id: RequestId
 
 
 class SendTestRoutes(Routes):
+    tag = Tag.MESSAGES
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
-        self._last: dict[str, int] = {}  # by account: when its last test was sent
+        self._last: dict[str, int] = {}  # time of each account's last test
 
     def _check_interval(self, account_id: str) -> None:
         now = self.services.env.now()
         wait = self._last.get(account_id, -TEST_INTERVAL) + TEST_INTERVAL - now
         if 0 < wait <= TEST_INTERVAL:  # unless the clock was set back
             seconds = math.ceil(wait / SECOND)
-            text = f"A test can be sent every 15 seconds. Wait {seconds} seconds, then try again."
+            text = f"Tests are limited to one every 15 seconds. Retry in {seconds} seconds."
             raise Refused(Code.RATE_LIMITED, text, retry_after=seconds)
         if len(self._last) >= TRACKED_ACCOUNTS:
             self._last.clear()
@@ -72,7 +97,7 @@ class SendTestRoutes(Routes):
 
     @for_customers(
         "POST /v1/emails/test",
-        (202, TestMailAnswer, "Accepted and on disk."),
+        (202, TestMailAnswer, "Stored on disk."),
         Code.FORBIDDEN,
         Code.ACCOUNT_SUSPENDED,
         Code.PAYLOAD_TOO_LARGE,
@@ -81,9 +106,9 @@ class SendTestRoutes(Routes):
         limited=Limited.NARROWED,
     )
     async def send_test_email(self, user: Principal, body: TestMailRequest) -> TestMailAnswer:
-        """Send a test to one address: free of charge, really delivered, at most every 15 seconds.
+        """Send a test message to one address. It is free, really delivered, and limited to one every 15 seconds.
 
-        Only `to` is required; the sender, the subject and the text have defaults.
+        Only `to` is required.
         """
         caller = await self.caller_of(user)
         self.services.intake.check_open(caller)
@@ -99,7 +124,7 @@ class SendTestRoutes(Routes):
 
 
 def _request(body: TestMailRequest, caller: Caller) -> SendRequest:
-    """The message to send, with defaults for what was left out."""
+    """The message to send, with defaults for omitted fields."""
     if body.variables is not UNSET:
         check_numbers(body.variables)
     empty = body.text is UNSET and body.html is UNSET and body.template is UNSET

@@ -1,23 +1,25 @@
-"""Counts of an account's recipients by hour and day, delivery times, and what waits: /v1/stats; the newest recipients
-that did not get their mail: /v1/problems.
+"""Recipient counts by hour and day, delivery times and the queue: /v1/stats. The latest undelivered recipients:
+/v1/problems.
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
 from appliance.model.mail import BounceClass, RecipientOutcome, Source
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
-from appliance.web.answer import Time, object_from
+from appliance.web.answer import RequestId, Time, object_from
 from appliance.web.app import Routes, choice, request_id, whole_number
-from appliance.web.operations import Json, for_customers, parameter
+from appliance.web.operations import Json, Tag, for_customers, parameter
 
 DEFAULT_DAYS = 7
 MAX_DAYS = 90
-HOURLY_DAYS = 7  # the last of them are also given by hour
+HOURLY_DAYS = 7  # the last days that are also shown by hour
 DAY_HOURS = 24
 DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 
@@ -25,145 +27,162 @@ KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
 class CountsObject(msgspec.Struct):
-    """Recipients of one hour or one day (UTC), from `start` on: accepted then, and final then."""
+    """Recipients of one hour or day (UTC): accepted then, and final then."""
 
-    start: Time
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
+    start: Annotated[Time, Meta(description="Start of the day or hour.")]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
 
 
 class TotalsObject(msgspec.Struct):
-    """The whole time together. `bounce_rate` is the share of bounced among all that were tried, null without any."""
+    """Totals of the period."""
 
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
-    median_ms: int | None
-    p95_ms: int | None
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+    median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
+    p95_ms: Annotated[
+        int | None, Meta(description="Delivery time of 95 % of recipients in milliseconds; null without any.")
+    ]
 
 
 class PreviousObject(msgspec.Struct):
-    """The period of the same length just before, to the same time of its last day."""
+    """The preceding period of the same length, up to the same time of its last day."""
 
-    start: Time
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
+    start: Annotated[Time, Meta(description="Start of the period.")]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
 
 
 class ClassCountsObject(msgspec.Struct):
-    """Recipients that were refused for one kind of reason: bounced, and failed when all attempts were used up."""
+    """Rejected recipients of one class: bounced, and failed after all attempts."""
 
-    bounce_class: BounceClass
-    bounced: int
-    failed: int
+    bounce_class: Annotated[BounceClass, Meta(description="Bounce class.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
 
 
 class BreakdownObject(msgspec.Struct):
-    """The whole time for one value of what the statistics are broken down by; null: all others together."""
+    """Totals for one value of `by`."""
 
-    value: str | None
-    sent: int
-    delivered: int
-    bounced: int
-    failed: int
-    suppressed: int
-    cancelled: int
-    bounce_rate: float | None
+    value: Annotated[
+        str | None, Meta(description="Domain, tag, template or provider; null (always last) for all others together.")
+    ]
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
 
 
 class WaitingObject(msgspec.Struct):
-    """The account's mail that waits for one provider pool; null: for domains not looked up yet."""
+    """The account's queue for one provider pool; null for domains not looked up yet."""
 
-    pool: str | None
-    due: int
-    deferred: int
+    pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    due: Annotated[int, Meta(description="Recipients due now.")]
+    deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
 
 
 class StatsAnswer(msgspec.Struct):
-    """Numbers of the last days, test mail left out."""
+    """Statistics of the last days, without test mail."""
 
-    days: list[CountsObject]
-    hours: list[CountsObject]
-    totals: TotalsObject
-    previous: PreviousObject | None
-    bounce_classes: list[ClassCountsObject]
-    queue: list[WaitingObject]
-    sandbox: int
-    breakdown: list[BreakdownObject] | None
-    breakdown_until: Time | None
-    request_id: str
+    days: Annotated[
+        list[CountsObject], Meta(description="Days of the period (UTC), oldest first, including days without mail.")
+    ]
+    hours: Annotated[
+        list[CountsObject], Meta(description="Hours of the last 7 days, oldest first, including hours without mail.")
+    ]
+    totals: Annotated[TotalsObject, Meta(description="Totals of the period.")]
+    previous: Annotated[
+        PreviousObject | None,
+        Meta(description="Preceding period of the same length; null if its statistics are incomplete."),
+    ]
+    bounce_classes: Annotated[
+        list[ClassCountsObject], Meta(description="Bounced and failed recipients by class; empty classes are omitted.")
+    ]
+    queue: Annotated[list[WaitingObject], Meta(description="Queued recipients by provider pool.")]
+    sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
+    breakdown: Annotated[
+        list[BreakdownObject] | None, Meta(description="Totals per value of `by`, largest first; null without `by`.")
+    ]
+    breakdown_until: Annotated[Time | None, Meta(description="End of the data in `breakdown`; null if it is complete.")]
+    request_id: RequestId
 
 
 class ProblemObject(msgspec.Struct):
-    """A recipient that did not get its mail, or not yet: what its server said last, and when."""
+    """An undelivered recipient, with the last reply of its server."""
 
-    message_id: str
-    recipient_id: str
-    email: str
-    subject: str
-    source: Source
-    outcome: RecipientOutcome
-    last_smtp_code: int | None
-    last_smtp_response: str | None
-    bounce_class: BounceClass | None
-    happened_at: Time
-    next_attempt_at: Time | None
+    message_id: Annotated[str, Meta(description="Message id.")]
+    recipient_id: Annotated[str, Meta(description="Recipient id.")]
+    email: Annotated[str, Meta(description="Recipient address.")]
+    subject: Annotated[str, Meta(description="Subject.")]
+    source: Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
+    outcome: Annotated[RecipientOutcome, Meta(description="`bounced`, `failed` or `deferred`.")]
+    last_smtp_code: Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
+    last_smtp_response: Annotated[
+        str | None, Meta(description="Last SMTP reply, or the error instead of one; null before the first attempt.")
+    ]
+    bounce_class: Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
+    happened_at: Annotated[Time, Meta(description="Time of the result, or of the last attempt if deferred.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
 
 
 class ProblemsAnswer(msgspec.Struct):
-    """The newest problems first."""
+    """The latest problems."""
 
-    problems: list[ProblemObject]
-    request_id: str
+    problems: Annotated[list[ProblemObject], Meta(description="Problems, newest first.")]
+    request_id: RequestId
 
 
 _PROBLEMS: Json = parameter(
     "limit",
     "query",
-    "How many.",
+    "Number of problems.",
     {"type": "integer", "minimum": 1, "maximum": MAX_PROBLEMS, "default": DEFAULT_PROBLEMS},
 )
-_BY: Json = parameter(
-    "by", "query", "What to break the numbers down by, too.", {"type": "string", "enum": list(Dimension)}
-)
+_BY: Json = parameter("by", "query", "Also break the totals down by this.", {"type": "string", "enum": list(Dimension)})
 _DAYS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
 
 
 class StatsRoutes(Routes):
+    tag = Tag.ACCOUNT
+
     @for_customers(
         "GET /v1/stats",
-        (200, StatsAnswer, "The numbers."),
-        parameters=(parameter("days", "query", "How many days (UTC), with today.", _DAYS), _BY),
+        (200, StatsAnswer, "The statistics."),
+        parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS), _BY),
     )
     async def get_stats(self, user: User) -> StatsAnswer:
-        """Read how many recipients were sent to by hour and day, what became of them, and what waits.
+        """Read recipient counts by hour and day, their results, and the queue.
 
-        With `by` also by sending domain, tag, template or provider, in `breakdown`.
+        With `by`, `breakdown` has the totals by sending domain, tag, template or provider.
         """
         days, now = whole_number("days", DEFAULT_DAYS, MAX_DAYS), self.services.env.now() // HOUR
-        first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # the midnight that the first day begins with
+        first = now - now % DAY_HOURS - (days - 1) * DAY_HOURS  # midnight at the start of the first day
         times = (hour * HOUR for hour in (first, hourly_from(first, now), first - days * DAY_HOURS))
         numbers = await self.store.statistics.of(user.account_id, *times)
         by = choice("by", Dimension)
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
-    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The newest problems."), parameters=(_PROBLEMS,))
+    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The latest problems."), parameters=(_PROBLEMS,))
     async def list_problems(self, user: User) -> ProblemsAnswer:
-        """List the newest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
+        """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
         found = await self.store.mail_log.problems(user.account_id, most)
         return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
@@ -174,14 +193,14 @@ def _named(counts: list[int]) -> dict[str, int]:
 
 
 def _rate(counts: list[int]) -> float | None:
-    """The share of bounced among all that were tried."""
+    """Bounced as a share of all final recipients."""
     _, delivered, bounced, failed, _, _ = counts
     tried = delivered + bounced + failed
     return round(bounced / tried, 4) if tried else None
 
 
 def hourly_from(first: int, now: int) -> int:
-    """The first hour that is told by itself."""
+    """The first hour that is shown separately."""
     return max(first, now - now % DAY_HOURS - (HOURLY_DAYS - 1) * DAY_HOURS)
 
 
@@ -203,7 +222,7 @@ def stats(
     request_id: str,
     parts: CountsByValue | None = None,
 ) -> StatsAnswer:
-    """The answer for the hours from `first` to `now`, also those without mail. Pure."""
+    """The response for the hours from `first` to `now`, including hours without mail. Pure."""
     hourly = hourly_from(first, now)
     by_day = [[0] * len(KINDS) for _ in range(days)]
     by_hour = [[0] * len(KINDS) for _ in range(hourly, now + 1)]
@@ -230,7 +249,7 @@ def stats(
 
 
 def quantile(by_bucket: Mapping[int, int], share: float) -> int | None:
-    """The time in milliseconds within which this share of all deliveries was done, to a tenth of it."""
+    """The delivery time in milliseconds that this share of deliveries met, to within a tenth."""
     left = share * sum(by_bucket.values())
     for bucket in sorted(by_bucket):
         left -= by_bucket[bucket]

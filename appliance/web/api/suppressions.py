@@ -1,6 +1,6 @@
-"""The addresses an account no longer sends to, with search and import: /v1/suppressions.
+"""Addresses that an account no longer sends to, with search and import: /v1/suppressions.
 
-A list that is imported is read on a worker, and written in small transactions: others write in between.
+A worker reads an imported list. It is written in small transactions, so that other writes proceed.
 """
 
 from typing import Annotated
@@ -20,93 +20,111 @@ from appliance.model.accounts import User
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import Suppression, SuppressionOrigin, lists_of
 from appliance.store.audit import about
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id
-from appliance.web.operations import PAGING, for_customers, parameter
+from appliance.web.operations import PAGING, Tag, for_customers, parameter
 
 BY_HAND = "added by hand"
-IMPORT_LINES = 1_000  # of one request
-LINE_COST = 40  # microseconds to read a line
-AT_A_TIME = 50  # entries of a transaction: some milliseconds
+IMPORT_LINES = 1_000  # per request
+LINE_COST = 40  # microseconds to parse a line
+AT_A_TIME = 50  # entries per transaction, a few milliseconds
 
 
 class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST."""
+    """An address to suppress."""
 
-    address: Annotated[Mailbox, Meta(examples=["ada@example.net"])]
-    reason: Annotated[str, Meta(min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN})] = BY_HAND
+    address: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Address to suppress.")]
+    reason: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=200,
+            extra_json_schema={"pattern": LINE_PATTERN},
+            description="Reason: one line of 1 to 200 characters.",
+        ),
+    ] = BY_HAND
 
 
 class SuppressionObject(msgspec.Struct):
-    """One entry in a list."""
+    """A suppressed address."""
 
-    address: str
-    reason: str
-    origin: SuppressionOrigin
-    tag: str | None
-    template: str | None
-    created_at: Time
+    address: Annotated[str, Meta(description="Suppressed address: lower case, its domain in A-labels.")]
+    reason: Annotated[str, Meta(description="Reason, one line.")]
+    origin: Annotated[SuppressionOrigin, Meta(description="Cause of the first entry for this address.")]
+    tag: Annotated[str | None, Meta(description="Tag that the recipient unsubscribed from; null if none.")]
+    template: Annotated[str | None, Meta(description="Template that the recipient unsubscribed from; null if none.")]
+    created_at: CreatedAt
 
 
 class SuppressionAnswer(SuppressionObject):
-    """One entry on its own."""
+    """One suppressed address."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class SuppressionsAnswer(msgspec.Struct):
-    """A page of the list; `next` goes into `after` for the page that follows."""
+    """A page of suppressions. Pass `next` as `after` to get the next page."""
 
-    suppressions: list[SuppressionObject]
-    next: str | None
-    request_id: str
+    suppressions: Annotated[list[SuppressionObject], Meta(description="Suppressions, by address.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a POST: a list as text."""
+    """A list of addresses as text."""
 
-    csv: Annotated[str, Meta(min_length=1, examples=["email,reason\nada@example.net,hard bounce"])]
+    csv: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            examples=["email,reason\nada@example.net,hard bounce"],
+            description="One address per line, or CSV with a header row; at most 1,000 lines.",
+        ),
+    ]
 
 
 class SkippedObject(msgspec.Struct):
     """A line that was not imported."""
 
-    line: int
-    error: str
+    line: Annotated[int, Meta(description="Line number, starting at 1.")]
+    error: Annotated[str, Meta(description="Why the line was skipped.")]
 
 
 class ImportedAnswer(msgspec.Struct):
-    """What became of a list."""
+    """The result of an import."""
 
-    imported: int
-    listed_already: int
-    skipped: list[SkippedObject]
-    request_id: str
+    imported: Annotated[int, Meta(description="Number of addresses added.")]
+    listed_already: Annotated[
+        int, Meta(description="Number of addresses that were already listed. They are unchanged.")
+    ]
+    skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
+    request_id: RequestId
 
 
 _FILTERS = (
     parameter(
         "q",
         "query",
-        "Only those with this in their address or reason; upper and lower case are the same.",
+        "Search in address and reason. Case-insensitive.",
         {"type": "string", "minLength": 1, "maxLength": MAILBOX_LENGTH},
     ),
-    parameter("origin", "query", "Only of this origin.", {"type": "string", "enum": list(SuppressionOrigin)}),
+    parameter("origin", "query", "Filter by origin.", {"type": "string", "enum": list(SuppressionOrigin)}),
 )
-_ADDRESS = parameter("address", "path", "The suppressed address.", {"type": "string", "format": "email"})
-_TAG = parameter("tag", "query", "Remove only its unsubscription from this tag.", {"type": "string"})
-_TEMPLATE = parameter("template", "query", "Remove only its unsubscription from this template.", {"type": "string"})
+_ADDRESS = parameter("address", "path", "Suppressed address.", {"type": "string", "format": "email"})
+_TAG = parameter("tag", "query", "Remove only the unsubscription from this tag.", {"type": "string"})
+_TEMPLATE = parameter("template", "query", "Remove only the unsubscription from this template.", {"type": "string"})
 
 
 class SuppressionRoutes(Routes):
+    tag = Tag.SUPPRESSIONS
+
     @for_customers(
-        "GET /v1/suppressions", (200, SuppressionsAnswer, "A page of addresses."), parameters=(*_FILTERS, *PAGING)
+        "GET /v1/suppressions", (200, SuppressionsAnswer, "A page of suppressions."), parameters=(*_FILTERS, *PAGING)
     )
     async def list_suppressions(self, user: User) -> SuppressionsAnswer:
-        """List the addresses the account no longer sends to.
+        """List suppressed addresses.
 
-        With `q` or `origin` a page may hold fewer entries than asked for while the search is not over; `next` is null
-        only at its end.
+        With `q` or `origin`, a page may be incomplete while the search continues; `next` is null only at the end.
         """
         limit, (after, after_list) = page_limit(), _read_cursor(request.args.get("after", ""))
         wanted = _filter()
@@ -121,7 +139,7 @@ class SuppressionRoutes(Routes):
 
     @for_customers(
         "POST /v1/suppressions",
-        (201, SuppressionAnswer, "The entry, new or as it was."),
+        (201, SuppressionAnswer, "The suppression, new or existing."),
         body=SuppressionRequest,
         action="suppression.added",
     )
@@ -136,19 +154,19 @@ class SuppressionRoutes(Routes):
 
     @for_customers(
         "POST /v1/suppressions/import",
-        (200, ImportedAnswer, "What was listed, and what was not."),
+        (200, ImportedAnswer, "The result of the import."),
         body=ImportRequest,
         action="suppression.imported",
     )
     async def import_suppressions(self, user: User, body: ImportRequest) -> ImportedAnswer:
-        """Suppress every address of a list: one a line, or CSV as hosted services export it.
+        """Suppress every address of a list: one per line, or CSV as email services export it.
 
-        What cannot be read is skipped and told. An address that is listed already stays as it is. A longer list is sent
-        in parts, each with the heading.
+        Unreadable lines are skipped and reported. Listed addresses stay unchanged. Send a longer list in parts, each
+        with the header row.
         """
         lines = body.csv.splitlines()
         if len(lines) > IMPORT_LINES:
-            raise invalid("csv", f"must have at most {IMPORT_LINES} lines; send the rest in another request")
+            raise invalid("csv", f"has too many lines (limit {IMPORT_LINES}). Send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
         estimate = LINE_COST * len(lines) + sum(map(cost.of_address, lines))
         found = await intake.workers.run(account_id, estimate, _read_lines, lines)
@@ -171,18 +189,18 @@ class SuppressionRoutes(Routes):
         action="suppression.removed",
     )
     async def remove_suppression(self, user: User, address: str) -> DeletedAnswer:
-        """Let an address be sent to again.
+        """Remove an address from the suppression list.
 
-        With `tag` or `template` only the address's unsubscription from that is removed, and without either only the
-        suppression of all messages to it.
+        With `tag` or `template`, only that unsubscription is removed. Without either, only the suppression of all
+        messages is removed.
         """
         tag, template = request.args.get("tag"), request.args.get("template")
         if tag is not None and template is not None:
-            raise Refused(Code.NOT_FOUND, "An unsubscription is from a tag or from a template. Name one of them.")
+            raise Refused(Code.NOT_FOUND, "Send either tag or template, not both.")
         try:
             key = parse(address, "address").key
         except Refused as refused:
-            raise Refused(Code.NOT_FOUND, "This address is not on the suppression list.") from refused
+            raise Refused(Code.NOT_FOUND, "This address is not suppressed.") from refused
         if lists := lists_of(() if tag is None else (tag,), template):
             await self.store.unsubscriptions.remove(user.account_id, lists[0], key)
         else:
@@ -204,7 +222,7 @@ def _read_lines(lines: list[str]) -> list[ListedAddress | SkippedLine]:
 
 
 def _cursor(entry: Suppression) -> str:
-    """Of an unsubscription `tag:NAME,ADDRESS`: no tag has a comma, and no address begins so."""
+    """The key of an unsubscription, `tag:NAME,ADDRESS`. No tag has a comma, and no address starts like this."""
     return f"{entry.mail_list},{entry.address}" if entry.mail_list else entry.address
 
 

@@ -14,82 +14,117 @@ from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
 from appliance.model.accounts import User
 from appliance.model.mail import StoredTemplate
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.api.unsubscribe_tags import check_links
 from appliance.web.app import Routes, page_limit, request_id
-from appliance.web.operations import BEFORE_PARAMETER, PAGING, Json, Limited, for_customers, identifier, limit_parameter
+from appliance.web.operations import (
+    BEFORE_PARAMETER,
+    PAGING,
+    Json,
+    Limited,
+    Tag,
+    for_customers,
+    identifier,
+    limit_parameter,
+)
 
-NO_TEMPLATE = "There is no template with this alias."
-VERSIONS_ON_PAGE = 20  # fewer than in other lists: each comes with its bodies
-_DIGITS = 9  # of a version number, at most
+NO_TEMPLATE = "No template has this alias."
+VERSIONS_ON_PAGE = 20  # fewer than in other lists, because versions include their bodies
+_DIGITS = 9  # maximum length of a version number
 
-# For the schema only: check_template has the rules, each with a message of its own.
+# Only for the schema: check_template has the rules, each with its own message.
 LINE, BODY = {"pattern": LINE_PATTERN}, {"pattern": BODY_PATTERN}
 _Sources = tuple[str | None, str | None, str | None]  # subject, text and HTML of a template
 _Subject = Annotated[str, Meta(max_length=SUBJECT_LENGTH, examples=["Welcome, {{name}}"], extra_json_schema=LINE)]
 
 
 class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PUT: at least one of `text` and `html`."""
+    """A template. At least one of `text` and `html` is required."""
 
-    subject: _Subject | UnsetType = UNSET
-    text: Annotated[str, Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY)] | UnsetType = UNSET
-    html: Annotated[str, Meta(examples=["<p>Hello {{name}}!</p>"], extra_json_schema=BODY)] | UnsetType = UNSET
-    unsubscribe: bool = False
+    subject: Annotated[_Subject | UnsetType, Meta(description="One line of at most 500 characters.")] = UNSET
+    text: (
+        Annotated[
+            str,
+            Meta(
+                examples=["Hello {{name}}!"],
+                extra_json_schema=BODY,
+                description="Plain-text body. Required unless `html` is set.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    html: (
+        Annotated[
+            str,
+            Meta(
+                examples=["<p>Hello {{name}}!</p>"],
+                extra_json_schema=BODY,
+                description="HTML body. Required unless `text` is set.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link. Default: false.")] = (
+        False
+    )
 
 
 class TemplateObject(msgspec.Struct):
-    """One template in a list."""
+    """A template."""
 
-    alias: str
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-    variables: list[str]
-    unsubscribe: bool
-    created_at: Time
-    updated_at: Time
+    alias: Annotated[str, Meta(description="Name that messages refer to.")]
+    version: Annotated[int, Meta(description="Version number. Numbering continues after a delete.")]
+    subject: Annotated[str | None, Meta(description="Subject; null without one.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    variables: Annotated[list[str], Meta(description="Names of the placeholders.")]
+    unsubscribe: Annotated[bool, Meta(description="Whether messages get a one-click unsubscribe link.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="Time of the last change.")]
 
 
 class TemplateAnswer(TemplateObject):
-    """One template on its own."""
+    """One template."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class TemplatesAnswer(msgspec.Struct):
-    """A page of templates; `next` goes into `after` for the page that follows."""
+    """A page of templates. Pass `next` as `after` to get the next page."""
 
-    templates: list[TemplateObject]
-    next: str | None
-    request_id: str
+    templates: Annotated[list[TemplateObject], Meta(description="Templates, by alias.")]
+    next: NextPage
+    request_id: RequestId
 
 
 class TemplateVersionObject(msgspec.Struct):
-    """One version; the first of them is the one in use."""
+    """One version of a template."""
 
-    version: int
-    subject: str | None
-    text: str | None
-    html: str | None
-    created_at: Time
+    version: Annotated[int, Meta(description="Version number. Numbering continues after a delete.")]
+    subject: Annotated[str | None, Meta(description="Subject; null without one.")]
+    text: Annotated[str | None, Meta(description="Plain-text body; null without one.")]
+    html: Annotated[str | None, Meta(description="HTML body; null without one.")]
+    created_at: CreatedAt
 
 
 class TemplateVersionsAnswer(msgspec.Struct):
-    """A page of versions, the newest first; `next` goes into `before` for the page that follows."""
+    """A page of versions, newest first. Pass `next` as `before` to get the next page."""
 
-    versions: list[TemplateVersionObject]
-    next: str | None
-    request_id: str
+    versions: Annotated[
+        list[TemplateVersionObject], Meta(description="Versions, newest first. The newest version of all is in use.")
+    ]
+    next: NextPage
+    request_id: RequestId
 
 
-_ALIAS = identifier("The template's alias.", f"^{ALIAS.pattern}$", "alias")
+_ALIAS = identifier("Alias of the template.", f"^{ALIAS.pattern}$", "alias")
 _VERSION: Json = {"type": "string", "pattern": f"^[0-9]{{1,{_DIGITS}}}$"}
-_VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions on the page."), {**BEFORE_PARAMETER, "schema": _VERSION})
+_VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions per page."), {**BEFORE_PARAMETER, "schema": _VERSION})
 
 
 class TemplateRoutes(Routes):
+    tag = Tag.TEMPLATES
+
     @for_customers(
         "GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING, limited=Limited.OPEN
     )
@@ -120,23 +155,23 @@ class TemplateRoutes(Routes):
 
     @for_customers(
         "PUT /v1/templates/{alias}",
-        (200, TemplateAnswer, "The template as stored."),
+        (200, TemplateAnswer, "The stored template."),
         Code.CONFLICT,
         body=TemplateRequest,
         parameters=(_ALIAS,),
         action="template.saved",
     )
     async def save_template(self, user: User, alias: str, body: TemplateRequest) -> TemplateAnswer:
-        """Store a template as a new version.
+        """Save a template as a new version.
 
-        At least one of `text` and `html` is required. `{{name}}` stands for a variable, which every message that uses
-        the template must then give. With `unsubscribe` its messages get a link to unsubscribe by one click.
+        At least one of `text` and `html` is required. `{{name}}` is a placeholder: every message that uses the template
+        must send its value. With `unsubscribe`, messages get a one-click unsubscribe link.
         """
         if body.unsubscribe:
             check_links("unsubscribe", self.services.intake.links)
         subject, text, html = (None if value is UNSET else value for value in (body.subject, body.text, body.html))
         check_template(alias, subject, text, html)
-        (variables,) = await self._variables(user.account_id, (subject, text, html))  # before it is stored: may be 503
+        (variables,) = await self._variables(user.account_id, (subject, text, html))  # may fail with 503
         stored = await self.store.templates.save(
             user.account_id,
             alias,
@@ -156,7 +191,7 @@ class TemplateRoutes(Routes):
         action="template.deleted",
     )
     async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
-        """Remove a template from use."""
+        """Delete a template."""
         if not ALIAS.fullmatch(alias):
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         await self.store.templates.delete(user.account_id, alias)
@@ -170,10 +205,10 @@ class TemplateRoutes(Routes):
         limited=Limited.OPEN,
     )
     async def list_template_versions(self, user: User, alias: str) -> TemplateVersionsAnswer:
-        """List what was saved as this template, the newest first."""
+        """List the versions of a template, newest first."""
         limit, before = page_limit(VERSIONS_ON_PAGE), request.args.get("before", "9" * _DIGITS)
         if not (before.isascii() and before.isdecimal() and len(before) <= _DIGITS):
-            raise invalid("before", "must be the `next` of the page before")
+            raise invalid("before", "must be `next` of the previous page")
         if not ALIAS.fullmatch(alias) or await self.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
         found, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
@@ -181,13 +216,13 @@ class TemplateRoutes(Routes):
         return TemplateVersionsAnswer(shown, str(found[-1].version) if more else None, request_id())
 
     async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
-        """The variables of each: a template may have thousands, and is searched at every read."""
+        """The variables of each template. A template may have thousands, which are extracted at every read."""
         cost = sum(of_placeholders(*sources) for sources in templates)
         return await self.services.intake.workers.run(account_id, cost, variables_of, templates)
 
 
 def variables_of(templates: Iterable[_Sources]) -> list[list[str]]:
-    """The names of the variables of each template, sorted. Pure."""
+    """The sorted variable names of each template. Pure."""
     return [sorted(frozenset().union(*map(placeholders, filter(None, sources)))) for sources in templates]
 
 

@@ -1,6 +1,6 @@
-"""The second factor of the user who has logged in: /v1/account/totp.
+"""The user's two-factor authentication: /v1/account/totp.
 
-It is enrolled in two steps: the first one shows the secret, the second one proves by a code that an app has it.
+Setup has two steps: get a secret, then prove with a code that an app has it.
 """
 
 from typing import Annotated
@@ -13,62 +13,68 @@ from appliance.keys.passwords import MAX_PASSWORD_BYTES
 from appliance.keys.totp import key_uri, plain_code
 from appliance.model.accounts import User
 from appliance.store.audit import about
-from appliance.web.answer import DeletedAnswer, Time, time_or_none
+from appliance.web.answer import DeletedAnswer, RequestId, Time, time_or_none
 from appliance.web.app import Routes, actor_of, client_address, request_id
 from appliance.web.login_check import CODE_REFUSED, SecondFactorNeeded
-from appliance.web.operations import for_people
+from appliance.web.operations import Tag, for_people
 
 CurrentPassword = Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES)]
 SecondFactorCode = Annotated[str, Meta(min_length=6, max_length=64, examples=["123456"])]
 
-NOT_BEGUN = "No second factor waits to be confirmed: ask for a secret first, with POST /v1/account/totp."
-NOT_CURRENT = "password: this is not the current password"
-NOT_ON = "There is no second factor to turn off."
+NOT_BEGUN = "Setup has not started. Get a secret first with POST /v1/account/totp."
+NOT_CURRENT = "password: wrong password. Enter your current password."
+NOT_ON = "Two-factor authentication is already off."
 
 
 class TotpAnswer(msgspec.Struct):
-    """Whether the second factor is on."""
+    """The state of two-factor authentication."""
 
-    enabled: bool
-    required: bool
-    enabled_at: Time | None
-    recovery_codes_left: int
-    request_id: str
+    enabled: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
+    required: Annotated[bool, Meta(description="Whether the installation requires it for this user.")]
+    enabled_at: Annotated[
+        Time | None, Meta(description="Time two-factor authentication was turned on; null if it is off.")
+    ]
+    recovery_codes_left: Annotated[int, Meta(description="Number of unused recovery codes.")]
+    request_id: RequestId
 
 
 class TotpSecretAnswer(msgspec.Struct):
-    """A secret for an authenticator app, shown only here; not in force before it is confirmed."""
+    """A secret for an authenticator app, shown only once. It is inactive until confirmed."""
 
-    secret: str
-    uri: str
-    request_id: str
+    secret: Annotated[str, Meta(description="Secret in Base32, to type into an app.")]
+    uri: Annotated[str, Meta(description="`otpauth:` URI for the QR code.")]
+    request_id: RequestId
 
 
 class TotpConfirmRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a confirmation."""
+    """The password and a code of the new secret."""
 
-    password: CurrentPassword
-    code: SecondFactorCode
+    password: Annotated[CurrentPassword, Meta(description="Current password.")]
+    code: Annotated[SecondFactorCode, Meta(description="Current code from the app.")]
 
 
 class RecoveryCodesAnswer(msgspec.Struct):
-    """Codes for a login without the app, each good once; they are shown only here."""
+    """Recovery codes for a login without the app. They are only in this response."""
 
-    recovery_codes: list[str]
-    request_id: str
+    recovery_codes: Annotated[
+        list[str], Meta(description="Ten recovery codes. Each works once instead of a code from the app.")
+    ]
+    request_id: RequestId
 
 
 class TotpRemovalRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a removal."""
+    """The password and a code."""
 
-    password: CurrentPassword
-    code: SecondFactorCode
+    password: Annotated[CurrentPassword, Meta(description="Current password.")]
+    code: Annotated[SecondFactorCode, Meta(description="Current code from the app, or a recovery code.")]
 
 
 class TotpRoutes(Routes):
-    @for_people("GET /v1/account/totp", (200, TotpAnswer, "Whether it is on."))
+    tag = Tag.PEOPLE
+
+    @for_people("GET /v1/account/totp", (200, TotpAnswer, "The state."))
     async def get_totp(self, user: User) -> TotpAnswer:
-        """Tell whether the user's second factor is on."""
+        """Read whether two-factor authentication is on."""
         found = await self.store.second_factors.of(user.id)
         since = None if found is None else found.confirmed_at
         left = await self.store.second_factors.recovery_codes_left(user.id)
@@ -77,9 +83,9 @@ class TotpRoutes(Routes):
 
     @for_people("POST /v1/account/totp", (201, TotpSecretAnswer, "The secret."), Code.CONFLICT)
     async def begin_totp(self, user: User) -> TotpSecretAnswer:
-        """Begin to turn on the second factor: get a secret for an authenticator app (RFC 6238).
+        """Start two-factor setup: get a secret for an authenticator app (RFC 6238).
 
-        Nothing changes before a code of it is given to `POST /v1/account/totp/confirm`.
+        Nothing changes until you send a code to `POST /v1/account/totp/confirm`.
         """
         secret, sealed = self.services.logins.totp.fresh(user.id)
         await self.store.second_factors.begin(user.id, sealed)
@@ -88,16 +94,16 @@ class TotpRoutes(Routes):
 
     @for_people(
         "POST /v1/account/totp/confirm",
-        (200, RecoveryCodesAnswer, "It is on; the recovery codes."),
+        (200, RecoveryCodesAnswer, "The recovery codes."),
         Code.CONFLICT,
         body=TotpConfirmRequest,
         action="totp.enabled",
     )
     async def confirm_totp(self, user: User, body: TotpConfirmRequest) -> RecoveryCodesAnswer:
-        """Turn on the second factor with the password and a code of the app; get ten recovery codes.
+        """Turn on two-factor authentication with the password and a code from the app.
 
-        From then on a login needs a code, and the user's other sessions end. The recovery codes are in this answer
-        only. A wrong password is 403, and counts as a failed login.
+        From now on, a login requires a code, and the user's other sessions end. The ten recovery codes are only in this
+        response. A wrong password is 403 and counts as a failed login.
         """
         found = await self.store.second_factors.of(user.id)
         if found is None or found.confirmed_at is not None:
@@ -106,7 +112,7 @@ class TotpRoutes(Routes):
             raise Refused(Code.FORBIDDEN, NOT_CURRENT)
         step = await self.services.logins.step_of(user.id, plain_code(body.code))
         if step is None:
-            raise invalid("code", "this is not the app's current code; check that the clock of its device is right")
+            raise invalid("code", "wrong code. Check that the clock of the app's device is right.")
         codes = self.services.logins.totp.recovery_codes()
         about(user.email)
         await self.store.second_factors.confirm(user.id, found.secret, step, [plain_code(each) for each in codes])
@@ -117,14 +123,14 @@ class TotpRoutes(Routes):
 
     @for_people(
         "DELETE /v1/account/totp",
-        (200, DeletedAnswer, "It is off."),
+        (200, DeletedAnswer, "Two-factor authentication is off."),
         Code.NOT_FOUND,
         body=TotpRemovalRequest,
     )
     async def remove_totp(self, user: User, body: TotpRemovalRequest) -> DeletedAnswer:
-        """Turn off the second factor, with the password and a code or a recovery code.
+        """Turn off two-factor authentication with the password and a code or recovery code.
 
-        A wrong password or code is 403, and counts as a failed login.
+        A wrong password or code is 403 and counts as a failed login.
         """
         if not user.has_totp:
             raise Refused(Code.NOT_FOUND, NOT_ON)
@@ -135,7 +141,7 @@ class TotpRoutes(Routes):
             raise Refused(Code.FORBIDDEN, f"code: {CODE_REFUSED}") from error
         if not right:
             raise Refused(Code.FORBIDDEN, NOT_CURRENT)
-        # Not as the operation's own action: a code that is refused is written down as used, and is no change.
+        # Recorded here, not as the operation's action: a rejected code is stored as used, which is not a change.
         async with self.store.audit.noting(actor_of(user), "totp.disabled", address, (user.account_id,), user.email):
             await self.store.second_factors.remove(user.id)
         return DeletedAnswer(True, request_id())

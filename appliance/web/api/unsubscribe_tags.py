@@ -1,4 +1,4 @@
-"""The tags whose messages get a link to unsubscribe by one click: /v1/unsubscribe-tags."""
+"""Tags whose messages get a one-click unsubscribe link: /v1/unsubscribe-tags."""
 
 from typing import Annotated
 
@@ -8,51 +8,60 @@ from msgspec import Meta
 from appliance.errors import invalid
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.message.header_rules import check_tags
-from appliance.message.schema import Tag
+from appliance.message.schema import Tag as MessageTag
 from appliance.model.accounts import User
+from appliance.web.answer import RequestId
 from appliance.web.app import Routes, request_id
-from appliance.web.operations import for_customers
+from appliance.web.operations import Tag, for_customers
 
-UNSUBSCRIBE_TAGS = 100  # of one account: every caller in memory has all of them
+UNSUBSCRIBE_TAGS = 100  # per account, because every cached caller holds all of them
 
 
 class UnsubscribeTagsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PUT: all such tags, or none."""
+    """All tags with an unsubscribe link."""
 
-    tags: Annotated[list[Tag], Meta(max_length=UNSUBSCRIBE_TAGS, examples=[["newsletter"]])]
+    tags: Annotated[
+        list[MessageTag],
+        Meta(
+            max_length=UNSUBSCRIBE_TAGS,
+            examples=[["newsletter"]],
+            description="At most 100 tags. An empty list removes all tags.",
+        ),
+    ]
 
 
 class UnsubscribeTagsAnswer(msgspec.Struct):
-    """All such tags of the account, sorted."""
+    """All tags with an unsubscribe link."""
 
-    tags: list[str]
-    request_id: str
+    tags: Annotated[list[str], Meta(description="Tags, sorted.")]
+    request_id: RequestId
 
 
 def check_links(field: str, links: UnsubscribeLinks) -> None:
-    """Refuse a setting that could have no effect."""
+    """Refuse a setting without effect."""
     if not links.usable:
-        text = "links to unsubscribe need a server that is reached over https: the operator sets http.base_url"
+        text = "unsubscribe links require https. Ask the operator to set http.base_url to an https URL"
         raise invalid(field, text)
 
 
 class UnsubscribeTagRoutes(Routes):
-    @for_customers("GET /v1/unsubscribe-tags", (200, UnsubscribeTagsAnswer, "All such tags."))
+    tag = Tag.UNSUBSCRIBE
+
+    @for_customers("GET /v1/unsubscribe-tags", (200, UnsubscribeTagsAnswer, "The tags."))
     async def list_unsubscribe_tags(self, user: User) -> UnsubscribeTagsAnswer:
-        """List the tags whose messages get a link to unsubscribe."""
+        """List the tags whose messages get an unsubscribe link."""
         return UnsubscribeTagsAnswer(await self.store.unsubscriptions.tags(user.account_id), request_id())
 
     @for_customers(
         "PUT /v1/unsubscribe-tags",
-        (200, UnsubscribeTagsAnswer, "All such tags, as stored."),
+        (200, UnsubscribeTagsAnswer, "The stored tags."),
         body=UnsubscribeTagsRequest,
         action="unsubscribe_tags.saved",
     )
     async def save_unsubscribe_tags(self, user: User, body: UnsubscribeTagsRequest) -> UnsubscribeTagsAnswer:
-        """Choose the tags whose messages get a link to unsubscribe.
+        """Replace the tags whose messages get an unsubscribe link.
 
-        They take the place of those before. An address that has unsubscribed from a tag stays so if the tag is left
-        out.
+        Unsubscriptions from a removed tag stay in force.
         """
         check_tags(body.tags, "tags", numbered=True)
         if body.tags:

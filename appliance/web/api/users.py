@@ -1,6 +1,6 @@
-"""The people of an account, their roles, and invitations by a link that is shown once: /v1/users.
+"""Users of an account, their roles, and invitations by one-time links: /v1/users.
 
-Administrators see the people of every account, and make links that set another password: /v1/admin/users.
+Administrators see the users of every account and create password links: /v1/admin/users.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Per
 from appliance.model.dashboard import Actor
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
-from appliance.web.answer import DeletedAnswer, Object, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from
 from appliance.web.app import ApiServices, Routes, choice, client_address, request_id
-from appliance.web.operations import ALWAYS, WITH_BODY, Operation, for_admins, for_customers, identifier, parameter
+from appliance.web.operations import ALWAYS, WITH_BODY, Operation, Tag, for_admins, for_customers, identifier, parameter
 
-LINK_REFUSED = "This link is not good any more: it was used, or withdrawn, or it has expired. Ask for a new one."
-NO_USER = "There is no such user."
-# The user of a link learns whether its address logs in to another account: these bound how many are tested so.
-INVITATIONS_AT_ONCE = 100  # as many people as an account may have
+LINK_REFUSED = "This link was used, withdrawn or has expired. Ask for a new one."
+NO_USER = "No user has this id."
+# A link reveals whether its address belongs to another account. These limits bound such tests.
+INVITATIONS_AT_ONCE = 100  # maximum number of users per account
 INVITATIONS_PER_SECOND = 20 / 3600
-TOO_MANY_INVITATIONS = "This account has invited 100 people; now one may be invited every 3 minutes. Retry later."
+TOO_MANY_INVITATIONS = "This account has sent 100 invitations. Send one every 3 minutes from now on."
 
-_USER_ID = identifier("The user's id.", "^usr_[0-9a-f]{32}$")
-_PERSON_ID = identifier("The id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
+_USER_ID = identifier("User id.", "^usr_[0-9a-f]{32}$")
+_PERSON_ID = identifier("Id of a user or an invitation.", "^(usr|inv)_[0-9a-f]{32}$")
 
 
 class KeepKeys(StrEnum):
@@ -44,111 +44,143 @@ class KeepKeys(StrEnum):
 _KEEP_KEYS = parameter(
     "keep_keys",
     "query",
-    "`true`: the API keys and SMTP credentials that the user created keep working. Default: they are revoked.",
+    "`true` keeps the user's API keys and SMTP credentials working. Default: revoke them.",
     {"type": "string", "enum": list(KeepKeys), "default": "false"},
 )
 
 
 class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of an invitation."""
+    """The person to invite."""
 
-    email: Annotated[str, Meta(min_length=1, max_length=254, examples=["ann@example.com"])]
-    role: AccountRole
+    email: Annotated[
+        str,
+        Meta(
+            min_length=1, max_length=254, examples=["ann@example.com"], description="Login address. Case-insensitive."
+        ),
+    ]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
 
 
 class UserRoleRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a change of a user's role."""
+    """The new role."""
 
-    role: AccountRole
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
 
 
 class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body that sets a password by a link."""
+    """The token of a link and the new password."""
 
-    token: Annotated[str, Meta(min_length=1, max_length=100)]
-    password: Annotated[str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES)]
+    token: Annotated[str, Meta(min_length=1, max_length=100, description="Token from the link, after `token=`.")]
+    password: Annotated[
+        str,
+        Meta(
+            min_length=MIN_PASSWORD_CHARACTERS,
+            max_length=MAX_PASSWORD_BYTES,
+            description="At least 8 characters, at most 1,024 bytes.",
+        ),
+    ]
 
 
 class OwnedKeyObject(msgspec.Struct):
-    """An API key that works; its name, or its last four characters if it has none."""
+    """An active API key of a user."""
 
-    id: str
-    name: str
+    id: Annotated[str, Meta(description="Key id, `key_…`.")]
+    name: Annotated[str, Meta(description="Display name; `…` and the last four characters if the key has no name.")]
 
 
 class OwnedCredentialObject(msgspec.Struct):
-    """An SMTP credential that works."""
+    """An active SMTP credential of a user."""
 
-    username: str
-    name: str
+    username: Annotated[str, Meta(description="Username for SMTP and HTTP Basic.")]
+    name: Annotated[str, Meta(description="Display name: one line of at most 64 characters.")]
 
 
 class UserObject(msgspec.Struct):
-    """A user of the account, with the API keys and SMTP credentials that are revoked if the user is removed."""
+    """A user of the account."""
 
-    id: str
-    email: str
-    role: AccountRole
-    admin: bool
-    totp: bool
-    created_at: Time
-    last_seen_at: Time | None
-    api_keys: list[OwnedKeyObject]
-    smtp_credentials: list[OwnedCredentialObject]
+    id: Annotated[str, Meta(description="User id, `usr_…`.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
+    admin: Annotated[bool, Meta(description="Whether the user is an administrator of the installation.")]
+    totp: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
+    created_at: CreatedAt
+    last_seen_at: Annotated[Time | None, Meta(description="Last renewal of a session; null without an active session.")]
+    api_keys: Annotated[
+        list[OwnedKeyObject], Meta(description="Active API keys that the user created. Removing the user revokes them.")
+    ]
+    smtp_credentials: Annotated[
+        list[OwnedCredentialObject],
+        Meta(description="Active SMTP credentials that the user created. Removing the user revokes them."),
+    ]
 
 
 class UserAnswer(UserObject):
-    """One user on its own."""
+    """One user."""
 
-    request_id: str
+    request_id: RequestId
 
 
 class InvitationObject(msgspec.Struct):
-    """An invitation that was not accepted yet."""
+    """An open invitation."""
 
-    id: str
-    email: str
-    role: AccountRole
-    created_at: Time
-    expires_at: Time
+    id: Annotated[str, Meta(description="Invitation id, `inv_…`.")]
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    role: Annotated[
+        AccountRole,
+        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+    ]
+    created_at: CreatedAt
+    expires_at: Annotated[Time, Meta(description="Expiry time.")]
 
 
 class UsersAnswer(msgspec.Struct):
-    """All people of an account; `next` is always null, for there are at most 100."""
+    """All users of an account. There are at most 100, so the list has one page."""
 
-    users: list[UserObject]
-    invitations: list[InvitationObject]
-    next: str | None
-    request_id: str
+    users: Annotated[list[UserObject], Meta(description="Users, oldest first.")]
+    invitations: Annotated[list[InvitationObject], Meta(description="Open invitations, oldest first.")]
+    next: SinglePage
+    request_id: RequestId
 
 
 class RevokedAccessObject(msgspec.Struct):
-    """The ids of API keys and the usernames of SMTP credentials that no longer work."""
+    """Ids of revoked API keys and usernames of revoked SMTP credentials."""
 
-    api_keys: list[str]
-    smtp_credentials: list[str]
+    api_keys: Annotated[list[str], Meta(description="Ids of the API keys.")]
+    smtp_credentials: Annotated[list[str], Meta(description="Usernames of the SMTP credentials.")]
 
 
 class RemovedUserAnswer(msgspec.Struct):
-    """A user was removed, or an invitation withdrawn."""
+    """The user was removed, or the invitation withdrawn."""
 
-    deleted: bool
-    revoked: RevokedAccessObject
-    request_id: str
+    deleted: Annotated[bool, Meta(description="Always true.")]
+    revoked: Annotated[
+        RevokedAccessObject,
+        Meta(description="Keys and credentials revoked with the user; empty with `keep_keys=true`."),
+    ]
+    request_id: RequestId
 
 
 class PasswordLinkAnswer(InvitationObject):
-    """A link that sets a password, once; it is shown only here."""
+    """A one-time link that sets a password. It is only in this response."""
 
-    link: str
-    request_id: str
+    link: Annotated[str, Meta(description="Link to set the password. Shown only once.")]
+    request_id: RequestId
 
 
 class AcceptedAnswer(msgspec.Struct):
-    """The password was set: log in with it."""
+    """The password is set."""
 
-    email: str
-    request_id: str
+    email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
+    request_id: RequestId
 
 
 class _People(Routes):
@@ -182,29 +214,31 @@ class _People(Routes):
 
 
 class UserRoutes(_People):
+    tag = Tag.PEOPLE
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
 
-    @for_customers("GET /v1/users", (200, UsersAnswer, "The users and the open invitations."))
+    @for_customers("GET /v1/users", (200, UsersAnswer, "Users and open invitations."))
     async def list_users(self, user: User) -> UsersAnswer:
-        """List the people of the account, and the invitations that are open."""
+        """List the account's users and open invitations."""
         return await self._people(user.account_id)
 
     @for_customers(
         "POST /v1/users",
-        (201, PasswordLinkAnswer, "The invitation, with its link."),
+        (201, PasswordLinkAnswer, "The invitation with its link."),
         Code.CONFLICT,
         body=InvitationRequest,
         permission=Permission.OWN,
         action="user.invited",
     )
     async def invite_user(self, user: User, body: InvitationRequest) -> PasswordLinkAnswer:
-        """Invite a person to the account, with a role.
+        """Invite a person to the account with a role.
 
-        The answer has a link, which is shown only here, and which you give to the person: it is good for seven days,
-        and once. Another invitation of the same address replaces it. An address can log in to one account only: if it
-        logs in to another one, the person is told so when they use the link.
+        The link is only in this response. Send it to the person: it works once, for seven days. A second invitation of
+        the same address replaces the first. An address can log in to one account only; a person with another account
+        learns this when opening the link.
         """
         email = account_rules.login_email(body.email)
         self.invitations.take(user.account_id)
@@ -213,7 +247,7 @@ class UserRoutes(_People):
 
     @for_customers(
         "POST /v1/users/{id}/role",
-        (200, UserAnswer, "The user as it is now."),
+        (200, UserAnswer, "The updated user."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=UserRoleRequest,
@@ -222,11 +256,10 @@ class UserRoutes(_People):
         action="user.role_changed",
     )
     async def change_user_role(self, user: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
-        """Give a user another role. It applies from the next request on, and an account keeps at least one owner.
+        """Change a user's role, effective from the next request. An account keeps at least one owner.
 
-        A user who becomes a viewer keeps only what a viewer may do: the user's API keys with the scope `full` or
-        `manage` become `read`, and those with the scope `send` and the SMTP credentials are revoked. Only an
-        administrator may change the role of an administrator.
+        For a user who becomes a viewer, API keys with the scope `full` or `manage` become `read`; keys with the scope
+        `send` and SMTP credentials are revoked. Only an administrator may change an administrator's role.
         """
         return await self._change_role(user, user.account_id, user_id, body.role)
 
@@ -242,9 +275,9 @@ class UserRoutes(_People):
     async def remove_user(self, user: User, person_id: str) -> RemovedUserAnswer:
         """Remove a user from the account, or withdraw an invitation.
 
-        The user's sessions end at once, and the API keys and SMTP credentials that the user created are revoked. With
-        `keep_keys=true` they keep working and belong to the account. Only an administrator may remove an administrator,
-        and the installation keeps at least one.
+        The user's sessions end, and the user's API keys and SMTP credentials are revoked. With `keep_keys=true` they
+        keep working and belong to the account. Only an administrator may remove an administrator, and the installation
+        keeps at least one.
         """
         revoked = OwnedAccess()
         keep_keys = choice("keep_keys", KeepKeys) is KeepKeys.TRUE
@@ -267,13 +300,13 @@ class UserRoutes(_People):
         AcceptanceRequest,
     )
     async def accept_invitation(self, wanted: AcceptanceRequest) -> AcceptedAnswer:
-        """Accept an invitation, or set another password by a link of an administrator.
+        """Accept an invitation, or set a new password with an administrator's link.
 
-        The token is in the link, behind `token=`. A wrong one is refused as a wrong credential is, after a second.
+        The token follows `token=` in the link. A wrong token is refused after a second, like a wrong credential.
         """
         password = check_new(wanted.password)
         found = await self.store.people.open_link(wanted.token)
-        if found is not None:  # nothing is hashed for a token that is none
+        if found is not None:  # do not hash for an invalid token
             address = client_address()
             password_hash = await self.services.hashing.hashed(password, site_of(address))
             actor, action = Actor("user", found.email), "user.password_changed" if found.user_id else "user.joined"
@@ -287,19 +320,21 @@ class UserRoutes(_People):
 
 
 class AdminUserRoutes(_People):
+    tag = Tag.ADMINISTRATION
+
     @for_admins(
         "GET /v1/admin/accounts/{id}/users",
-        (200, UsersAnswer, "The users and the open invitations."),
+        (200, UsersAnswer, "Users and open invitations."),
         Code.NOT_FOUND,
-        parameters=(identifier("The account's id.", "^acc_[0-9a-f]{32}$"),),
+        parameters=(identifier("Account id.", "^acc_[0-9a-f]{32}$"),),
     )
     async def list_managed_users(self, _admin: User, account_id: str) -> UsersAnswer:
-        """List the people of an account."""
+        """List the users of an account."""
         return await self._people((await self.store.accounts.find(account_id)).id)
 
     @for_admins(
         "POST /v1/admin/users/{id}/role",
-        (200, UserAnswer, "The user as it is now."),
+        (200, UserAnswer, "The updated user."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=UserRoleRequest,
@@ -307,7 +342,7 @@ class AdminUserRoutes(_People):
         action="user.role_changed",
     )
     async def change_managed_user_role(self, admin: User, user_id: str, body: UserRoleRequest) -> UserAnswer:
-        """Give a user of any account another role in it."""
+        """Change the role of a user of any account."""
         user = await self._user(user_id)
         return await self._change_role(admin, user.account_id, user_id, body.role)
 
@@ -319,24 +354,24 @@ class AdminUserRoutes(_People):
         action="password.reset",
     )
     async def reset_user_password(self, _admin: User, user_id: str) -> PasswordLinkAnswer:
-        """Get a link by which a user sets another password; it is good for a day, and once.
+        """Create a link that lets a user set a new password. It works once, for a day.
 
-        The password so far is good until then. A second factor stays on.
+        The old password works until then. Two-factor authentication stays on.
         """
         return self._with_link(*await self.store.people.reset((await self._user(user_id)).id))
 
     @for_admins(
         "DELETE /v1/admin/users/{id}/totp",
-        (200, DeletedAnswer, "It is off."),
+        (200, DeletedAnswer, "Two-factor authentication is off."),
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
         action="totp.disabled",
     )
     async def remove_user_totp(self, _admin: User, user_id: str) -> DeletedAnswer:
-        """Turn off the second factor of a user who has lost the app and the recovery codes."""
+        """Turn off two-factor authentication for a user who lost the app and the recovery codes."""
         user = await self._user(user_id)
         if not user.has_totp:
-            raise Refused(Code.NOT_FOUND, "This user has no second factor.")
+            raise Refused(Code.NOT_FOUND, "This user has no two-factor authentication.")
         await self.store.second_factors.remove(user.id)
         return DeletedAnswer(True, request_id())
 

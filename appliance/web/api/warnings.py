@@ -1,8 +1,10 @@
-"""The warnings of `GET /v1/account`: each says what is wrong and what to do."""
+"""The warnings of `GET /v1/account`."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import Account
@@ -10,13 +12,11 @@ from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY
 
-WEBHOOK_FAILING = (
-    "The webhook's receiver does not take its events; they are tried again for a while. Its history says why."
-)
+WEBHOOK_FAILING = "The webhook receiver rejects events, which are retried. See the webhook history for the cause."
 
 
 class WarningCode(StrEnum):
-    """What a warning is about."""
+    """Subject of a warning."""
 
     ACCOUNT_SUSPENDED = "account_suspended"
     NO_CREDITS = "no_credits"
@@ -29,45 +29,43 @@ class WarningCode(StrEnum):
 
 
 class WarningObject(msgspec.Struct):
-    """One warning; `subject` names the domain, the pool or the URL it is about."""
+    """One warning."""
 
-    code: WarningCode
-    text: str
-    subject: str | None
+    code: Annotated[WarningCode, Meta(description="Warning code for programs.")]
+    text: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    subject: Annotated[str | None, Meta(description="Affected domain, pool or URL; null if none.")]
 
 
 async def warnings_of(account: Account, store: Store, free_space: FreeSpace) -> list[WarningObject]:
-    """The warnings of an account, the gravest first."""
+    """The warnings of an account, most serious first."""
     found = []
     if account.suspended:
-        text = "This account is suspended: it cannot send. Ask the operator to resume it."
+        text = "This account is suspended and cannot send. Ask the operator to resume it."
         found.append(WarningObject(WarningCode.ACCOUNT_SUSPENDED, text, None))
     if account.credits == 0:
-        text = "There are no credits left, so nothing can be sent. Have some added."
+        text = "No credits left: nothing can be sent. Ask the operator for credits."
         found.append(WarningObject(WarningCode.NO_CREDITS, text, None))
     if free_space.low():
-        text = "The server is low on disk space and accepts no mail for now. What is queued still goes out."
+        text = "The server is low on disk space and accepts no new mail. Queued mail is still delivered."
         found.append(WarningObject(WarningCode.DISK_LOW, text, None))
     webhook = await store.webhooks.of(account.id)
-    # A failure that was followed by a success needs no attention.
+    # A later success resolves a failure.
     if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
-        text = (
-            "The webhook's receiver does not take its events; they are tried again for a while. Its history says why."
-        )
+        text = "The webhook receiver rejects events, which are retried. See the webhook history for the cause."
         found.append(WarningObject(WarningCode.WEBHOOK_FAILING, text, webhook.url))
     domains = await store.access.domains(account.id)
     if not domains:
-        text = "No domain is registered yet: add the one you send from."
+        text = "No domain yet. Add the domain that you send from."
         found.append(WarningObject(WarningCode.NO_DOMAIN, text, None))
     for domain in domains:
         if not domain.usable:
-            text = f"{domain.name} is not verified: publish its DNS records, then have them checked."
+            text = f"{domain.name} is not verified. Publish its DNS records, then check them."
             found.append(WarningObject(WarningCode.DOMAIN_PENDING, text, domain.name))
     for hold in await store.pools.holding(account.id):
         if hold.pool == EVERY:
-            text = f"All mail is paused: {hold.reason}. It waits until the operator resumes it."
+            text = f"All mail is paused: {hold.reason}. The operator must resume it."
             found.append(WarningObject(WarningCode.MAIL_PAUSED, text, None))
         else:
-            text = f"Mail to {hold.pool} is held: {public_reason(hold)}"
+            text = f"Mail to {hold.pool} is on hold: {public_reason(hold)}"
             found.append(WarningObject(WarningCode.POOL_HELD, text, hold.pool))
     return found

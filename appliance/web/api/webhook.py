@@ -1,4 +1,4 @@
-"""The webhook of an account: its settings, its secret, and a test event: /v1/webhook."""
+"""The account's webhook: settings, secret and test event: /v1/webhook."""
 
 from typing import Annotated
 
@@ -8,56 +8,80 @@ from msgspec import UNSET, Meta, UnsetType
 from appliance.errors import Code, invalid
 from appliance.model.accounts import User
 from appliance.model.webhooks import RESULT_EVENTS, WEBHOOK_URL_LENGTH, EventType, WebhookOptions
-from appliance.web.answer import DeletedAnswer, Time, object_from
+from appliance.web.answer import CreatedAt, DeletedAnswer, RequestId, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer
 from appliance.web.app import Routes, request_id
-from appliance.web.operations import for_customers
+from appliance.web.operations import Tag, for_customers
 
 
 class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a PUT; without `events` those of final results, enabled unless it says otherwise."""
+    """The webhook's settings. It is enabled by default."""
 
-    url: Annotated[str, Meta(min_length=1, max_length=WEBHOOK_URL_LENGTH, examples=["https://hooks.example.net/mail"])]
-    events: Annotated[list[EventType], Meta(min_length=1, max_length=len(EventType))] | UnsetType = UNSET
-    enabled: bool = True
+    url: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=WEBHOOK_URL_LENGTH,
+            examples=["https://hooks.example.net/mail"],
+            description="Public `https` URL with a port that the operator allows.",
+        ),
+    ]
+    events: (
+        Annotated[
+            list[EventType],
+            Meta(
+                min_length=1,
+                max_length=len(EventType),
+                description="Event types to post. Default: `email.delivered`, `email.bounced` and `email.failed`.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    enabled: Annotated[bool, Meta(description="Whether events are posted.")] = True
 
 
 class WebhookObject(msgspec.Struct):
     """The account's webhook."""
 
-    url: str
-    events: tuple[EventType, ...]
-    enabled: bool
-    secret_hint: str
-    created_at: Time
-    updated_at: Time
-    last_success_at: Time | None
-    last_failure_at: Time | None
+    url: Annotated[str, Meta(description="URL that receives the events.")]
+    events: Annotated[tuple[EventType, ...], Meta(description="Event types to post.")]
+    enabled: Annotated[bool, Meta(description="Whether events are posted.")]
+    secret_hint: Annotated[str, Meta(description="Last four characters of the secret.")]
+    created_at: CreatedAt
+    updated_at: Annotated[Time, Meta(description="Time of the last change.")]
+    last_success_at: Annotated[
+        Time | None, Meta(description="Time of the last successful attempt; null if none succeeded.")
+    ]
+    last_failure_at: Annotated[Time | None, Meta(description="Time of the last failed attempt; null if none failed.")]
 
 
 class WebhookAnswer(msgspec.Struct):
-    """The answer to a GET; null when the account has none."""
+    """The account's webhook."""
 
-    webhook: WebhookObject | None
-    request_id: str
+    webhook: Annotated[WebhookObject | None, Meta(description="The webhook; null if the account has none.")]
+    request_id: RequestId
 
 
 class SavedWebhookAnswer(msgspec.Struct):
-    """The answer to a PUT; the secret is there only when it made the webhook."""
+    """The saved webhook. The secret is included only when it is new."""
 
-    webhook: WebhookObject
-    request_id: str
-    secret: str | UnsetType = UNSET
+    webhook: Annotated[WebhookObject, Meta(description="The webhook.")]
+    request_id: RequestId
+    secret: Annotated[
+        str | UnsetType, Meta(description="Signing secret, returned only when the webhook is created.")
+    ] = UNSET
 
 
 class SecretAnswer(msgspec.Struct):
-    """The answer to a rotation."""
+    """The new secret."""
 
-    secret: str
-    request_id: str
+    secret: Annotated[str, Meta(description="Signing secret.")]
+    request_id: RequestId
 
 
 class WebhookRoutes(Routes):
+    tag = Tag.WEBHOOK
+
     @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
     async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
@@ -66,14 +90,14 @@ class WebhookRoutes(Routes):
 
     @for_customers(
         "PUT /v1/webhook",
-        (200, SavedWebhookAnswer, "The webhook as saved, with its `secret` if it is new."),
+        (200, SavedWebhookAnswer, "The saved webhook, with its `secret` if new."),
         body=WebhookRequest,
         action="webhook.saved",
     )
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
-        """Save where events are posted, which ones, and whether.
+        """Create or change the webhook.
 
-        An account has one webhook. The signing secret is in the answer that creates it, and in no other.
+        An account has one webhook. The signing secret is only in the response that creates it.
         """
         wanted = set(RESULT_EVENTS if body.events is UNSET else body.events)
         options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
@@ -86,18 +110,18 @@ class WebhookRoutes(Routes):
 
     @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND, action="webhook.deleted")
     async def delete_webhook(self, user: User) -> DeletedAnswer:
-        """Delete the webhook, what waits for it, and its history."""
+        """Delete the webhook, its pending events and its history."""
         await self.store.webhooks.delete(user.account_id)
         return DeletedAnswer(True, request_id())
 
     @for_customers(
         "POST /v1/webhook/rotate-secret",
-        (200, SecretAnswer, "The secret, shown only now."),
+        (200, SecretAnswer, "The secret. Shown only once."),
         Code.NOT_FOUND,
         action="webhook.secret_rotated",
     )
     async def rotate_webhook_secret(self, user: User) -> SecretAnswer:
-        """Get a new secret, which signs from now on."""
+        """Replace the signing secret. The new one signs from now on."""
         webhook = await self.store.webhooks.existing(user.account_id)
         secret, sealed = self.services.webhook_secrets.fresh(webhook.id)
         await self.store.webhooks.replace_secret(webhook, sealed)
@@ -105,12 +129,12 @@ class WebhookRoutes(Routes):
 
     @for_customers(
         "POST /v1/webhook/ping",
-        (202, DeliveryAnswer, "The delivery, on its way."),
+        (202, DeliveryAnswer, "The new delivery."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         Code.RATE_LIMITED,
     )
     async def ping_webhook(self, user: User) -> DeliveryAnswer:
-        """Have a test event posted; at most every 15 seconds."""
+        """Post a test event. Limited to one every 15 seconds."""
         delivery = await self.store.webhook_history.ping(user.account_id)
         return delivery_answer(delivery, self.services.config)

@@ -1,4 +1,4 @@
-"""The history of webhook deliveries, and their replay: /v1/webhook/deliveries."""
+"""Webhook deliveries and replays: /v1/webhook/deliveries."""
 
 from typing import Annotated
 
@@ -13,77 +13,85 @@ from appliance.intake.limits import RequestRate
 from appliance.model.accounts import User
 from appliance.model.webhooks import PING_TYPE, EventType, PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
-from appliance.web.answer import Time, time_or_none
+from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, time_or_none
 from appliance.web.app import ApiServices, Routes, choice, page_limit, request_id
-from appliance.web.operations import BEFORE_PARAMETER, for_customers, limit_parameter, parameter
+from appliance.web.operations import BEFORE_PARAMETER, Tag, for_customers, limit_parameter, parameter
 
-DELIVERIES_ON_PAGE = 20  # by default
-DELIVERY_COST = 60  # microseconds to read and to show a delivery with the longest bodies that are shown
-# A replay is stored for seven days and costs no credit: these bound them to some 300 MB an account.
-REPLAYS_AT_ONCE = 10_000  # the results of a long outage of the receiver
+DELIVERIES_ON_PAGE = 20  # default
+DELIVERY_COST = 60  # microseconds to read and encode a delivery with the longest bodies
+# A replay is stored for seven days and is free. These limits bound replays to about 300 MB per account.
+REPLAYS_AT_ONCE = 10_000  # the events of a long outage of the receiver
 REPLAYS_PER_SECOND = 0.2
-TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries; now one may be replayed every 5 s. Retry later."
+TOO_MANY_REPLAYS = "This account has replayed 10,000 deliveries. Replay one every 5 seconds from now on."
 
 
 class DeliveryObject(msgspec.Struct):
-    """One post of one event, as it stands after its last attempt."""
+    """One event, and its last attempt."""
 
-    id: str
-    event_id: str
-    type: str
-    message_id: str | None
-    recipient_id: str | None
-    url: str
-    trigger: Trigger
-    status: PostStatus
-    attempt: Annotated[int, Meta(ge=0)]
-    max_attempts: Annotated[int, Meta(ge=1)]
-    request_body: str
-    response_status: int | None
-    response_body: str | None
-    error: str | None
-    duration_ms: int | None
-    created_at: Time
-    attempted_at: Time | None
-    next_attempt_at: Time | None
+    id: Annotated[str, Meta(description="Delivery id, `whd_…`.")]
+    event_id: Annotated[str, Meta(description="Id of the event. Retries and replays keep it.")]
+    type: Annotated[str, Meta(description="Event type.")]
+    message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
+    recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
+    url: Annotated[str, Meta(description="URL of the last or next attempt.")]
+    trigger: Annotated[Trigger, Meta(description="Cause of the delivery: `event`, `ping` or `replay`.")]
+    status: Annotated[
+        PostStatus, Meta(description="`pending`, `success` (2xx response) or `failed` (attempts used up).")
+    ]
+    attempt: Annotated[int, Meta(ge=0, description="Number of attempts so far.")]
+    max_attempts: Annotated[int, Meta(ge=1, description="Maximum number of attempts.")]
+    request_body: Annotated[str, Meta(description="First 2 KiB of the posted body.")]
+    response_status: Annotated[
+        int | None, Meta(description="HTTP status of the last response; null if there was none.")
+    ]
+    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response; null if there was none.")]
+    error: Annotated[str | None, Meta(description="Why no complete response arrived; null otherwise.")]
+    duration_ms: Annotated[
+        int | None, Meta(description="Duration of the last attempt in milliseconds; null before the first.")
+    ]
+    created_at: CreatedAt
+    attempted_at: Annotated[Time | None, Meta(description="Time of the last attempt; null before the first.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
 
 
 class DeliveryAnswer(msgspec.Struct):
-    """The delivery that a ping or a replay has begun."""
+    """The delivery of a ping or a replay."""
 
-    delivery: DeliveryObject
-    request_id: str
+    delivery: Annotated[DeliveryObject, Meta(description="The new delivery.")]
+    request_id: RequestId
 
 
 class DeliveriesAnswer(msgspec.Struct):
-    """A page of the history, the newest first; `next` goes into `before` for the page that follows."""
+    """A page of deliveries, newest first. Pass `next` as `before` to get the next page."""
 
-    deliveries: list[DeliveryObject]
-    next: str | None
-    request_id: str
+    deliveries: Annotated[list[DeliveryObject], Meta(description="Deliveries, newest first.")]
+    next: NextPage
+    request_id: RequestId
 
 
 _POSTED_TYPES = (*EventType, PING_TYPE)
 _HISTORY = (
-    parameter("status", "query", "Only of this status.", {"type": "string", "enum": list(PostStatus)}),
-    parameter("type", "query", "Only of events of this type.", {"type": "string", "enum": list(_POSTED_TYPES)}),
-    parameter("message_id", "query", "Only deliveries about this message.", {"type": "string"}),
+    parameter("status", "query", "Filter by status.", {"type": "string", "enum": list(PostStatus)}),
+    parameter("type", "query", "Filter by event type.", {"type": "string", "enum": list(_POSTED_TYPES)}),
+    parameter("message_id", "query", "Filter by message.", {"type": "string"}),
     limit_parameter(DELIVERIES_ON_PAGE),
     BEFORE_PARAMETER,
 )
 
 
 class WebhookDeliveryRoutes(Routes):
+    tag = Tag.WEBHOOK
+
     def __init__(self, services: ApiServices) -> None:
         super().__init__(services)
         self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
     @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:
-        """List what was posted in the last 7 days, the newest first.
+        """List the webhook deliveries of the last 7 days, newest first.
 
-        With `status` or `type` a page may hold fewer deliveries than asked for while the search is not over; `next` is
-        null only at its end. They are not combined with `message_id`.
+        With `status` or `type`, a page may be incomplete while the search continues; `next` is null only at the end.
+        `message_id` cannot be combined with them.
         """
         limit, history = page_limit(DELIVERIES_ON_PAGE), self.store.webhook_history
         status, kind = choice("status", PostStatus), request.args.get("type")
@@ -106,14 +114,14 @@ class WebhookDeliveryRoutes(Routes):
 
     @for_customers(
         "POST /v1/webhook/deliveries/{id}/replay",
-        (202, DeliveryAnswer, "The new delivery, on its way."),
+        (202, DeliveryAnswer, "The new delivery."),
         Code.NOT_FOUND,
         Code.CONFLICT,
         Code.RATE_LIMITED,
-        parameters=(parameter("id", "path", "The `id` of the delivery.", {"type": "string"}),),
+        parameters=(parameter("id", "path", "Delivery id.", {"type": "string"}),),
     )
     async def replay_webhook_delivery(self, user: User, delivery_id: str) -> DeliveryAnswer:
-        """Post the same body once more."""
+        """Post the same body again."""
         self.replays.take(user.account_id)
         delivery = await self.store.webhook_history.replay(user.account_id, delivery_id)
         return delivery_answer(delivery, self.services.config)
@@ -134,7 +142,7 @@ def _encoded_page(found: list[WebhookDelivery], following: str | None, config: C
 
 
 def _delivery(post: WebhookDelivery, config: Config) -> DeliveryObject:
-    most = max(len(config.webhooks.retry_delays) + 1, post.attempt)  # the schedule may have been shortened since
+    most = max(len(config.webhooks.retry_delays) + 1, post.attempt)  # the schedule may be shorter now
     event = post.id, post.event_id, post.type, post.message_id, post.recipient_id
     sent = post.url, post.trigger, post.status, post.attempt, most, excerpt(post.request_body)
     got = post.response_status, post.response_body, post.error, post.duration_ms

@@ -44,17 +44,9 @@ export function paged(caption, columns, first, toRow, load, label) {
 	);
 }
 
-/** What became of a recipient in one word; a list of messages says it, the page of one has what it follows from. */
-export function outcomeOf(recipient) {
-	if (recipient.outcome) return recipient.outcome;
-	const note = recipient.last_smtp_code === null ? (recipient.last_smtp_response ?? "") : "";
-	if (recipient.status === "bounced" && note.startsWith("suppressed:")) return "suppressed";
-	return recipient.status === "failed" && note.startsWith("cancelled:") ? "cancelled" : recipient.status;
-}
-
 /** The status of a message: that of its recipients where it is the same of all and says more. */
 export function standing(message) {
-	const words = new Set(message.recipients.map(outcomeOf));
+	const words = new Set(message.recipients.map((recipient) => recipient.outcome));
 	if (message.status === "queued" && words.has("deferred")) return "deferred";
 	if (message.status !== "failed" || words.size === 0) return message.status;
 	if (words.size === 1) return [...words][0];

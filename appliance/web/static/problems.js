@@ -2,7 +2,6 @@
 import { del, post } from "./api.js";
 import { h, path, query, toast } from "./dom.js";
 import { confirmed } from "./form.js";
-import { outcomeOf } from "./lists.js";
 import { button } from "./pieces.js";
 import { count } from "./time.js";
 
@@ -57,12 +56,12 @@ const CLASSES = {
 const UNSUBSCRIBED = /unsubscribed from/;
 
 export const isProblem = (recipient) =>
-	["bounced", "failed", "suppressed", "cancelled"].includes(outcomeOf(recipient)) || Boolean(recipient.late_bounce);
+	["bounced", "failed", "suppressed", "cancelled"].includes(recipient.outcome) || Boolean(recipient.late_bounce);
 
 /** [what it means, what to do] of a recipient that is a problem. */
 export function meaning(recipient) {
 	const reply = recipient.late_bounce?.response ?? recipient.last_smtp_response ?? "";
-	const stands = outcomeOf(recipient);
+	const stands = recipient.outcome;
 	if (stands === "cancelled") return ["It was cancelled before a server took it.", "Send again if it is still wanted."];
 	if (stands === "suppressed") {
 		return UNSUBSCRIBED.test(reply)
@@ -94,7 +93,7 @@ export async function sendAgain(message, recipients, go) {
 export function advice(message, recipient, go) {
 	const [means, helps] = meaning(recipient);
 	const release =
-		(outcomeOf(recipient) === "suppressed" && !UNSUBSCRIBED.test(recipient.last_smtp_response)) ||
+		(recipient.outcome === "suppressed" && !UNSUBSCRIBED.test(recipient.last_smtp_response)) ||
 		recipient.bounce_class === "invalid_recipient";
 	const sender = /@([^@>]+)>?$/.exec(message.from)?.[1] ?? "";
 	return h(

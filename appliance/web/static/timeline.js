@@ -1,6 +1,5 @@
 // The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
 import { fragment, h } from "./dom.js";
-import { outcomeOf } from "./lists.js";
 import { badge } from "./pieces.js";
 import { advice, isProblem } from "./problems.js";
 import { ago, span, when } from "./time.js";
@@ -107,7 +106,7 @@ function last(recipient) {
 			),
 		);
 	}
-	const stands = outcomeOf(recipient);
+	const stands = recipient.outcome;
 	if (stands === "suppressed" || stands === "cancelled")
 		return h("li", { class: stands }, h("p", { class: "row" }, badge(stands), recipient.last_smtp_response));
 	const end = {
@@ -172,7 +171,7 @@ function attempts(recipient) {
 
 /** One recipient; folded if there are many and all is well with it. `go` opens another page; without it none can be. */
 export function timeline(message, recipient, folded, go) {
-	const status = outcomeOf(recipient);
+	const status = recipient.outcome;
 	const title = fragment(
 		h("bdi", { class: "mono address" }, recipient.email),
 		badge(status),

@@ -21,10 +21,10 @@ import (
 	mailappliance "github.com/mail-appliance/mail-appliance-go"
 )
 
-// Recorder is a [mailappliance.Client] that delivers nothing and records what
-// is sent. As in the sandbox, a recipient's local part decides the result:
+// Recorder is a [mailappliance.Client] that delivers nothing and records
+// every send. As in the sandbox, a recipient's local part decides the result:
 // "bounce…" is bounced, "fail…" is failed, and any other is delivered. A key
-// that was used before is answered as by the appliance: replayed for the same
+// that was used before gets the appliance's answer: a replay for the same
 // email, a conflict for another.
 //
 // Goroutines can share a Recorder.

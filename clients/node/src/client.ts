@@ -126,7 +126,7 @@ interface RequestParts {
   readonly signal: AbortSignal | undefined;
 }
 
-/** What the plan is told about a failed attempt, and the error if it is the last. */
+/** A failed attempt, as the plan sees it, and the error to throw if it is the last. */
 function failureOf(attempted: Attempt, key: string | null): { outcome: Outcome; error: MailApplianceError } {
   if (attempted.kind === "answer") {
     const error = answerError(attempted, key);

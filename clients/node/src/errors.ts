@@ -5,7 +5,7 @@
 
 import type { Message } from "./models.js";
 
-/** What an error may carry beside its message. */
+/** The fields that an error may carry in addition to its message. */
 export interface ErrorDetails {
   readonly idempotencyKey?: string | null | undefined;
   readonly cause?: unknown;

@@ -1,5 +1,5 @@
 /**
- * What is sent and what comes back, with the names of the interface in camel case. Answers are read leniently: unknown
+ * Requests and answers, with the names of the HTTP API in camel case. Answers are read leniently: unknown
  * fields are ignored, unknown values are kept, a missing list is empty, and any other missing field is null.
  */
 

@@ -1,5 +1,5 @@
 /**
- * For an application's tests: a client that records what is sent and answers from memory, with the sandbox's rules. It
+ * For an application's tests: a client that records every send and answers from memory, with the sandbox's rules. It
  * is the real client on a fetch of its own: keys, attachments, errors and results are the real ones. The email itself
  * (addresses, sizes, the sender's domain) is judged only by an appliance, for example one in the sandbox.
  */

@@ -51,7 +51,7 @@ final class Client implements Mailer
         $this->clock = $clock ?? new SystemClock();
     }
 
-    /** A client with an SMTP credential's username and password. The options are those of the constructor. */
+    /** A client with an SMTP credential's username and password. Takes the same options as the constructor. */
     public static function basic(
         string $url,
         string $username,
@@ -64,7 +64,7 @@ final class Client implements Mailer
         return new self($url, $username, $password, null, $retries, $connectTimeout, $timeout, $transport);
     }
 
-    /** A client with an API key or a JWT. The options are those of the constructor. */
+    /** A client with an API key or a JWT. Takes the same options as the constructor. */
     public static function token(
         string $url,
         #[\SensitiveParameter] string $token,

@@ -5,7 +5,7 @@ declare(strict_types=1);
 namespace MailAppliance;
 
 /**
- * One request on a curl handle, and what has come of its answer.
+ * One request on a curl handle, and the part of its answer that has arrived.
  *
  * @internal
  */
@@ -87,7 +87,7 @@ final class CurlTransfer
 
     /**
      * libcurl itself repeats a request, unseen, when a kept connection ends before any byte of the answer.
-     * The repetition is refused here, as soon as it connects anew, so that only RetryPlan decides about retries.
+     * This class aborts such a repetition as soon as it reconnects, so that only RetryPlan decides about retries.
      */
     private function stopsHiddenRetry(\CurlHandle $handle): int
     {

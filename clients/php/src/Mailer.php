@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace MailAppliance;
 
-/** Sends email and reads what became of it: Client, and Testing\FakeClient in tests. */
+/** Sends email and reads its delivery status: Client, and Testing\FakeClient in tests. */
 interface Mailer
 {
     /**

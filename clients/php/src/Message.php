@@ -4,7 +4,7 @@ declare(strict_types=1);
 
 namespace MailAppliance;
 
-/** A message and what became of it. What the answer did not say is null. */
+/** A message and its delivery status. Fields missing from the answer are null. */
 final class Message
 {
     private const FINAL_STATUSES = ['delivered', 'partial', 'failed'];

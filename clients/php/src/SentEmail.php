@@ -9,7 +9,7 @@ final class SentEmail
 {
     /**
      * @param string                      $idempotencyKey the key of this send, given or automatic
-     * @param bool                        $replayed       true when an earlier send with this key was answered again
+     * @param bool                        $replayed       true when the appliance replayed the answer to an earlier send with this key
      * @param ?list<string>               $to
      * @param ?list<string>               $cc
      * @param ?list<string>               $bcc

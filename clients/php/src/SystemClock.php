@@ -18,7 +18,7 @@ final class SystemClock implements Clock
 
     public function sleep(float $seconds): void
     {
-        // A signal ends usleep() early: go on until the time is over.
+        // A signal ends usleep() early: sleep again until the time is over.
         $end = $this->monotonic() + $seconds;
         while (($left = $end - $this->monotonic()) > 0) {
             usleep((int) ceil($left * 1e6));

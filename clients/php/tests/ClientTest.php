@@ -73,7 +73,7 @@ final class ClientTest extends TestCase
         self::assertSame([true, 'parked', 'fax', 'req_h'], [$result->replayed, $result->status, $result->source, $result->requestId]);
     }
 
-    /** Every kind of failure that may pass is retried with the same key and the same bytes, and the pauses are those of the plan. */
+    /** Every kind of failure that may pass is retried with the same key and the same bytes, and with the pauses of the plan. */
     public function testRetries(): void
     {
         $server = new LoopbackServer([
@@ -212,7 +212,7 @@ final class ClientTest extends TestCase
         self::assertCount(4, $server->seen(4));
     }
 
-    /** sendAll() has 16 requests under way at the same time: the server answers none of them before all have come. */
+    /** sendAll() has 16 requests under way at the same time: the server answers none of them before all have arrived. */
     public function testSendAllAtTheSameTime(): void
     {
         $server = new LoopbackServer([LoopbackServer::accepted(more: ['hold' => 16])]);

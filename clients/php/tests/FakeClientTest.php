@@ -16,7 +16,7 @@ final class FakeClientTest extends TestCase
 {
     private const EMAIL = ['from' => 'a@example.com', 'to' => ['B <b@example.net>', 'b2@example.net'], 'subject' => 's', 'text' => 't'];
 
-    /** It records what was given, and answers as the sandbox does. */
+    /** It records every email, and answers as the sandbox does. */
     public function testRecords(): void
     {
         $fake = new FakeClient();

@@ -92,7 +92,7 @@ final class ReadmeTest extends TestCase
         \printResults($mail, $sent->id);
     }
 
-    /** The commands install the library from a checkout beside a project, without the network. */
+    /** The commands install the library from a checkout next to a project, without the network. */
     public function testInstall(): void
     {
         if (trim((string) shell_exec('command -v composer')) === '') {

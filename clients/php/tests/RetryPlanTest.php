@@ -14,7 +14,7 @@ use MailAppliance\RetryPlan;
 use MailAppliance\TransportFailure;
 use PHPUnit\Framework\TestCase;
 
-/** The planning core by itself: no clock, no network, no chance. */
+/** The planning core alone: no clock, no network, no randomness. */
 final class RetryPlanTest extends TestCase
 {
     private const NOW = 784_111_717.0; // 20 seconds before the date of RFC 9110's examples

@@ -39,7 +39,7 @@ Step = Callable[["Server", socket.socket, Received], None]
 
 
 class Server:
-    """Answers each request by the next step of its script; when there is none, as the fake appliance does.
+    """Answers each request by the next step of its script, and after the last step as the fake appliance does.
 
     A step that closes the socket ends the connection. An `early` step runs once the head of a request is
     read, and its connection ends with it.
@@ -95,7 +95,7 @@ class Server:
                     pass
 
     def _answer(self, sock: socket.socket, reader: Any, line: bytes) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         method, target, _ = line.decode().split()
         headers = {}
         while (line := reader.readline().strip()) != b"":

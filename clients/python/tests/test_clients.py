@@ -36,7 +36,7 @@ OK = json.dumps({"id": "msg_1"}).encode()
 
 
 def test_send_get_and_wait(server: Server, make_client: MakeClient) -> None:
-    """What is sent comes back, over one connection."""
+    """A message is sent and read back, over one connection."""
     mail = make_client(server.url)
     sent = mail.send(to=["ada@example.net", "bounce@example.net"], text="Grüße", attachments=[Attachment("a", b"\x00")])
     message = mail.wait(sent.id, timeout=5)

@@ -142,13 +142,13 @@ def test_attachments(framework: Framework) -> None:
     message.attach(named)
     sent = framework.send(message)["attachments"]
     contents = framework.server.appliance.sent[0].attachment
-    assert [(each["filename"], each["content_type"], each.get("content_id")) for each in sent] == [
+    assert [(item["filename"], item["content_type"], item.get("content_id")) for item in sent] == [
         ("a.pdf", "application/pdf", None),
         ("b.csv", "text/csv; charset=utf-8", None),
         ("logo_example.com.gif", "image/gif", "logo@example.com"),
         ("ü.gif", "image/gif", None),
     ]
-    assert [contents(each["filename"]) for each in sent] == [b"%PDF\xff", "a,ü".encode(), GIF, GIF]
+    assert [contents(item["filename"]) for item in sent] == [b"%PDF\xff", "a,ü".encode(), GIF, GIF]
 
 
 def test_related_images(framework: Framework) -> None:
@@ -196,7 +196,7 @@ def test_what_json_cannot_carry_is_refused(framework: Framework, change: Callabl
 
 
 def test_an_inline_part_needs_a_content_id(framework: Framework) -> None:
-    """Without one it cannot be told from an attachment."""
+    """Without one it looks like an attachment."""
     message = framework.message("s", "t", to=["a@example.net"])
     part = MIMEText("footer")
     part["Content-Disposition"] = 'inline; filename="f.txt"'
@@ -261,7 +261,7 @@ def test_lazy_texts(framework: Framework) -> None:
 
 
 def test_options_win_over_settings(framework: Framework) -> None:
-    """Those of a connection, which is how Django's mailers give theirs."""
+    """Options of a connection, as Django's mailers pass them."""
     options = {"url": f"{framework.server.url}/mail", "token": "other", "timeout": 5}
     message = framework.message("s", "t", to=["a@example.net"])
     assert framework.connection(**options).send_messages([message]) == 1

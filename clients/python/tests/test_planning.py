@@ -181,14 +181,14 @@ def test_a_url_that_is_refused(url: str) -> None:
 )
 def test_where_requests_go(url: str, origin: str, target: str) -> None:
     """A path stays, trailing slashes do not, a name that is not ASCII becomes A-labels."""
-    found = configuration(url)
-    assert (found.origin, send_request(found, MESSAGE, "k").target) == (origin, target)
+    settings = configuration(url)
+    assert (settings.origin, send_request(settings, MESSAGE, "k").target) == (origin, target)
 
 
 def test_no_secret_is_shown() -> None:
     """A configuration or a request in a log or a traceback has no credentials in it."""
-    found = configuration(token="secret")
-    assert "secret" not in repr(found) + repr(get_request(found, "msg_1"))
+    settings = configuration(token="secret")
+    assert "secret" not in repr(settings) + repr(get_request(settings, "msg_1"))
 
 
 # ---- requests
@@ -490,7 +490,7 @@ def test_waiting_that_is_over_says_so_whatever_the_last_attempt_saw() -> None:
 
 
 def test_the_attempts_of_waiting_end_with_it() -> None:
-    """Each has its usual time, or what is left of the whole, but a second at least."""
+    """Each has its usual time, or the rest of the total, but at least a second."""
     wait = waiting(60.0)
     assert [wait.timeout(now) for now in (0.0, 50.0, 59.5, 70.0)] == [30.0, 10.0, 1.0, 1.0]
 

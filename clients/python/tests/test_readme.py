@@ -60,7 +60,7 @@ def test_first_send(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_delivery_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints what became of each recipient."""
+    """It prints the status of each recipient."""
     run("First send")
     with Client() as mail:
         run("Delivery status")["print_results"](mail, "msg_1")
@@ -162,7 +162,7 @@ def test_every_block_is_strictly_typed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A git repository beside a project, with this library in its place."""
+    """A git repository next to a project, with this library in its place."""
     library = tmp_path / "mail-appliance" / "clients" / "python"
     shutil.copytree(HERE / "src", library / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"):

@@ -55,7 +55,7 @@ def test_results_come_from_the_address_as_in_the_sandbox(to: list[str], status: 
     """So that tests can have every result."""
     mail = FakeClient()
     message: Message = mail.wait(mail.send(**MESSAGE, to=to).id)
-    assert (message.status, [each.status for each in message.recipients]) == (status, recipients)
+    assert (message.status, [recipient.status for recipient in message.recipients]) == (status, recipients)
 
 
 def test_keys_work_as_in_the_appliance() -> None:
@@ -94,7 +94,7 @@ def test_failures_are_those_of_the_real_client() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_fake_for_event_loops(backend: str) -> None:
-    """It can share what was sent with one for threads."""
+    """It can share recorded messages with one for threads."""
     appliance = FakeAppliance()
 
     async def main() -> None:

@@ -23,7 +23,7 @@ def signature(body: bytes = BODY, secret: str = SECRET, seconds: int | str = NOW
 
 def header(*signatures: str, seconds: int | str = NOW) -> str:
     """A header as the appliance writes it."""
-    return ",".join([f"t={seconds}", *(f"v1={each}" for each in signatures)])
+    return ",".join([f"t={seconds}", *(f"v1={signature}" for signature in signatures)])
 
 
 def test_an_event() -> None:

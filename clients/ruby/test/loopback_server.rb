@@ -5,7 +5,7 @@ require "socket"
 
 # An HTTP server on a loopback port, in threads. Its script has one entry for each request in the order of arrival:
 # the bytes to answer with, or a proc that is given the socket and returns whether the connection stays open. After the
-# script every request is answered with 202.
+# script it answers every request with 202.
 class LoopbackServer
   Received = Struct.new(:verb, :path, :headers, :body, :connection)
 

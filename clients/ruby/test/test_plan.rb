@@ -2,7 +2,7 @@
 
 require "helper"
 
-# The planning core by itself: no I/O, time and randomness are given.
+# The planning core alone: no I/O, time and randomness are arguments.
 class TestPlan < LibraryTest
   include MailAppliance
 

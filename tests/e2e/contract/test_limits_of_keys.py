@@ -14,12 +14,13 @@ import pytest
 
 from appliance.model.accounts import Permission
 from appliance.store import Store
-from appliance.web.openapi import ROUTES, document
+from appliance.web.app import route_classes
+from appliance.web.openapi import document
 from appliance.web.operations import Operation, operations_of
 from tests.e2e.contract.service import Caller, accepted, bearer, error, message, new_key, owner
 from tests.running_appliance import Running, add_account
 
-OPERATIONS = {operation.name: operation for routes in ROUTES for _, operation in operations_of(routes)}
+OPERATIONS = {operation.name: operation for routes in route_classes() for _, operation in operations_of(routes)}
 FOR_KEYS = [
     operation
     for operation in OPERATIONS.values()

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.model.accounts import Permission, Role
 from appliance.store.people import INVITATION_LIFETIME
-from appliance.web.openapi import ROUTES
+from appliance.web.app import route_classes
 from appliance.web.operations import operations_of
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, change, error, message, owner
@@ -18,7 +18,10 @@ from tests.e2e.contract.test_keys_and_credentials import basic
 from tests.running_appliance import PASSWORD, add_account
 
 OPERATIONS = [
-    operation for routes in ROUTES for _, operation in operations_of(routes) if operation.permission is not None
+    operation
+    for routes in route_classes()
+    for _, operation in operations_of(routes)
+    if operation.permission is not None
 ]
 MOVE_BACK = "UPDATE password_links SET expires_at = expires_at - :by WHERE email = :email"
 

@@ -105,9 +105,9 @@ def test_nothing_in_the_settings_runs(stage: Stage, browser: Browser) -> None:
         browser.open(f"/dashboard/{page}")
         shown(browser, text)
     browser.open("/dashboard/messages/%3Cimg%20src=x%20onerror=top.ran=1%3E")
-    shown(browser, "There is no message with this id.")
+    shown(browser, "No message has this id.")
     browser.open("/dashboard/templates/%22%3E%3Cimg%20src=x%20onerror=top.ran=1%3E")
-    shown(browser, "There is no template with this alias.")
+    shown(browser, "No template has this alias.")
 
 
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example/x", "javascript:top.ran=1", "/emails"])

@@ -81,9 +81,10 @@ def test_the_documentation_is_served_as_markdown(stage: Stage) -> None:
     """/llms.txt lists every document of docs/ by its title; each is there as it was written, and nothing else."""
     listed = fetch(stage, "/llms.txt")
     assert (listed.status_code, listed.headers["content-type"]) == (200, "text/plain; charset=utf-8")
-    links = dict(re.findall(r"^- \[(.+)\]\(/docs/([a-z-]+\.md)\): ", listed.text, re.MULTILINE))
-    assert set(links.values()) == {path.name for path in (ROOT / "docs").glob("*.md")}
-    for title, name in links.items():
+    links = re.findall(r"^- \[(.+)\]\(/docs/([\w/-]+\.md)\): ", listed.text, re.MULTILINE)
+    documents = (ROOT / "docs").rglob("*.md")
+    assert {name for _, name in links} == {str(path.relative_to(ROOT / "docs")) for path in documents}
+    for title, name in links:
         answer = fetch(stage, f"/docs/{name}")
         assert answer.headers["content-type"] == "text/markdown; charset=utf-8"
         assert answer.text == (ROOT / "docs" / name).read_text()
@@ -104,7 +105,7 @@ def test_an_address_that_was_mistyped_shows_a_page(stage: Stage, browser: Browse
     assert browser.path() == "/dashboard/messages?status=queued"
     for path in ("/dashboard/messages/%zz", "/dashboard/domains/%ff"):
         browser.open(path)
-        browser.see("Nothing here", "h1")
+        browser.see("Page not found", "h1")
     browser.click("Overview")
     browser.see("Overview", "h1")
 

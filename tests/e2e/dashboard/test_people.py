@@ -94,7 +94,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     browser.driver.get(link)
     browser.fill("New password", NEW_PASSWORD)
     browser.click("Set password")
-    browser.see("This link is not good any more")
+    browser.see("This link was used")
 
     # A second factor is turned on.
     browser.log_in(email, NEW_PASSWORD)

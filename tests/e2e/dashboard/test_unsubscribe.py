@@ -56,10 +56,10 @@ def test_an_owner_chooses_what_has_links(stage: Stage, browser: Browser) -> None
     browser.see("offers", "code")
     browser.fill("Tag", "more")
     browser.click("Add tag")
-    browser.see("links to unsubscribe need a server that is reached over https")
+    browser.see("unsubscribe links require https")
     stage.ask(account, "PUT", "/v1/templates/weekly", {"subject": "Hello", "text": "Hi"})
     browser.open("/dashboard/templates/weekly")
     browser.field("Link to unsubscribe by one click").click()
     browser.click("Save new version")
-    browser.see("links to unsubscribe need a server that is reached over https")
+    browser.see("unsubscribe links require https")
     assert stage.ask(account, "GET", "/v1/templates/weekly")["version"] == 1

@@ -43,5 +43,5 @@ async def test_mail_waits_for_descriptors(tmp_path: Path) -> None:
         assert {made.recipient(each).status for each in sent} == {"delivered"}
         assert made.rows("SELECT count(*) FROM attempts") == [(1 + MESSAGES,)]
         told = [each["event"] for each in made.complaints() if each["logger"].endswith("deliver")]
-        assert told == ["mail waits: this machine is short"]
+        assert told == ["delivery paused: out of local resources"]
         assert not [each for each in made.complaints() if "traceback" in each]

@@ -116,7 +116,7 @@ async def test_results_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None:
         sent = [await made.send(f"user{number}@slow.test") for number in range(8)]
         await made.until(lambda: sum(command == "DATA" for command in server.commands) == 8)
         disk.fill()
-        await made.until(lambda: "results wait for the storage" in warnings(made.running))
+        await made.until(lambda: "recording paused: storage unavailable" in warnings(made.running))
         await made.send("late@slow.test", expect=503)
         disk.make_room()
         await made.final(*sent, within=RECOVERY)
@@ -141,7 +141,7 @@ def test_results_of_posts_wait_for_room(disk: SmallDisk, tmp_path: Path) -> None
             client.post("/emails", json=message, headers={"Idempotency-Key": "first"}).raise_for_status()
             eventually(lambda: len(receiver.posts), lambda count: count == 2)
             disk.fill()
-            eventually(lambda: warnings(running), lambda found: "results wait for the storage" in found)
+            eventually(lambda: warnings(running), lambda found: "recording paused: storage unavailable" in found)
             disk.make_room()
 
             def statuses() -> list[str]:

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from appliance.environment import Environment
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.store import Store
 from appliance.store.engine import Tx, first, run
 from appliance.store.postgresql.engine import PostgresEngine
@@ -69,7 +69,7 @@ async def test_a_connection_lost_during_a_commit(shared_database: str) -> None:
             other.execute("SELECT pg_terminate_backend(%s, 5000)", found)
 
     try:
-        with pytest.raises(Refused, match="may be stored or not"):
+        with pytest.raises(StorageUnavailable, match="may be stored or not"):
             await engine.write(work)
         assert (unknown.more(), reconnects.more()) == (1, 0)
         await engine.write(lambda tx: run(tx, TOUCH, {}))

@@ -11,7 +11,7 @@ import trio.testing
 from psycopg import errors
 
 from appliance.environment import Environment
-from appliance.errors import Code, Refused
+from appliance.errors import Code, StorageUnavailable
 from appliance.model.accounts import Account
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
@@ -62,9 +62,9 @@ def messages(account: Account, clock: Clock) -> Messages:
     return Messages(Environment(now=clock), account.id)
 
 
-async def refused(store: Store, work: object = None) -> Refused:
+async def refused(store: Store, work: object = None) -> StorageUnavailable:
     """Write, and be refused with 503."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(StorageUnavailable) as caught:
         await store.engine.write(work or (lambda tx: rows(tx, "SELECT count(*) FROM accounts", {})))  # type: ignore[arg-type]
     assert caught.value.code is Code.TEMPORARY_FAILURE
     return caught.value
@@ -77,17 +77,17 @@ async def until_it_writes(store: Store) -> None:
             try:
                 await store.check_writable()
                 return
-            except Refused:
+            except StorageUnavailable:
                 await trio.sleep(0.1)
 
 
 async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, between: Proxy) -> None:
     """However many ask while nothing answers, there is one check at a time."""
     await store.check_writable()
-    between.blackhole, before, answers = True, store.engine.ordinary_writes, list[Refused]()
+    between.blackhole, before, answers = True, store.engine.ordinary_writes, list[StorageUnavailable]()
 
     async def ask() -> None:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(StorageUnavailable) as caught:
             await store.check_writable()
         answers.append(caught.value)
 
@@ -114,7 +114,7 @@ async def test_a_connection_that_is_lost_during_commit(
     await store.messages.accept(messages.new())
     ours = messages.new(key="k")
     between.cut = cut
-    with pytest.raises(Refused, match="may be stored or not") as caught:
+    with pytest.raises(StorageUnavailable, match="may be stored or not") as caught:
         await store.messages.accept(ours)
     assert caught.value.code is Code.TEMPORARY_FAILURE
     assert between.cuts == 1
@@ -139,7 +139,7 @@ async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, 
     async def send(number: int) -> None:
         try:
             await store.messages.accept(news[number])
-        except Refused as error:
+        except StorageUnavailable as error:
             results.append(error.text)
 
     between.cut = Cut.AFTER
@@ -190,7 +190,7 @@ async def test_a_connection_that_is_lost_within_a_transaction(store: Store, betw
     runs = 0
     assert await store.engine.read(lambda tx: losing(tx, 1)) == 2
     runs = 0
-    with pytest.raises(Refused, match="cannot be reached"):
+    with pytest.raises(StorageUnavailable, match="cannot be reached"):
         await store.engine.read(lambda tx: losing(tx, 5))
     assert runs == 2
     await until_it_writes(store)
@@ -209,7 +209,7 @@ async def test_a_connection_through_which_nothing_comes_any_more(
         nursery.start_soon(refused, store)
 
         async def read() -> None:
-            with pytest.raises(Refused, match="cannot be reached"):
+            with pytest.raises(StorageUnavailable, match="cannot be reached"):
                 await store.accounts.find(messages.account_id)
 
         nursery.start_soon(read)
@@ -236,10 +236,10 @@ async def test_a_lock_that_does_not_come_in_time(
     monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
     env = Environment(now=clock)
     messages, store = Messages(env, account.id), Store(PostgresEngine(url), env)
-    results: list[Refused] = []
+    results: list[StorageUnavailable] = []
 
     async def send() -> None:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(StorageUnavailable) as caught:
             await store.messages.accept(messages.new())
         results.append(caught.value)
 
@@ -261,7 +261,7 @@ async def test_a_statement_that_takes_too_long(store: Store) -> None:
     sleep = "SELECT pg_sleep(30)"
     assert "cannot take writes" in (await refused(store, lambda tx: run(tx, sleep, {}))).text
     for _ in range(2):
-        with pytest.raises(Refused):
+        with pytest.raises(StorageUnavailable):
             await store.engine.read(lambda tx: run(tx, sleep, {}))
     pids = {(await store.engine.rows("SELECT pg_backend_pid()", {}))[0][0] for _ in range(4)}
     assert before in pids
@@ -275,7 +275,7 @@ async def test_a_server_that_turns_read_only(url: str, store: Store, account: Ac
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
         await trio.sleep(1)  # for it to reach the sessions
         assert "cannot be reached" in (await _refused_change(store, account)).text
-        with pytest.raises(Refused):
+        with pytest.raises(StorageUnavailable):
             await store.accounts.find(account.id)
         assert await _connections(url) == 0
         assert "cannot be reached" in (await _refused_change(store, account)).text
@@ -291,15 +291,15 @@ async def test_a_server_that_turns_read_only_is_told_before_anything_is_written(
     try:
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
         await trio.sleep(1)  # for it to reach the sessions
-        with pytest.raises(Refused, match="cannot be reached"):
+        with pytest.raises(StorageUnavailable, match="cannot be reached"):
             await store.check_writable()
     finally:
         _configure(url, "ALTER SYSTEM RESET default_transaction_read_only")
     await until_it_writes(store)
 
 
-async def _refused_change(store: Store, account: Account) -> Refused:
-    with pytest.raises(Refused) as caught:
+async def _refused_change(store: Store, account: Account) -> StorageUnavailable:
+    with pytest.raises(StorageUnavailable) as caught:
         await store.accounts.set_suspended(account.id, True)
     assert caught.value.code is Code.TEMPORARY_FAILURE
     return caught.value
@@ -360,7 +360,7 @@ async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault
         run(tx, "INSERT INTO counted_until (kind, id) VALUES ('x', '')", {})
         raise fault
 
-    with pytest.raises((Refused, fault)):
+    with pytest.raises((StorageUnavailable, fault)):
         await store.engine.write(failing)
     await store.check_writable()
     assert await store.engine.rows("SELECT kind FROM counted_until", {}) == []
@@ -378,7 +378,7 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
 
     async def write(*, urgent: bool, large: bool) -> None:
         nonlocal count
-        with pytest.raises(Refused):
+        with pytest.raises(StorageUnavailable):
             await store.engine.write(lambda tx: run(tx, "SELECT 1", {}), urgent=urgent, large=large)
         count += 1
 
@@ -391,7 +391,7 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
         await store.engine.close()
     assert monotonic() - began < WRITER_CLOSING + CONNECTING + 1
     assert count == 300
-    with pytest.raises(Refused):
+    with pytest.raises(StorageUnavailable):
         await store.check_writable()
 
 
@@ -404,7 +404,7 @@ async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url:
         began = monotonic()
         for _ in range(50):
             await refused(store)
-            with pytest.raises(Refused):
+            with pytest.raises(StorageUnavailable):
                 await store.engine.rows("SELECT 1", {})
         assert monotonic() - began < 3
     finally:
@@ -436,7 +436,7 @@ async def test_ten_crashes_of_the_server_while_mail_is_accepted(server: Postgres
                     break
                 except KeyTaken:
                     break  # the first was stored after all
-                except Refused as error:
+                except StorageUnavailable as error:
                     codes.add(error.code)
                     await trio.sleep(0.05)
 

@@ -27,6 +27,13 @@ UNION ALL SELECT conrelid::regclass::text, conname || ' ' || pg_get_constraintde
     FROM pg_constraint WHERE connamespace = current_schema()::regnamespace
 UNION ALL SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = current_schema()
 ORDER BY 1, 2"""
+INSERT_RECIPIENTS = """INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status,
+        billing_status, last_smtp_code, last_smtp_response, owner)
+    SELECT 'msg_1', id, '', '', '', 0, 0, status, 'released', code, response, ''
+    FROM (VALUES ('rcp_1', 'bounced', NULL, 'suppressed: this address is on the suppression list'),
+        ('rcp_2', 'failed', NULL, 'cancelled: by the sender'),
+        ('rcp_3', 'bounced', 550, 'suppressed: by a server'),
+        ('rcp_4', 'failed', NULL, 'no route to the server')) AS old (id, status, code, response)"""
 CLASSES = "SELECT oid::bigint, relname::text, relfilenode::bigint FROM pg_class WHERE oid >= 16384 ORDER BY oid"
 
 
@@ -96,10 +103,23 @@ async def test_a_database_of_the_first_version(server: PostgresServer, monkeypat
     assert schema(old) != schema(new)
     execute(old, "INSERT INTO accounts (id, name, created_at) VALUES ('acc_1', 'Shop', 1)")
     execute(old, "INSERT INTO suppressions VALUES ('acc_1', 'a@example.com', 'bounced: 550', 1)")
+    execute(old, INSERT_RECIPIENTS)
     await prepare(old, 2)
     assert schema(old) == schema(new)
     with psycopg.connect(old) as connection:
         assert connection.execute("SELECT origin FROM suppressions").fetchall() == [("bounce",)]
+        failures = connection.execute("SELECT failure FROM recipients ORDER BY id").fetchall()
+        assert failures == [("suppressed",), ("cancelled",), (None,), (None,)]
+
+
+async def test_an_older_node_cancels_after_the_upgrade(server: PostgresServer) -> None:
+    """It does not know the column, so the database fills it."""
+    url = server.new_database()
+    await prepare(url, 1)
+    execute(url, INSERT_RECIPIENTS, "UPDATE recipients SET failure = NULL, status = status")
+    with psycopg.connect(url) as connection:
+        failures = connection.execute("SELECT failure FROM recipients ORDER BY id").fetchall()
+    assert failures == [("suppressed",), ("cancelled",), (None,), (None,)]
 
 
 async def test_a_database_of_which_step_1_made_what_is_now_in_step_2(server: PostgresServer) -> None:

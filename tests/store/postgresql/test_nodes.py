@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from appliance.model.database import OtherNodes
-from appliance.store.engine import LoginFailure
+from appliance.store.engine import FailureKind, LoginFailure
 from appliance.store.faults import DatabaseRefused
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
@@ -614,14 +614,21 @@ def test_failed_logins_are_heard_once_by_each_other_node(start: Start) -> None:
     def exchange(of: Run, *own: LoginFailure, at: int = now) -> list[LoginFailure]:
         return heard[of.owner].exchange(of.connection, own, at)
 
-    failures = [LoginFailure("ada", "192.0.2.0/24", now), LoginFailure("ada", "192.0.2.0/24", now)]
-    old = LoginFailure("bob", "198.51.100.0/24", now - FAILURES_SHARED - 1)
+    failures = [
+        LoginFailure(FailureKind.LOGIN, "ada", "192.0.2.0/24", now),
+        LoginFailure(FailureKind.CODE, "ada", "192.0.2.0/24", now),
+    ]
+    old = LoginFailure(FailureKind.LOGIN, "bob", "198.51.100.0/24", now - FAILURES_SHARED - 1)
     assert exchange(first, *failures, old) == []
     assert exchange(second) == failures
     assert exchange(second) == []
-    assert exchange(third, LoginFailure("eve\0", "203.0.113.0/24", now + 1)) == failures
-    assert exchange(first) == exchange(second) == [LoginFailure("eve\ufffd", "203.0.113.0/24", now + 1)]
+    assert exchange(third, LoginFailure(FailureKind.KNOWN_CODE, "eve\0", "203.0.113.0/24", now + 1)) == failures
+    assert (
+        exchange(first)
+        == exchange(second)
+        == [LoginFailure(FailureKind.KNOWN_CODE, "eve\ufffd", "203.0.113.0/24", now + 1)]
+    )
     assert exchange(third) == []
     later = now + 3 * FAILURES_SHARED
-    assert exchange(first, LoginFailure("x", "y", later), at=later) == []
+    assert exchange(first, LoginFailure(FailureKind.CREDENTIAL, "x", "y", later), at=later) == []
     assert run(first.connection, "SELECT account FROM login_failures") == [("x",)]

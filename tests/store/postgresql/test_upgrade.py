@@ -141,7 +141,7 @@ async def test_what_a_program_cannot_do_without_is_no_contraction(
     old.join(connection)
     version(WIDER, NARROWER, WIDEST)
     before = classes(url)
-    assert "this version cannot run beside those of a (1.2.3): upgrade them" in await refused(url)
+    assert "this version cannot run together with the versions of a (1.2.3): upgrade them" in await refused(url)
     assert classes(url) == before
     assert applied(connection) == []
     old.leave(connection)

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from appliance.environment import Environment
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.model.mail import NewMessage
 from appliance.store import FILE_NAME, StorageFault, Store, open_store
 from appliance.store.sqlite.faults import Damaged
@@ -41,7 +41,7 @@ async def test_a_writer_that_dies_between_parts_leaves_loose_ones(tmp_path: Path
 
 
 async def _refused(store: Store, new: NewMessage) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(StorageUnavailable):
         await store.messages.accept(new)
 
 

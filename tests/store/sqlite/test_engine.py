@@ -10,7 +10,7 @@ import apsw
 import pytest
 import trio
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, StorageUnavailable
 from appliance.store.engine import JOBS_PER_COMMIT, Tx, first, run
 from appliance.store.faults import CommitUnknown, StorageFault
 from appliance.store.sqlite import engine as engine_module
@@ -301,7 +301,7 @@ async def test_closing_finishes_what_waits(path: Path) -> None:
         await trio.testing.wait_all_tasks_blocked()
         await notes.engine.close()
     assert len(results) == 2 * JOBS_PER_COMMIT
-    with pytest.raises(Refused):
+    with pytest.raises(StorageUnavailable):
         await notes.add("too late")
     connection = open_writer(path)
     assert connection.execute("SELECT count(*) FROM notes").fetchall() == [(2 * JOBS_PER_COMMIT,)]
@@ -311,7 +311,7 @@ async def test_closing_finishes_what_waits(path: Path) -> None:
 # ---- a disk that fails, a lock that stays
 
 
-def check_refusal(refused: Refused) -> None:
+def check_refusal(refused: StorageUnavailable) -> None:
     """The client is told to come back."""
     assert refused.code is Code.TEMPORARY_FAILURE
     assert refused.retry_after is not None
@@ -327,7 +327,7 @@ async def test_a_commit_of_unknown_result_stops_everything(
     refusals = []
 
     async def add(text: str) -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StorageUnavailable) as refused:
             await notes.add(text)
         refusals.append(refused.value)
 
@@ -349,7 +349,7 @@ async def test_a_full_disk_refuses_and_recovers(faults: Faults, notes_on_faulty_
     notes = notes_on_faulty_disk
     with faults.raising(on_write=apsw.FullError):
         for text in ("first", "second"):
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(StorageUnavailable) as refused:
                 await notes.add(text, large=large)
             check_refusal(refused.value)
             assert isinstance(refused.value.__cause__, apsw.FullError)
@@ -372,12 +372,12 @@ async def test_a_disk_that_fills_up_in_the_middle_refuses_and_recovers(
     outcomes = []
 
     async def write() -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StorageUnavailable) as refused:
             await notes.engine.write(write_much)
         outcomes.append(refused.value)
 
     async def add() -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StorageUnavailable) as refused:
             await notes.add("neighbour")
         outcomes.append(refused.value)
 
@@ -397,7 +397,7 @@ async def test_a_read_error_is_a_refusal(faults: Faults, notes_on_faulty_disk: N
     other = apsw.Connection(str(notes.path))
     other.execute("INSERT INTO notes (text) VALUES ('from outside')")
     other.close()
-    with faults.raising(on_read=apsw.IOError), pytest.raises(Refused) as refused:
+    with faults.raising(on_read=apsw.IOError), pytest.raises(StorageUnavailable) as refused:
         await notes.add("never")
     check_refusal(refused.value)
     await notes.add("after")
@@ -411,7 +411,7 @@ async def test_a_lock_that_stays_is_a_refusal(notes: Notes, monkeypatch: pytest.
     ticks, refusals = 0, []
 
     async def add(text: str) -> None:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StorageUnavailable) as refused:
             await notes.add(text)
         refusals.append(refused.value)
 

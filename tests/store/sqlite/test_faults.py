@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from appliance.errors import Code, Refused
+from appliance.errors import Code, StorageUnavailable
 from appliance.store.engine import run
 from appliance.store.faults import StorageFault
 from appliance.store.sqlite.connection import open_reader, open_writer
@@ -67,7 +67,7 @@ async def test_a_fault_that_is_heard_ends_all_writing(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(apsw.log, apsw.SQLITE_IOERR_FSYNC, UNSYNCED)
         await trio.testing.wait_all_tasks_blocked()
         assert [type(fault) for fault in failures] == [Unsynced]
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(StorageUnavailable) as refused:
             await engine.write(lambda c: run(c, "INSERT INTO notes VALUES (1)", {}))
         assert refused.value.code is Code.TEMPORARY_FAILURE
     finally:

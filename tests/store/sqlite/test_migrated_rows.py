@@ -15,6 +15,7 @@ from tests.store.test_body_parts_stored_bytes import counted, recounted
 PROBES = next(step for step in migrations() if step.name == "probes")
 CREATED_BY = next(step for step in migrations() if step.name == "created_by")
 BOUNCE_CLASSES = next(step for step in migrations() if step.name == "bounce_classes")
+FAILURES = next(step for step in migrations() if step.name == "failures")
 
 
 def test_holds_from_before_there_were_probes() -> None:
@@ -127,3 +128,25 @@ async def test_a_step_of_the_upgrade_leaves_old_bodies(tmp_path: Path, clock: Cl
         await store.messages.accept(new)
         assert [await store.messages.mime(each.id) for each in (old, new)] == [old.mime, new.mime]
         assert await counted(store) == await recounted(store) != expected
+
+
+def test_failures_from_before_they_had_a_reason() -> None:
+    """The column is filled from the responses of recipients that no server decided."""
+    connection = apsw.Connection(":memory:")
+    for step in migrations():
+        if step.number < FAILURES.number:
+            connection.execute(step.sql)
+    insert = """INSERT INTO recipients (message_id, id, account_id, address, domain, simulated, charged, status,
+        billing_status, last_smtp_code, last_smtp_response)
+        VALUES ('msg_1', ?, '', '', '', 0, 0, ?, 'released', ?, ?)"""
+    rows = [
+        ("rcp_1", "bounced", None, "suppressed: this address is on the account's suppression list"),
+        ("rcp_2", "failed", None, "cancelled: by the sender"),
+        ("rcp_3", "bounced", 550, "suppressed: by a server"),
+        ("rcp_4", "failed", None, "no route to the server"),
+        ("rcp_5", "queued", None, None),
+    ]
+    connection.executemany(insert, rows)
+    connection.execute(FAILURES.sql)
+    failures = connection.execute("SELECT failure FROM recipients ORDER BY id").fetchall()
+    assert failures == [("suppressed",), ("cancelled",), (None,), (None,), (None,)]

@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
-import { outcomeOf, standing, templatePath } from "../lists.js";
+import { standing, templatePath } from "../lists.js";
 import { content, read } from "../message-body.js";
 import { badge, button, copyButton, errorText, facts, head, section } from "../pieces.js";
 import { shownPost } from "../posts.js";
@@ -26,7 +26,7 @@ const waits = (message) => message.recipients.some((each) => each.next_attempt_a
 
 // The order in which recipients are shown: what needs attention first.
 const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
-const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(outcomeOf(recipient)));
+const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(recipient.outcome));
 const LONG = 160; // characters of a field that are shown at once
 
 /** A field of the header, folded when it names many. */
@@ -75,7 +75,7 @@ function finished(message) {
 /** How many recipients stand where: a bar, and the numbers in words. */
 function counts(message) {
 	const found = new Map(ORDER.map((each) => [each, 0]));
-	for (const each of message.recipients) found.set(outcomeOf(each), found.get(outcomeOf(each)) + 1);
+	for (const each of message.recipients) found.set(each.outcome, found.get(each.outcome) + 1);
 	const shown = [...found].filter(([, many]) => many).reverse();
 	let at = 0;
 	return [

@@ -33,7 +33,7 @@ final class FakeClient implements Mailer
     }
 
     /**
-     * What was accepted, oldest first: the email as it was given, its key, and the result.
+     * The accepted emails, oldest first: the email as passed in, its key, and the result.
      *
      * @return list<array{email: array<string, mixed>, idempotencyKey: string, result: SentEmail}>
      */

@@ -117,7 +117,7 @@ class AsyncSocketTransport:
 
 
 class _Connection:
-    """A socket whose waits are those of the event loop."""
+    """A socket that waits in the event loop."""
 
     def __init__(self, sock: socket.socket, configuration: Configuration) -> None:
         sock.setblocking(False)
@@ -232,7 +232,7 @@ class _Reading:
             raise httptools.HttpParserError("the head of the answer is too large")
 
     def answer(self) -> Answer:
-        """What was read."""
+        """The bytes read so far."""
         return Answer(self._status, self._headers, b"".join(self._body)[:ANSWER_LIMIT])
 
     def on_message_begin(self) -> None:

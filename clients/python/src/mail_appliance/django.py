@@ -26,7 +26,7 @@ class EmailBackend(Backend, BaseEmailBackend):  # type: ignore[misc, unused-igno
 
     def __init__(self, fail_silently: bool = False, **options: Any) -> None:
         """`options` are `url`, `username`, `password`, `token`, `retries`, `connect_timeout` and `timeout`."""
-        given = {name: options.pop(name, None) for name in OPTIONS}
+        explicit = {name: options.pop(name, None) for name in OPTIONS}
         super().__init__(**options)
         self.fail_silently = fail_silently
-        self._client = shared_client(lambda name: getattr(settings, name, None), given)
+        self._client = shared_client(lambda name: getattr(settings, name, None), explicit)

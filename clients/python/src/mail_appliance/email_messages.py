@@ -59,16 +59,16 @@ class Backend:
         return True
 
 
-def shared_client(setting: Callable[[str], Any], given: Mapping[str, Any]) -> Client:
+def shared_client(setting: Callable[[str], Any], explicit: Mapping[str, Any]) -> Client:
     """The client of these settings (MAIL_APPLIANCE_URL and so on), the same each time, so that connections are kept.
 
-    What is given, by the names in OPTIONS, wins over the settings, and given credentials over all of theirs. What both
+    Arguments, by the names in OPTIONS, win over the settings, and explicit credentials over all of theirs. What both
     lack comes from the environment.
     """
     options = {name: setting(f"MAIL_APPLIANCE_{name.upper()}") for name in OPTIONS}
-    if any(given.get(name) for name in _CREDENTIALS):
+    if any(explicit.get(name) for name in _CREDENTIALS):
         options |= dict.fromkeys(_CREDENTIALS)
-    options |= {name: value for name, value in given.items() if value is not None}
+    options |= {name: value for name, value in explicit.items() if value is not None}
     key = tuple((name, value) for name, value in options.items() if value not in (None, ""))
     with _LOCK:
         if key not in _CLIENTS:
@@ -151,8 +151,8 @@ def _attachments(message: Any) -> Iterator[Attachment]:
     subtype = getattr(message, "mixed_subtype", "mixed")
     if subtype not in ("mixed", "related"):
         raise UnsupportedMessage(f"parts in multipart/{subtype}; they can be mixed or related")
-    for given in message.attachments:
-        attachment = _from_part(given) if isinstance(given, MimePart) else _from_fields(*given)
+    for part in message.attachments:
+        attachment = _from_part(part) if isinstance(part, MimePart) else _from_fields(*part)
         if subtype == "related" and attachment.content_id is None:
             raise UnsupportedMessage(f"{attachment.filename} in multipart/related without a Content-ID")
         yield attachment

@@ -1,4 +1,4 @@
-"""What is sent and what comes back, as frozen dataclasses.
+"""Requests and answers, as frozen dataclasses.
 
 Answers are read leniently, so that a newer appliance does not break an older library: unknown fields are ignored,
 statuses and types are plain strings, and a field that is missing or of another type is None.

@@ -44,7 +44,7 @@ _SHOWN = 200  # characters of an answer that is not the appliance's
 _KEY = re.compile(r"[!-~](?:[ -~]{0,253}[!-~])?")
 _VISIBLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"[0-9]{1,15}")
-_UNRESERVED_PATH = "/%:@!$&'()*+,;=~"  # RFC 3986 3.3, beside letters and digits
+_UNRESERVED_PATH = "/%:@!$&'()*+,;=~"  # RFC 3986 3.3, in addition to letters and digits
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -95,7 +95,7 @@ def configure(
     timeout: float,
     environment: Mapping[str, str],
 ) -> Configuration:
-    """Check what was given, and complete it from the environment. Given credentials win over all of its own."""
+    """Check the arguments, and complete them from the environment. Explicit credentials win over all of its own."""
     url = url or environment.get("MAIL_APPLIANCE_URL")
     if not url:
         raise ConfigurationError("no URL: give url or set MAIL_APPLIANCE_URL")
@@ -330,7 +330,7 @@ class Call(Generic[T]):
 
     def after(self, outcome: Outcome, moment: Moment) -> Pause | Return[T] | Raise:
         """What follows an attempt."""
-        wanted: float | None = None
+        retry_after: float | None = None
         if isinstance(outcome, Answer):
             content = _json_object(outcome.body)
             if 200 <= outcome.status < 300 and content is not None and isinstance(content.get("id"), str):
@@ -340,17 +340,17 @@ class Call(Generic[T]):
                 409,
                 "idempotency_in_progress",
             )
-            failure, wanted = Raise(error), error.retry_after
+            failure, retry_after = Raise(error), error.retry_after
         else:
             reason = f"no answer from {self._configuration.origin}: {outcome}"
             failure, retryable = Raise(ConnectionFailed(reason, idempotency_key=self._key)), outcome.retryable
         if not retryable or self._retries >= self._configuration.retries:
             return failure
-        if wanted is not None and wanted > _LONGEST_RETRY_AFTER:
+        if retry_after is not None and retry_after > _LONGEST_RETRY_AFTER:
             return failure
         self._retries += 1
-        if wanted is not None:
-            return Pause(wanted * (1 + _RETRY_AFTER_JITTER * moment.chance))
+        if retry_after is not None:
+            return Pause(retry_after * (1 + _RETRY_AFTER_JITTER * moment.chance))
         return Pause(moment.chance * min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(self._retries - 1, 10)))
 
 

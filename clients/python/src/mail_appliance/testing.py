@@ -1,4 +1,4 @@
-"""For the tests of programs that send mail: a `Client` and an `AsyncClient` that keep what is sent and send nothing.
+"""For tests of programs that send mail: a `Client` and an `AsyncClient` that record messages and send nothing.
 
 They are the real clients on a transport that answers as the appliance's sandbox does, so they check, retry and raise
 alike. For tests end to end, use the sandbox itself: `appliance serve` without a configuration.
@@ -31,7 +31,7 @@ class SentEmail:
     idempotency_key: str
 
     def attachment(self, filename: str) -> bytes:
-        """The content of the attachment of this name; KeyError if there is none."""
+        """The content of the attachment with this name, or KeyError."""
         for attachment in self.fields.get("attachments", ()):
             if attachment["filename"] == filename:
                 return base64.b64decode(attachment["content"])
@@ -68,11 +68,11 @@ class FakeAppliance:
             return failure
         if request.method == "POST":
             return self._accept(json.loads(request.body), request.headers["Idempotency-Key"])
-        wanted = unquote(request.target.rpartition("/")[2])
+        message_id = unquote(request.target.rpartition("/")[2])
         for sent in self.sent:
-            if sent.id == wanted:
+            if sent.id == message_id:
                 return _answer(200, _message(sent))
-        return _answer(404, {"error": "There is no message with this id.", "code": "not_found"})
+        return _answer(404, {"error": "No message has this id.", "code": "not_found"})
 
     def _accept(self, fields: dict[str, Any], key: str) -> Answer:
         for sent in self.sent:
@@ -93,7 +93,7 @@ class FakeClient(Client):
     """A `Client` that sends nothing; `appliance` has what it would have sent."""
 
     def __init__(self, appliance: FakeAppliance | None = None) -> None:
-        """Clients that are given the same fake share what was sent."""
+        """Clients with the same fake share the recorded messages."""
         self.appliance = appliance or FakeAppliance()
         super().__init__(_URL, token=_TOKEN, transport=_Transport(self.appliance), sleep=self.appliance.pauses.append)
 
@@ -107,7 +107,7 @@ class AsyncFakeClient(AsyncClient):
     """An `AsyncClient` that sends nothing; `appliance` has what it would have sent."""
 
     def __init__(self, appliance: FakeAppliance | None = None) -> None:
-        """Clients that are given the same fake share what was sent."""
+        """Clients with the same fake share the recorded messages."""
         self.appliance = appliance or FakeAppliance()
         super().__init__(_URL, token=_TOKEN, transport=_AsyncTransport(self.appliance), sleep=self._pause)
 
@@ -183,7 +183,9 @@ def _message(sent: SentEmail) -> dict[str, Any]:
         "source": "api",
         "from": sent.fields["from"],
         "subject": sent.fields.get("subject"),
-        "billing_status": "settled" if any(each["status"] != "bounced" for each in recipients) else "released",
+        "billing_status": "settled"
+        if any(recipient["status"] != "bounced" for recipient in recipients)
+        else "released",
         "recipient_count": len(recipients),
         "credits_reserved": len(recipients),
         "created_at": datetime.now(UTC).isoformat(),

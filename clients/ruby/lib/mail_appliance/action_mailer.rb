@@ -44,7 +44,7 @@ module MailAppliance
 
   # Internal. Reads a Mail::Message into the arguments of Client#send_email.
   class MailReader
-    # Fields that are read by name, or that belong to the MIME form, which the appliance makes anew.
+    # Fields that are read by name, or that belong to the MIME form, which the appliance generates.
     READ = %w[
       from to cc bcc reply-to subject date message-id mime-version content-type content-transfer-encoding
       idempotency-key x-service-tag

@@ -69,7 +69,7 @@ module MailAppliance
     end
 
     def connection
-      # By itself Net::HTTP asks http_proxy for https, too. With a proxy set, find_proxy asks DNS whether this is loopback.
+      # By default Net::HTTP uses http_proxy for https, too. With a proxy set, find_proxy asks DNS whether this is loopback.
       proxy = within(@connect_timeout, "no connection") { @uri.find_proxy }
       http = Net::HTTP.new(@uri.hostname, @uri.port, proxy&.hostname, proxy&.port,
                            *[proxy&.user, proxy&.password].map { |part| part && URI.decode_www_form_component(part) })
@@ -81,7 +81,7 @@ module MailAppliance
       http
     end
 
-    # Net::HTTP limits each read by itself. Here the sum of all is limited, however slowly the bytes arrive.
+    # Net::HTTP limits each read separately. This limits their sum, however slowly the bytes arrive.
     # The exception can arise anywhere in the block: the connection is closed after it, whatever its state.
     def within(seconds, what, &block)
       Timeout.timeout(seconds, Expired, "#{what} within #{seconds.round(2)} s", &block)

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from appliance.webhook.dispatcher import DEAD_AFTER, FAILING_AFTER, Slots
+from appliance.webhook.receivers import DEAD_AFTER, FAILING_AFTER, Slots
 from tests.webhook.receiver_queues import queue
 
 

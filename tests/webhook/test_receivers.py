@@ -1,7 +1,7 @@
 """The queue of one receiver: how many posts are loaded and in flight, by how the receiver has answered."""
 
 from appliance.model.webhooks import DuePost, PostResult, PostStatus
-from appliance.webhook.dispatcher import DEAD_AFTER, DEAD_INTERVAL, FAILING_AFTER, SLOW_MS, ReceiverHealth
+from appliance.webhook.receivers import DEAD_AFTER, DEAD_INTERVAL, FAILING_AFTER, SLOW_MS, ReceiverHealth
 from tests.webhook.receiver_queues import queue
 
 

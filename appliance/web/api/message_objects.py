@@ -1,0 +1,212 @@
+"""The objects of `GET /emails/{id}` and `GET /v1/emails/{id}`: a message, its recipients and attempts. No I/O."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from appliance.model.dashboard import MessageFacts
+from appliance.model.mail import (
+    Attempt,
+    Billing,
+    BounceClass,
+    Message,
+    MessageRecord,
+    MessageStatus,
+    RecipientOutcome,
+    RecipientStatus,
+    Source,
+    TriedRecipient,
+)
+from appliance.model.queue import PoolView
+from appliance.report import explain
+from appliance.times import rfc3339
+from appliance.web.answer import CreatedAt, RequestId, Time, object_from, time_or_none
+
+MessageId = Annotated[str, Meta(description="Message id, `msg_…`.")]
+MessageState = Annotated[
+    MessageStatus, Meta(description="`queued` until every recipient is final, then `delivered`, `partial` or `failed`.")
+]
+MessageSource = Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
+Sender = Annotated[str, Meta(description="Sender, as submitted.")]
+Subject = Annotated[str, Meta(description="Subject.")]
+Tags = Annotated[list[str], Meta(description="Tags.")]
+RecipientCount = Annotated[int, Meta(description="Number of unique recipients.")]
+CreditsReserved = Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
+BillingState = Annotated[
+    Billing, Meta(description="`reserved`, then `settled` (delivered or failed) or `released` (credit returned).")
+]
+RecipientState = Annotated[
+    RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
+]
+BareAddress = Annotated[str, Meta(description="Address without a display name.")]
+LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
+LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
+LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
+NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+
+_SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
+
+
+class RecipientObject(msgspec.Struct):
+    """One recipient of a message."""
+
+    id: Annotated[str, Meta(description="Recipient id, `rcp_…`.")]
+    email: BareAddress
+    status: RecipientState
+    billing_status: BillingState
+    attempt_count: Annotated[int, Meta(description="Number of delivery attempts.")]
+    last_smtp_code: LastCode
+    last_smtp_response: LastResponse
+    delivered_at: Annotated[Time | None, Meta(description="Time of delivery; null if not delivered.")]
+    bounced_at: Annotated[Time | None, Meta(description="Time of the bounce; null if it did not bounce.")]
+
+
+class _MessageFields(msgspec.Struct, rename={"sender": "from"}):
+    id: MessageId
+    status: MessageState
+    source: MessageSource
+    sender: Sender
+    subject: Subject
+    billing_status: BillingState
+    recipient_count: RecipientCount
+    credits_reserved: CreditsReserved
+    created_at: CreatedAt
+
+
+class MessageObject(_MessageFields):
+    """The body of `GET /emails/{id}`."""
+
+    recipients: Annotated[list[RecipientObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
+    request_id: RequestId
+
+
+class LineObject(msgspec.Struct):
+    """One line of an SMTP dialogue."""
+
+    ms: Annotated[int, Meta(description="Milliseconds since the start of the attempt.")]
+    speaker: Annotated[Literal["C", "S", "*"], Meta(description="`C`: this server, `S`: remote server, `*`: remark.")]
+    text: Annotated[str, Meta(description="The line without its line break.")]
+
+
+class AttemptObject(msgspec.Struct):
+    """One delivery attempt for one recipient."""
+
+    number: Annotated[int, Meta(description="Number of the attempt, starting at 1.")]
+    started_at: Annotated[Time, Meta(description="Start of the attempt.")]
+    duration_ms: Annotated[int, Meta(description="Duration of the attempt in milliseconds.")]
+    pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    mx_host: Annotated[str | None, Meta(description="Host name of the mail server; null if no server was reached.")]
+    mx_address: Annotated[str | None, Meta(description="IP address of the mail server; null if no server was reached.")]
+    tls: Annotated[str | None, Meta(description="TLS version, cipher and verification; null without TLS.")]
+    smtp_code: Annotated[int | None, Meta(description="SMTP reply code of the attempt; null if no server replied.")]
+    smtp_response: Annotated[str | None, Meta(description="SMTP reply of the attempt, or the error instead of one.")]
+    decision: Annotated[str | None, Meta(description="Result of the attempt and next step; null in the sandbox.")]
+    dialogue: Annotated[list[LineObject], Meta(description="Recorded lines of the SMTP session.")]
+
+
+class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
+    """A bounce received by mail after the recipient's server had accepted the message."""
+
+    at: Annotated[Time, Meta(description="Time of receipt.")]
+    code: Annotated[int | None, Meta(description="Reported SMTP code; null if none is reported.")]
+    response: Annotated[str, Meta(description="Reported reason.")]
+    bounce_class: Annotated[BounceClass, Meta(description="Class of the bounce.")]
+
+
+class TimelineObject(RecipientObject):
+    """One recipient with every delivery attempt."""
+
+    outcome: Annotated[
+        RecipientOutcome,
+        Meta(
+            description="The status, or `suppressed` (bounced without an attempt) or `cancelled` (failed by request)."
+        ),
+    ]
+    explanation: Annotated[str, Meta(description="Current state of the recipient, its cause and the next step.")]
+    pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
+    simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
+    bounce_class: LastClass
+    late_bounce: Annotated[
+        LateBounceObject | None, Meta(description="Bounce after delivery; the status stays `delivered`. Null if none.")
+    ]
+    next_attempt_at: NextAttemptAt
+    attempts: Annotated[list[AttemptObject], Meta(description="Delivery attempts, oldest first.")]
+
+
+class MessageDetails(_MessageFields):
+    """A message with the timeline of each recipient."""
+
+    envelope_from: Annotated[str, Meta(description="Envelope sender (MAIL FROM).")]
+    tags: Tags
+    template: Annotated[str | None, Meta(description="Alias of the template; null without one.")]
+    template_version: Annotated[int | None, Meta(description="Version of the template; null without one.")]
+    size: Annotated[int, Meta(description="Size in bytes.")]
+    accepted_request_id: Annotated[str, Meta(description="Id of the request that submitted the message.")]
+    body_kept: Annotated[bool, Meta(description="Whether the body is still stored.")]
+    recipients: Annotated[list[TimelineObject], Meta(description="Recipients, in the order of `to`, `cc` and `bcc`.")]
+    request_id: RequestId
+
+
+def message_json(message: Message, request_id: str) -> bytes:
+    recipients = [
+        RecipientObject(
+            recipient.id,
+            recipient.email,
+            recipient.status,
+            recipient.billing_status,
+            recipient.attempt_count,
+            recipient.last_smtp_code,
+            recipient.last_smtp_response,
+            time_or_none(recipient.delivered_at),
+            time_or_none(recipient.bounced_at),
+        )
+        for recipient in message.recipients
+    ]
+    created_at = rfc3339(message.created_at)
+    fields = object_from(MessageObject, message, created_at=created_at, recipients=recipients, request_id=request_id)
+    return msgspec.json.encode(fields)
+
+
+def encoded_details(
+    record: MessageRecord, facts: MessageFacts, pools: Mapping[str, PoolView], now: int, attempts: int, request_id: str
+) -> bytes:
+    """The MessageDetails as JSON; `attempts` is the maximum per recipient."""
+    details = object_from(
+        MessageDetails,
+        record.message,
+        envelope_from=facts.envelope_from,
+        tags=list(facts.tags),
+        template=facts.template_alias,
+        template_version=facts.template_version,
+        size=facts.size,
+        accepted_request_id=facts.request_id,
+        body_kept=facts.body_kept,
+        recipients=[_timeline(tried, pools[tried.domain], now, attempts) for tried in record.recipients],
+        request_id=request_id,
+    )
+    return msgspec.json.encode(details)
+
+
+def _timeline(tried: TriedRecipient, pool: PoolView, now: int, attempts: int) -> TimelineObject:
+    late = tried.recipient.late_bounce
+    return object_from(
+        TimelineObject,
+        tried.recipient,
+        outcome=tried.recipient.outcome,
+        explanation=explain.standing(tried, replace(pool, for_operator=False), now, attempts),
+        pool=None if tried.simulated else pool.name,
+        simulated=tried.simulated,
+        late_bounce=late and object_from(LateBounceObject, late, at=rfc3339(late.at)),
+        next_attempt_at=time_or_none(tried.next_attempt_at),
+        attempts=[_attempt(number, attempt) for number, attempt in enumerate(tried.attempts, 1)],
+    )
+
+
+def _attempt(number: int, attempt: Attempt) -> AttemptObject:
+    duration = (attempt.finished_at - attempt.started_at) // 1000
+    lines = explain.dialogue(attempt)
+    dialogue = [LineObject(line.milliseconds, _SPEAKERS.get(line.speaker, "*"), line.text) for line in lines]
+    return object_from(AttemptObject, attempt, number=number, duration_ms=duration, dialogue=dialogue)

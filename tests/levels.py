@@ -1,0 +1,139 @@
+"""Which tests each mode of packaging/test runs.
+
+`--fast` runs the short unit tests: no started program, browser or PostgreSQL. The default run adds tests of the whole
+program. The rest, which only `--all` and `--rest` run, needs minutes or programs of others: browsers, mail servers,
+database crashes, built packages. A test marked `slow` belongs to the rest, and so does the PostgreSQL half of an
+end-to-end test marked `both_engines`.
+"""
+
+from enum import Enum
+from pathlib import PurePosixPath
+
+
+class Level(Enum):
+    """The part of the suite that one run covers."""
+
+    FAST = "fast"
+    DEFAULT = "default"
+    REST = "rest"
+
+
+# Files and folders outside the unit tests: they start the program, another one, or PostgreSQL.
+PROGRAM = (
+    "tests/e2e",
+    "tests/cli",
+    "tests/clients",
+    "tests/docs",
+    "tests/doctor/test_database_server.py",
+    "tests/packaging",
+    "tests/store/postgresql",
+    "tests/store/test_copying.py",
+    "tests/system/test_unit.py",
+    "tests/test_fork_client.py",
+    "tests/test_main.py",
+    "tests/test_programs.py",
+    "tests/test_readable_copy.py",
+    "tests/test_retention.py",
+    "tests/torture",
+)
+# Unit tests that take seconds: thousands of generated inputs, hours of simulated time, every file of the tree.
+LONG = (
+    "tests/backup/test_archive.py",
+    "tests/backup/test_restore.py",
+    "tests/deliver/test_due_mail.py",
+    "tests/deliver/test_in_flight.py",
+    "tests/deliver/test_new_mail.py",
+    "tests/deliver/test_pool_limiters.py",
+    "tests/deliver/test_scheduler.py",
+    "tests/deliver/test_warmup.py",
+    "tests/feedback/test_hostile.py",
+    "tests/intake/test_login_throttle.py",
+    "tests/message/test_dkimpy_verifies_two_thousand_messages.py",
+    "tests/message/test_reader.py",
+    "tests/store/test_body_parts_stored_bytes.py",
+    "tests/submission/test_server.py",
+    "tests/test_patterns.py",
+    "tests/test_scaling.py",
+    "tests/test_shutdown.py",
+    "tests/webhook/test_dispatcher.py",
+)
+# What the default run leaves out.
+REST = (
+    # Browsers.
+    "tests/e2e/dashboard",
+    # Several nodes, crashes of databases, disks and clocks.
+    "tests/e2e/nodes",
+    "tests/e2e/storms",
+    "tests/e2e/certificates/test_acme_on_several_nodes.py",
+    "tests/e2e/test_a_database_that_cannot_be_used_is_one_line.py",
+    "tests/e2e/test_a_database_that_is_away_is_told.py",
+    "tests/e2e/test_a_postgresql_is_restored_from_a_dump.py",
+    "tests/e2e/delivery/test_an_installation_moves_to_postgresql_and_back.py",
+    "tests/deliver/test_soak.py",
+    "tests/store/postgresql/test_faults.py",
+    "tests/store/postgresql/test_nodes_outages.py",
+    # Mail servers, mail clients and proxies of others.
+    "tests/e2e/delivery/test_postfix_gets_it_byte_for_byte.py",
+    "tests/e2e/delivery/test_postscreen_takes_the_second_attempt.py",
+    "tests/e2e/feedback/test_real_servers_bounce_later.py",
+    "tests/e2e/feedback/test_swaks_sends_feedback.py",
+    "tests/e2e/submission/test_a_pool_of_connections_submits.py",
+    "tests/e2e/submission/test_real_clients_submit.py",
+    "tests/e2e/submission/test_the_settings_in_the_docs_work.py",
+    "tests/e2e/test_clients_are_generated_from_openapi.py",
+    "tests/clients/test_conformance.py",
+    "tests/clients/test_examples.py",
+    "tests/docs/test_blocks.py",
+    "tests/docs/test_install.py",
+    "tests/docs/test_proxy.py",
+    "tests/docs/test_shell_blocks.py",
+    "tests/docs/test_webhooks.py",
+    # Built packages and systemd.
+    "tests/e2e/test_the_binary_needs_no_python.py",
+    "tests/packaging/test_container.py",
+    "tests/packaging/test_debian_package.py",
+    "tests/packaging/test_from_a_bare_machine_to_accepted_mail.py",
+    "tests/packaging/test_licence.py",
+    "tests/packaging/test_sbom.py",
+    "tests/system/test_unit.py",
+    # Bounds that take time to reach: memory, descriptors, connections, slow peers.
+    "tests/e2e/test_a_full_connection_table_stays_open.py",
+    "tests/e2e/test_a_log_that_is_not_read_stops_nothing.py",
+    "tests/e2e/test_hostile_mail_in_the_dashboard_harms_no_other_client.py",
+    "tests/e2e/test_memory_stays_bounded.py",
+    "tests/e2e/test_no_input_stalls_the_event_loop.py",
+    "tests/e2e/test_no_request_kills_the_process.py",
+    "tests/e2e/test_openapi_describes_the_service.py",
+    "tests/e2e/test_slow_clients_are_cut.py",
+    "tests/e2e/test_too_little_memory_refuses_mail_for_now.py",
+    "tests/e2e/delivery/test_a_customers_servers_do_not_close_a_provider.py",
+    "tests/e2e/delivery/test_a_long_queue_stays_on_disk.py",
+    "tests/e2e/delivery/test_tarpits_delay_no_other_mail.py",
+    "tests/e2e/delivery/test_without_descriptors_mail_waits.py",
+    "tests/e2e/submission/test_mutated_commands_do_no_harm.py",
+    "tests/e2e/submission/test_slow_and_many_clients_do_no_harm.py",
+    "tests/e2e/webhooks/test_hanging_receivers_delay_no_other.py",
+)
+
+
+def _is_below(path: PurePosixPath, entries: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(entry) for entry in entries)
+
+
+def runs_file(level: Level, path: PurePosixPath, *, has_slow_tests: bool) -> bool:
+    """Whether a run reads this file of tests, or this folder; the path begins at the root of the repository."""
+    if level is Level.REST:
+        return has_slow_tests or _is_below(path, REST) or _holds(path, REST)
+    return not _is_below(path, REST) and not (level is Level.FAST and _is_below(path, PROGRAM + LONG))
+
+
+def _holds(folder: PurePosixPath, entries: tuple[str, ...]) -> bool:
+    return any(PurePosixPath(entry).is_relative_to(folder) for entry in entries)
+
+
+def runs_test(level: Level, path: PurePosixPath, *, is_slow: bool, on_postgresql: bool) -> bool:
+    """Whether a run includes a test of that file; `on_postgresql`: as the second engine of the same test."""
+    is_rest = is_slow or _is_below(path, REST) or (on_postgresql and path.is_relative_to("tests/e2e"))
+    if level is Level.REST:
+        return is_rest
+    return not is_rest and not (level is Level.FAST and on_postgresql)
