@@ -3,7 +3,7 @@
 #
 # Until a Python is found only what the shell itself can do is used, so that the advice comes through on a bare machine.
 
-venv=${APPLIANCE_VENV:-$root/.venv} # another one for another Python, so that neither is made anew each time
+venv=${APPLIANCE_VENV:-$root/.venv} # set it to keep an environment per Python
 
 # Every Python that the suite runs on, newest first. A newer one is only tried as python3: pinned wheels may be missing.
 pythons="python3.15 python3.14 python3.13 python3.12 python3.11"
@@ -56,7 +56,7 @@ prepare_venv() {
 fingerprint() { (cd "$root" && cksum "$@") && printf '%s\n' "$root $version"; }
 
 # Wheels only: a source archive would download build requirements that are in no list of hashes. The two exceptions are test
-# packages, built with the setuptools of requirements-build.txt and nothing else: dkimpy has no wheel, and pyyaml has none
+# packages, built with the setuptools of requirements-build.txt and nothing else: dkimpy has no wheel, and pyyaml lacks one
 # for Python 3.15 (without Cython it builds as pure Python).
 install_hashed() {
     case $version in

@@ -76,7 +76,6 @@ NOT_OURS = ("node_modules", "vendor", "dist", ".venv", "__pycache__", "reply_rul
 STILL_TO_REWRITE: frozenset[str] = frozenset(
     {
         "appliance/acme",
-        "appliance/backup",
         "appliance/cli",
         "appliance/config",
         "appliance/deliver",
@@ -157,7 +156,8 @@ def written_files() -> Iterator[Path]:
         place = ROOT / top
         for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
             skipped = set(NOT_OURS).intersection(path.relative_to(ROOT).parts)
-            if path.suffix in PROSE_SUFFIXES and path.is_file() and not skipped:
+            is_prose = path.suffix in PROSE_SUFFIXES or (top == "packaging" and path.suffix in ("", ".sh"))
+            if is_prose and path.is_file() and not skipped:
                 yield path
 
 

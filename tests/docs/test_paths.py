@@ -55,3 +55,14 @@ def test_named_files_exist(name: str) -> None:
             assert "/" in path, path
             continue
         folder = found[0].parent
+
+
+def test_a_message_takes_few_files() -> None:
+    """The trace of a message names files that exist: at most 45 from the request to the webhook, by HTTP or by SMTP."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    trace = text.partition("## A message, file by file\n")[2].partition("\n## ")[0]
+    _, by_http, by_smtp, *shared = re.split(r"^\*\*", trace, flags=re.MULTILINE)
+    for way in (by_http, by_smtp):
+        files = set(re.findall(r"`([\w/]+\.py)`", way + "".join(shared))) - {"store/postgresql/engine.py"}
+        assert 15 < len(files) <= 45, len(files)
+        assert [file for file in sorted(files) if not (ROOT / "appliance" / file).is_file()] == []

@@ -81,7 +81,7 @@ def refusal(data: bytes, **envelope: object) -> Refused:
         (message("Idempotency-Key: é".encode()), "Idempotency-Key: must be 1 to 255"),
         (message(b"Idempotency-Key: a\tb"), "Idempotency-Key: must be 1 to 255"),
         (message(b"Idempotency-Key: a", b"idempotency-key: a"), "idempotency-key: this field may occur only once"),
-        (message(*[b"Received: from x"] * 101), "Received: the message has passed more than 100 hops"),
+        (message(*[b"Received: from x"] * 101), "Received: the message has passed more than 100 servers"),
         (message(*[b"X: y"] * 1000), "header: has more than 1000 fields"),
         (message(*[b"X: y"] * 5000), "header: has more than 256 KiB or 5000 lines"),
         (message(*[b"X: " + b"y" * 900] * 300), "header: has more than 256 KiB or 5000 lines"),
