@@ -1,4 +1,4 @@
-"""Entry point of every form of the program: `python -m appliance`, the installed script and the packed binary."""
+"""Entry point of `python -m appliance`, the installed script and the single binary."""
 
 import sys
 from typing import Any

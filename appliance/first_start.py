@@ -1,7 +1,7 @@
-"""The first start without a configuration file: creates an account to try the appliance with, and prints its secrets.
+"""The first start without a settings file: creates a trial account, and prints its secrets.
 
-The account is created only once the server listens, and printed at once, so that a start that fails (a port in use)
-loses no secrets. With a configuration file, the operator creates the accounts.
+The account is created when the server already listens, and printed at once, so a failed start (a port in use) loses no
+secrets. With a settings file, the operator creates the accounts.
 """
 
 import json
@@ -24,15 +24,15 @@ CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
 
 
 async def greeting(config: Config, store: Store, url: str, program: str = "appliance") -> str:
-    """What to print to stdout once the server answers at `url`, with secrets at the first start; "" for nothing.
+    """Return the text to print when the server answers at `url`, with secrets at the first start; "" for nothing.
 
-    `program` is how a shell calls this program.
+    `program` is the command that runs this program.
     """
     name = await store.first_start.any_account()
     if not config.embedded:
         option = f" --config {shlex.quote(str(config.source))}" if config.source else ""
-        every = f"There is no account yet. Set everything up: {program} setup{option}"
-        return "" if name else f"{every}; or create one: {program} {CREATE_ACCOUNT}{option}\n"
+        text = f"There is no account yet. Set everything up: {program} setup{option}"
+        return "" if name else f"{text}; or create one: {program} {CREATE_ACCOUNT}{option}\n"
     if name is None:
         password = secrets.token_urlsafe(PASSWORD_BYTES)
         hashed = await trio.to_thread.run_sync(hash_password, password)
@@ -43,7 +43,7 @@ async def greeting(config: Config, store: Store, url: str, program: str = "appli
 
 
 def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
-    """The text with the first account's secrets, which are shown only once."""
+    """Return the text with the trial account's secrets, which are shown only once."""
     bearer = shlex.quote(f"Authorization: Bearer {made.key}")
     message = {"from": f"hello@{made.domain}", "to": "someone@example.net"}
     message |= {"subject": "It works", "text": "Sent through the mail appliance."}
@@ -52,9 +52,9 @@ def welcome(config: Config, url: str, made: FirstAccount, password: str) -> str:
         f'-H "Idempotency-Key: first-$(date +%s%N)" -d {shlex.quote(json.dumps(message))}'
     )
     return f"""
-The mail appliance is running with built-in settings: nothing listens beyond this
-machine, no mail leaves it, and everything is kept in {config.server.data_dir}
-The secrets below are shown only this once.
+The mail appliance is running with built-in settings: only this machine can reach
+it, no mail leaves it, and all data is in {config.server.data_dir}
+The secrets below are shown only once.
 
   URL              {url}
   Account          {made.account.name}
@@ -66,11 +66,11 @@ The secrets below are shown only this once.
   API key          {made.key}
   From domain      {made.domain}
 
-Open the URL in a browser and log in to see where your mail is. Send a first message:
+Open the URL in a browser and log in to see your mail. Send a first message:
 
 {send}
 
-See what became of it (put the "id" of the answer in the place of ID):
+See its status (replace ID with the "id" in the response):
 
 curl -sS {url}/emails/ID -H {bearer}
 """
@@ -81,7 +81,7 @@ def smtp_server(config: Config) -> str:
 
 
 def welcome_back(config: Config, url: str, name: str, program: str) -> str:
-    """The text of every later start with built-in settings."""
+    """Return the text of every later start with built-in settings."""
     return f"""
 The mail appliance is running with built-in settings. Open the URL in a browser for
 the dashboard.

@@ -1,8 +1,8 @@
-"""Deletes what is older than the retention settings say, in slices small enough that no sender notices.
+"""Deletes data that is older than the retention settings, in slices small enough that no sender notices.
 
-A sweep is a list of tasks, each done in slices: transactions of a few milliseconds, each followed by a rest of three
-times its duration, checkpoint included. So retention uses the writer and the disk for a quarter of the time at most.
-Where tables are partitioned by time, a task first drops what it can, and deletes the rest.
+A sweep is a list of tasks, each done in slices: transactions of a few milliseconds, followed by a rest of three times
+their duration, checkpoint included. So retention uses the writer and the disk for at most a quarter of the time. Where
+tables are partitioned by time, a task first drops whole partitions, and then deletes the remaining rows.
 """
 
 from collections import Counter
@@ -17,23 +17,23 @@ from appliance.config.settings import RetentionSettings
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.intake.limits import FreeSpace
-from appliance.store import Store
+from appliance.store import StorageFault, Store
 from appliance.store.engine import START, Slice
 from appliance.store.retention import NO_END, RECEIPT
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import CLEARED
 from appliance.times import SECOND
 
-SLICE_SECONDS = 0.002  # of the writer that a slice should take: a commit takes about as long
-REST_FACTOR = 3  # a rest is so many times as long as its slice
+SLICE_SECONDS = 0.002  # target duration of a slice on the writer: about that of a commit
+REST_FACTOR = 3  # duration of a rest, in durations of its slice
 LEAST_REST = 0.01  # seconds
-LEAST_BUDGET, MOST_BUDGET = 8, 4_000  # of a slice: about as many pages of the database
+LEAST_BUDGET, MOST_BUDGET = 8, 4_000  # of a slice, in database pages, roughly
 FIRST_BUDGET = 64
 RESCAN_EVERY = 3600.0  # seconds after which every task starts from the first row again
 URGENT_SWEEP_EVERY = 2.0  # seconds between two sweeps while the disk is nearly full, or the statistics lag behind
-CHORE_CHECKED_EVERY = 10.0  # seconds; what one node does at a time is another's when it is not asked for in 30
-# Rows deleted between two checkpoints. Without them SQLite checkpoints thousands of pages in a commit, which takes
-# fifty milliseconds that a sender waits for; done here, in a thread and often, no sender waits.
+CHORE_CHECKED_EVERY = 10.0  # seconds; a chore that its node does not renew within 30 passes to another node
+# Rows deleted between two checkpoints. Otherwise SQLite checkpoints thousands of pages in one commit, which delays a
+# sender by fifty milliseconds. Frequent checkpoints in a thread delay no sender.
 ROWS_PER_CHECKPOINT = 100
 
 log = get_logger("retention")
@@ -41,43 +41,43 @@ log = get_logger("retention")
 
 @dataclass(slots=True)
 class DeletionPace:
-    """The size of the next slice, by how long the last one took. No I/O."""
+    """The size of the next slice, from the duration of the last one. No I/O."""
 
     budget: int = FIRST_BUDGET
     least: int = LEAST_BUDGET
 
     def learn(self, seconds: float) -> None:
-        """A slice of this size took so long: the next one is up to twice as small, or half as large again."""
+        """Adapt to the duration of a slice: the next one is at least half and at most one and a half times as large."""
         change = min(1.5, max(0.5, SLICE_SECONDS / seconds)) if seconds else 1.5
         self.budget = min(MOST_BUDGET, max(self.least, round(self.budget * change)))
 
 
 def rest(took: float, *, hurried: bool) -> float:
-    """How long to leave the writer to others after a slice; less while the disk is nearly full."""
+    """Return how long to rest after a slice; shorter while the disk is nearly full."""
     return max(LEAST_REST, took if hurried else took * REST_FACTOR)
 
 
 @dataclass(slots=True)
 class _Task:
-    """One kind of thing to delete, and how far the deletion has come."""
+    """One kind of data to delete, and the progress of the deletion."""
 
     kind: str
-    step: Callable[[str, int], Awaitable[Slice]]  # deletes from after this row on, about so much
+    step: Callable[[str, int], Awaitable[Slice]]  # deletes rows after this one, within a budget
     after: str = START
     pace: DeletionPace = field(default_factory=DeletionPace)
-    dropping: "_Task | None" = None  # whole partitions, before that
+    dropping: "_Task | None" = None  # drops whole partitions first
     rests: int = 1  # after each slice
 
 
 class _ChoreLost(Exception):
-    """Another node does this from now on."""
+    """Another node has taken over retention."""
 
 
 class RetentionWorker:
-    """Sweeps once a minute."""
+    """Sweeps once a minute, on one node of a cluster."""
 
     def __init__(self, store: Store, env: Environment, kept: RetentionSettings, free_space: FreeSpace) -> None:
-        self._store, self._outside, self._free_space = store, env, free_space
+        self._store, self._env, self._free_space = store, env, free_space
         self._bodies, self._metadata, self._logs = (
             round(seconds * SECOND) for seconds in (kept.bodies, kept.metadata, kept.webhook_logs)
         )
@@ -87,8 +87,8 @@ class RetentionWorker:
             dropping=self._dropping("expired", "posts", lambda now: (now - self._logs, now - self._logs)),
         )
         self._audit = _Task("audit", self._trim_audit)
-        self._trimmed: set[str] = set()  # accounts whose audit logs were found too long since the last rescan
-        # A receipt stays as long as its request can be repeated, and then the whole row can go.
+        self._trimmed: set[str] = set()  # accounts whose audit logs were trimmed since the last rescan
+        # A receipt stays while its request can be repeated; after that the whole row is deleted.
         self._whole_bodies = max(self._bodies, RECEIPT)
         self._bodies_task = _Task(
             "bodies",
@@ -96,7 +96,7 @@ class RetentionWorker:
             dropping=self._dropping("bodies", "bodies", lambda now: (now - self._whole_bodies, now - self._bodies)),
         )
         self._parts = _Task("parts", lambda _, budget: store.body_parts.clear(budget))
-        # In this order: the later ones delete what the first has left without a message.
+        # In this order: the later tasks delete rows whose message the first has deleted.
         self._records = (
             _Task(
                 "messages",
@@ -112,7 +112,7 @@ class RetentionWorker:
             _Task("feedback inbox", lambda _, most: store.feedback_inbox.forget(self._old(), most)),
             _Task("books", lambda after, most: store.ledger_folding.fold_old(after, self._old(), env.now(), most)),
         )
-        # With many free pages SQLite scans the list of them for each one that it removes.
+        # SQLite scans the list of free pages for each page that it removes.
         self._pages = _Task("pages", self._delete_pages, pace=DeletionPace(1, least=1))
         self._rescan_at = 0.0
         self._chore_until = inf
@@ -120,34 +120,34 @@ class RetentionWorker:
         self._thread = trio.CapacityLimiter(1)
 
     def _old(self) -> int:
-        return self._outside.now() - self._metadata
+        return self._env.now() - self._metadata
 
     def _dropping(self, kind: str, partitions: str, limits: Callable[[int], tuple[int, int]]) -> _Task | None:
-        """A task that drops partitions, by when they must have ended, and by when what is in them been final."""
-        if (there := self._store.engine.partitions) is None:
+        """Return a task that drops partitions that ended, and whose mail was final, before the two `limits`."""
+        if (tables := self._store.engine.partitions) is None:
             return None
 
         async def step(_: str, __: int) -> Slice:
-            now = self._outside.now()
-            return await there.clear(partitions, *limits(now), now)
+            now = self._env.now()
+            return await tables.clear(partitions, *limits(now), now)
 
-        return _Task(kind, step, rests=3)  # to read a row takes far less than to delete it, so there is time
+        return _Task(kind, step, rests=3)  # reading a row is much cheaper than deleting it
 
     def _until(self, kind: str) -> int:
-        """Before when rows are deleted, and not dropped."""
-        there = self._store.engine.partitions
-        return NO_END if there is None else there.sliced_until(kind)
+        """Return the time before which rows are deleted instead of dropped."""
+        tables = self._store.engine.partitions
+        return NO_END if tables is None else tables.sliced_until(kind)
 
     async def _trim_audit(self, after: str, budget: int) -> Slice:
         result = await self._store.deletion.audit(after, budget)
         if result.deleted and result.account_id not in self._trimmed:
             self._trimmed.add(result.account_id)
-            log.warning("an audit log is too long: its oldest lines are deleted", account_id=result.account_id)
+            log.warning("audit log too long; oldest entries deleted", account_id=result.account_id)
         return result
 
     async def _delete_bodies(self, after: str, budget: int) -> Slice:
-        now = self._outside.now()
-        # With a receipt that stays much longer than the bytes, those cannot wait until the row is dropped.
+        now = self._env.now()
+        # If a receipt stays much longer than the bytes, these are deleted before the row is dropped.
         until = NO_END if self._bodies < self._whole_bodies * 7 // 8 else self._until("bodies")
         return await self._store.deletion.bodies(after, now - self._bodies, now, budget, until)
 
@@ -156,14 +156,19 @@ class RetentionWorker:
         return await self._store.space.give_back(budget)
 
     async def run(self) -> None:
-        """Sweep until cancelled; a storage that refuses ends one sweep only."""
+        """Sweep until cancelled; a failure ends one sweep only."""
         while True:
             try:
                 finished = not await self._has_chore() or await self.sweep()
             except _ChoreLost:
                 finished = True
             except StorageUnavailable as refused:
-                log.warning("retention waits for the storage", reason=refused.text)
+                log.warning("retention paused: storage unavailable", reason=refused.text)
+                finished = True
+            except StorageFault:
+                raise
+            except Exception:  # one bad row must not stop the server
+                log.exception("retention sweep failed")
                 finished = True
             await trio.sleep(SLEEP_LIMIT if finished and not self._free_space.low() else URGENT_SWEEP_EVERY)
 
@@ -172,7 +177,7 @@ class RetentionWorker:
         return await self._store.engine.has_chore("retention")
 
     async def sweep(self) -> bool:
-        """Delete all that is old now; False when records have to wait until the statistics have counted them."""
+        """Delete all expired data; return False if records must stay until the statistics have counted them."""
         if trio.current_time() >= self._rescan_at:
             self._rescan_at = trio.current_time() + RESCAN_EVERY
             for task in (self._audit, self._bodies_task, *self._records):
@@ -181,12 +186,12 @@ class RetentionWorker:
         done: Counter[str] = Counter()
         if (partitions := self._store.engine.partitions) is not None:
             kept = {"bodies": self._whole_bodies, "mail": self._metadata, "events": self._metadata, "posts": self._logs}
-            await partitions.make(kept, self._outside.now())
+            await partitions.make(kept, self._env.now())
         counted = await self._store.deletion.is_counted(self._old())
         try:
             for task in (self._expired, self._audit, self._bodies_task, *(self._records if counted else ())):
                 await self._finish(task, done)
-            await self._finish(self._parts, done)  # parts of large bodies, which the others have unlinked
+            await self._finish(self._parts, done)  # of large bodies, unlinked by the other tasks
             await self._give_back(done)
         finally:
             if done:
@@ -216,7 +221,7 @@ class RetentionWorker:
         return result
 
     async def _give_back(self, done: Counter[str]) -> None:
-        """Shrink the file when much of it is free; by all that is free, while the disk is nearly full."""
+        """Shrink the file if much of it is free; to the minimum while the disk is nearly full."""
         if self._store.space is None:
             return
         left = (await self._store.space.usage()).to_give_back(at_once=self._free_space.low())

@@ -1,9 +1,9 @@
 """Divides `server.shutdown_timeout` among the services, and ends a process that does not stop within it.
 
-Connections are served for the first part, deliveries in flight finish in the second, and the rest is for closing the
-store. After the timeout the process exits, whatever still runs: a thread cannot be cancelled, and some input could keep
-one busy. That is as safe as `kill -9`: SQLite commits whole transactions, nothing is acknowledged before its commit,
-and what was being sent is sent again.
+Connections are served in the first part, deliveries in flight finish in the second, and the third is for closing the
+store. After the timeout the process exits even if a thread is busy, because a thread cannot be cancelled. That is as
+safe as `kill -9`: SQLite commits whole transactions, nothing is acknowledged before its commit, and interrupted
+deliveries are retried.
 """
 
 import os
@@ -17,46 +17,46 @@ import trio
 from appliance.telemetry.log import flush, get_logger
 
 CONNECTIONS_PART = 0.75  # of shutdown_timeout, for requests and messages being received
-DELIVERY_PART = 0.9  # of it, until transactions with mail servers are abandoned
+DELIVERY_PART = 0.9  # of it, until SMTP transactions are aborted
 EXIT_CODE = 1  # a failure, for the service manager
-CAUSE_CHARACTERS = 1_000  # of the error that began a stop
+CAUSE_CHARACTERS = 1_000  # of the error that started the stop
 
 log = get_logger("supervisor")
 
 
 @dataclass(slots=True)
 class Shutdown:
-    """One stop: not begun, or with a deadline by which the process has exited.
+    """One stop: not started, or with a deadline by which the process exits.
 
-    The thread that watches it is there from the beginning: a process that is out of memory cannot start one.
+    The watching thread exists from the start: a process without memory cannot create one.
     """
 
     timeout: float  # seconds
     exit_process: Callable[[int], None] = os._exit
-    _began: float | None = None
-    _cause: str | None = None  # the error that began it, if one did
-    _begun: threading.Event = field(default_factory=threading.Event, repr=False)
+    _started_at: float | None = None
+    _cause: str | None = None  # the error that started it
+    _started: threading.Event = field(default_factory=threading.Event, repr=False)
     _done: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def __post_init__(self) -> None:
         threading.Thread(target=self._watch, name="shutdown", daemon=True).start()
 
     def begin(self) -> None:
-        """Count the time from now on; in a thread, so that it also ends a blocked event loop."""
-        if self._began is None:
-            self._began = trio.current_time()
-            self._begun.set()
+        """Start the timeout; a thread counts it, so that it also ends a blocked event loop."""
+        if self._started_at is None:
+            self._started_at = trio.current_time()
+            self._started.set()
 
     @contextmanager
     def begun_by_errors(self) -> Iterator[None]:
-        """An error in here or, which cancels this, in another service begins a stop, bounded like any other.
+        """Start a stop for an error in this block, or in another service, which cancels this block.
 
-        Without memory what such a stop waits for may have been lost.
+        Without memory, such a stop may never complete; so it is bounded too.
         """
         try:
             yield
         except BaseException as error:
-            if self._began is None:
+            if self._started_at is None:
                 cancelled = isinstance(error, trio.Cancelled)
                 self._cause = "an error in another service" if cancelled else repr(error)[:CAUSE_CHARACTERS]
                 self.begin()
@@ -64,14 +64,14 @@ class Shutdown:
 
     def done(self) -> None:
         self._done.set()
-        self._begun.set()
+        self._started.set()
 
     def until(self, part: float) -> float:
-        """When this part of the timeout is over, on Trio's clock; infinite before a stop has begun."""
-        return float("inf") if self._began is None else self._began + self.timeout * part
+        """Return when this part of the timeout ends, on Trio's clock; infinity before a stop."""
+        return float("inf") if self._started_at is None else self._started_at + self.timeout * part
 
     def _watch(self) -> None:
-        self._begun.wait()
+        self._started.wait()
         if not self._done.wait(self.timeout):
             self._force()
 
@@ -79,6 +79,6 @@ class Shutdown:
         ours = (threading.main_thread(), threading.current_thread())
         running = [thread.name for thread in threading.enumerate() if thread not in ours]
         why = {} if self._cause is None else {"cause": self._cause}
-        log.error("stopped by force: something still ran after shutdown_timeout", threads=sorted(running)[:20], **why)
+        log.error("stopped by force: shutdown_timeout exceeded", threads=sorted(running)[:20], **why)
         flush()  # bounded: a log without a reader delays the exit only briefly
         self.exit_process(EXIT_CODE)

@@ -1,7 +1,7 @@
 """Runs every service in one process: start order, signals, reload and stop.
 
-A failure of a service ends the process, since all state is in the database. On SIGTERM the listeners
-end first, then the workers, then the store.
+A failure of a service ends the process, because all state is in the database. On SIGTERM the listeners stop first, then
+the workers, then the store.
 """
 
 import ctypes
@@ -52,27 +52,27 @@ from appliance.web import server
 from appliance.web.edge import Edge
 from appliance.webhook import build as webhook
 
-LAST_ANSWERS = 0.05  # seconds to answer senders with 503 once the storage failed; no delivery can be recorded then
+LAST_ANSWERS = 0.05  # seconds to return 503 to senders after a storage failure; no delivery can be recorded then
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # mallopt(3)
-MMAP_THRESHOLD = 256 * 1024  # bytes from which a block is mapped by itself, and unmapped when it is freed
+MMAP_THRESHOLD = 256 * 1024  # bytes from which a block has its own mapping, which is unmapped when it is freed
 FAILURES_SHARED_EVERY = 1.0  # seconds
-STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the last use of credentials
-INDEX_EVERY = 5.0  # seconds between two looks for messages to be indexed
-STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders come first
+STATISTICS_EVERY = 10.0  # seconds between two updates of statistics and of the credentials' last use
+INDEX_EVERY = 5.0  # seconds between two searches for messages to index
+STATISTICS_PAUSE = 0.05  # seconds between slices of an update, so that senders have priority
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SERVING = "serving"  # what `systemctl status` shows
+SERVING = "serving"  # shown by `systemctl status`
 
-OnReady = Callable[[Store, list[str]], Awaitable[None]]  # what to do once every listener is open
+OnReady = Callable[[Store, list[str]], Awaitable[None]]  # called once every listener is open
 
 log = get_logger("supervisor")
 
 
 class StorageFailed(Exception):
-    """The process ended because it no longer knew what is on disk; a restart reads it."""
+    """The process stopped because the state on disk is unknown; a restart reads it."""
 
 
 async def run(config: Config, env: Environment, *, on_ready: OnReady) -> None:
-    """Run everything until SIGTERM or SIGINT; returns after an orderly stop."""
+    """Run all services until SIGTERM or SIGINT; return after an orderly stop."""
     _set_up_malloc()
     shutdown = Shutdown(config.server.shutdown_timeout)
     failures: list[StorageFault] = []
@@ -99,9 +99,9 @@ async def _run_on_store(
     manager = service_manager(os.environ)
     manager.status("opening the database")
     for number in SIGNALS:
-        # Trio restores these handlers at the end: a signal that comes then must not turn a clean stop into a crash.
+        # Trio restores these handlers at the end: a late signal must not turn a clean stop into a crash.
         signal.signal(number, signal.SIG_IGN)
-    # Before anything listens: an early signal must not kill a half-started process.
+    # Before any listener opens: an early signal must not kill a half-started process.
     node = config.server.node or socket.gethostname()
     with (
         named_node(node if config.store.url else ""),
@@ -127,7 +127,7 @@ async def _run_on_store(
                 key = await shared_key(data_dir, store)
             else:
                 await record_own_key(data_dir, store, key, created=created)
-            with suppress(StorageUnavailable):  # a full disk; the next start notes it
+            with suppress(StorageUnavailable):  # a full disk; the next start records it
                 await store.installation.note_start(LastStart(__version__, known_keys()))
             MESSAGE_LOG.keep = config.log.messages
             try:
@@ -148,25 +148,25 @@ async def _run_on_store(
 
 
 def _own_key(data_dir: Path) -> bytes:
-    """The key beside a database file. A new one in place of a lost one opens no stored secret, so that is logged."""
+    """Load or create the key of an SQLite database. A new key cannot open existing secrets, so a lost one is logged."""
     file, database = data_dir / KEY_FILE, data_dir / DATABASE
     if not file.exists() and database.exists() and has_secrets(database):
-        event = "the key file is missing, and a new one opens no stored secret: stop, put back that of the last backup"
-        log.error(event, file=str(file))
+        advice = "stop the server, and restore the key file from the last backup: a new one opens no stored secret"
+        log.error("key file missing", file=str(file), advice=advice)
     return load_or_create(data_dir)
 
 
 def _set_up_malloc() -> None:
-    """Have the C library return the memory of large messages to the system.
+    """Make the C library return the memory of large messages to the system.
 
-    By default glibc soon takes blocks of up to 32 MiB from its heaps, which then never shrink. Twenty messages of
-    10 MiB at once used 400 MiB that way, half of it for good; with a fixed threshold they use 190, all of it returned.
+    By default glibc takes blocks of up to 32 MiB from its heaps, which never shrink. Twenty concurrent messages of
+    10 MiB used 400 MiB, half of them permanently. With a fixed threshold they use 190 MiB and return everything.
     """
     c_library = ctypes.CDLL(None)
-    if hasattr(c_library, "mallopt"):  # musl has none, and does not need it
+    if hasattr(c_library, "mallopt"):  # musl does not have or need it
         c_library.mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD)
         if memory.is_address_space_limited():
-            # Each further arena reserves 64 MiB of addresses. One is enough: threads hold the GIL as they allocate.
+            # Each further arena reserves 64 MiB of addresses. One is enough: threads hold the GIL while they allocate.
             c_library.mallopt(M_ARENA_MAX, 1)
 
 
@@ -182,7 +182,7 @@ async def _run_all(
     shutdown: Shutdown,
     fenced: OnFault,
 ) -> None:
-    """Run the workers, and inside them the listeners; the workers are cancelled once the listeners have ended."""
+    """Run the workers, and inside them the listeners; cancel the workers when the listeners have stopped."""
     live, ready, stopping = LiveSettings(config), trio.Event(), trio.Event()
     shared = build_services(config, env, store, key)
     webhooks = webhook.build(config, env, store, key)
@@ -224,16 +224,16 @@ async def _run_all(
                 await on_ready(store, urls)
                 await stopping.wait()
             shutdown.begin()
-            # Each listener closes its connections by itself; this cancels what still runs of it.
+            # Each listener closes its own connections; this cancels listeners that are still running.
             listeners.cancel_scope.deadline = shutdown.until((CONNECTIONS_PART + DELIVERY_PART) / 2)
         workers.cancel_scope.cancel()
 
 
 def _announce(config: Config, **urls: list[str]) -> None:
-    where = {name: found for name, found in urls.items() if found or name in ("http", "smtp")}
+    where = {name: addresses for name, addresses in urls.items() if addresses or name in ("http", "smtp")}
     room = memory.for_messages(config.http.body_memory)
     if room < config.http.body_memory:
-        log.info("less memory for messages than the settings allow", mebibytes=room // MIB)
+        log.info("message memory reduced: the machine has less than the settings allow", mebibytes=room // MIB)
     log.info("ready", **where, delivery=config.delivery.mode.value, data_dir=str(config.server.data_dir))
 
 
@@ -246,15 +246,15 @@ def _adopt(config: Config, shared: IntakeServices, edge: Edge) -> None:
 async def _handle_signals(
     signals: AsyncIterator[int], live: LiveSettings, manager: ServiceManager, ready: trio.Event, stopping: trio.Event
 ) -> None:
-    """Stop or reload. Runs during a stop as well: an unhandled signal would kill the process."""
+    """Stop or reload. Keeps running during a stop: an unhandled signal would kill the process."""
     async for number in signals:
         name = signal.Signals(number).name
         if stopping.is_set():
             log.info("stopping already", signal=name)
         elif number != signal.SIGHUP or live.config.embedded:
-            # Without a file there is nothing to reload: SIGHUP then means that the terminal was closed.
+            # Without a file there is nothing to reload: SIGHUP means that the terminal was closed.
             log.info("stopping", signal=name)
-            manager.stopping("finishing what is in flight")
+            manager.stopping("finishing work in flight")
             stopping.set()
         elif ready.is_set():
             _reload(live, manager)
@@ -262,12 +262,12 @@ async def _handle_signals(
 
 
 def _reload(live: LiveSettings, manager: ServiceManager) -> None:
-    """Read the settings and the certificates again; if any cannot be used, nothing changes."""
+    """Reload settings and certificates; if any is not valid, change nothing."""
     manager.reloading()
     try:
         changes = live.take_over(load(live.config.source, {}, Path.cwd()))
-    except (ConfigError, OSError) as error:  # a certificate's fault is an OSError
-        log.error("not reloaded; the settings in force stay", reason=str(error))
+    except (ConfigError, OSError) as error:  # OSError: a certificate
+        log.error("reload failed; the current settings stay", reason=str(error))
         manager.ready(f"{SERVING}; the last reload failed: {error}")
         return
     log.info("reloaded", changed=changes.adopted)
@@ -279,7 +279,7 @@ def _reload(live: LiveSettings, manager: ServiceManager) -> None:
 async def _keep_lease(
     store: Store, config: Config, in_flight: Callable[[], int], stopping: trio.Event, fenced: OnFault
 ) -> None:
-    """Stay one of the nodes on a shared database; end when others have taken over, or when asked to."""
+    """Keep the node's lease on a shared database; stop when another node has taken over, or on `nodes drain`."""
 
     def drain() -> None:
         if not stopping.is_set():
@@ -293,19 +293,19 @@ async def _keep_lease(
 
 
 async def _share_failures(store: Store, shared: IntakeServices) -> None:
-    """Count failed logins on all nodes of a shared database."""
+    """Share failed logins with the other nodes, so that limits apply to the cluster."""
     while store.engine.is_shared:
         await trio.sleep(FAILURES_SHARED_EVERY)
         try:
             failures = await store.engine.share_failures(shared.guesses.take_unshared())
         except StorageUnavailable:
-            continue  # the database is away, so that no login can succeed
+            continue  # without the database no login can succeed
         for failure in failures:
             shared.guesses.count_from_node(failure)
 
 
 async def _update_statistics(store: Store, shared: IntakeServices) -> None:
-    """Write the statistics and the last use of credentials, and log which refused logins ended, in the background."""
+    """Update statistics and the credentials' last use, and log the end of refused logins, in the background."""
     while True:
         more = False
         shared.guesses.refusals.log_ended()
@@ -315,16 +315,24 @@ async def _update_statistics(store: Store, shared: IntakeServices) -> None:
                 more = await store.statistics.count()
                 more = await store.breakdown.count() or more
         except StorageUnavailable as refused:
-            log.warning("statistics not written: storage busy", reason=refused.text)
+            log.warning("statistics not written: storage unavailable", reason=refused.text)
+        except StorageFault:
+            raise
+        except Exception:  # one bad row must not stop the server
+            log.exception("statistics not written")
         await trio.sleep(STATISTICS_PAUSE if more else STATISTICS_EVERY)
 
 
 async def _index_mail(store: Store) -> None:
-    """Keep the index of messages by words, in the background."""
+    """Update the search index in the background."""
     while True:
         more = False
         try:
             more = await store.search_index.index_some()
         except StorageUnavailable as refused:
-            log.warning("messages not indexed: storage busy", reason=refused.text)
+            log.warning("messages not indexed: storage unavailable", reason=refused.text)
+        except StorageFault:
+            raise
+        except Exception:  # one bad row must not stop the server
+            log.exception("messages not indexed")
         await trio.sleep(0 if more else INDEX_EVERY)

@@ -1,4 +1,4 @@
-"""Times are whole microseconds since 1970, UTC, everywhere in the program: their units, and their written form."""
+"""Times are whole microseconds since 1970, UTC, everywhere in the program: units and text form."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -8,7 +8,7 @@ SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
-LATEST: Final = 2**53  # in the year 2255: what an id has bits for
+LATEST: Final = 2**53  # in the year 2255: the limit of the bits in an id
 
 
 @lru_cache(maxsize=64)  # many events share a second
@@ -17,15 +17,15 @@ def _whole_second(seconds: int) -> str:
 
 
 def rfc3339(microseconds: int) -> str:
-    """A time as the interface writes it: UTC, RFC 3339, to the millisecond."""
+    """Format a time as the API does: RFC 3339, UTC, with milliseconds."""
     seconds, rest = divmod(microseconds, SECOND)
     return f"{_whole_second(seconds)}.{rest // 1000:03d}Z"
 
 
 def microseconds(text: str) -> int:
-    """A time of RFC 3339, or a date, which begins at midnight UTC; raises ValueError.
+    """Parse an RFC 3339 time, or a date, which means midnight UTC; raises ValueError.
 
-    What is before 1970, or after what an id has bits for, becomes the first or the last time.
+    Times before 1970 or after LATEST become the first or the last time.
     """
     try:
         moment = datetime.fromisoformat(text)

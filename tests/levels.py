@@ -29,7 +29,6 @@ PROGRAM = (
     "tests/store/postgresql",
     "tests/store/test_copying.py",
     "tests/system/test_unit.py",
-    "tests/test_fork_client.py",
     "tests/test_main.py",
     "tests/test_programs.py",
     "tests/test_readable_copy.py",
@@ -99,6 +98,7 @@ REST = (
     # Bounds that take time to reach: memory, descriptors, connections, slow peers.
     "tests/e2e/test_a_full_connection_table_stays_open.py",
     "tests/e2e/test_a_log_that_is_not_read_stops_nothing.py",
+    "tests/e2e/contract/test_hostile_input.py",
     "tests/e2e/test_hostile_mail_in_the_dashboard_harms_no_other_client.py",
     "tests/e2e/test_memory_stays_bounded.py",
     "tests/e2e/test_no_input_stalls_the_event_loop.py",
@@ -106,13 +106,9 @@ REST = (
     "tests/e2e/test_openapi_describes_the_service.py",
     "tests/e2e/test_slow_clients_are_cut.py",
     "tests/e2e/test_too_little_memory_refuses_mail_for_now.py",
-    "tests/e2e/delivery/test_a_customers_servers_do_not_close_a_provider.py",
     "tests/e2e/delivery/test_a_long_queue_stays_on_disk.py",
-    "tests/e2e/delivery/test_tarpits_delay_no_other_mail.py",
-    "tests/e2e/delivery/test_without_descriptors_mail_waits.py",
     "tests/e2e/submission/test_mutated_commands_do_no_harm.py",
     "tests/e2e/submission/test_slow_and_many_clients_do_no_harm.py",
-    "tests/e2e/webhooks/test_hanging_receivers_delay_no_other.py",
 )
 
 

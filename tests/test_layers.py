@@ -3,10 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent / "appliance"
 MODULES = sorted(ROOT.rglob("*.py"))
@@ -69,9 +68,15 @@ def part_of(module: str) -> str:
     return ".".join(names[:2]) if ".".join(names[:2]) in LAYER else names[0]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """A file's syntax; each test reads all files."""
+    return ast.parse(path.read_text())
+
+
 def imported(path: Path) -> Iterator[str]:
     """Every name a file imports, wherever in it, with its module."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -79,39 +84,36 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def shown(path: Path) -> str:
-    """A file's name in the list of tests."""
-    return str(path.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_imports_go_down(path: Path) -> None:
+def test_imports_go_down() -> None:
     """A file imports its own part and parts of lower layers."""
-    if path == ROOT / "__init__.py":
-        return
-    mine = part(path)
-    assert mine in LAYER, "a new part: give it its layer"
-    for name in imported(path):
-        package, _, rest = name.partition(".")
-        if package == "appliance" and (other := part_of(rest)) != mine:
-            assert LAYER[other] > LAYER[mine], f"{mine} → {name}"
+    for path in MODULES:
+        if path == ROOT / "__init__.py":
+            continue
+        mine = part(path)
+        assert mine in LAYER, f"{mine} is a new part: give it its layer"
+        for name in imported(path):
+            package, _, rest = name.partition(".")
+            if package == "appliance" and (other := part_of(rest)) != mine:
+                assert LAYER[other] > LAYER[mine], f"{path}: {mine} → {name}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_libraries_belong_to_one_package(path: Path) -> None:
+def test_libraries_belong_to_one_package() -> None:
     """A library that belongs to one part is imported by no other."""
-    for name in imported(path):
-        library = name.split(".")[0]
-        if library in LIBRARIES:
-            assert part(path) in LIBRARIES[library], f"{part(path)} → {library}"
+    for path in MODULES:
+        for name in imported(path):
+            library = name.split(".")[0]
+            if library in LIBRARIES:
+                assert part(path) in LIBRARIES[library], f"{path}: {part(path)} → {library}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if part(path) != "store"], ids=shown)
-def test_sql_is_in_the_store_only(path: Path) -> None:
+def test_sql_is_in_the_store_only() -> None:
     """No text outside the store is a statement."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not SQL.search(node.value), f"line {node.lineno}"
+    for path in MODULES:
+        if part(path) == "store":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not SQL.search(node.value), f"{path}, line {node.lineno}"
 
 
 def test_every_layer_is_a_part() -> None:

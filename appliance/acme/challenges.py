@@ -1,6 +1,6 @@
-"""The server on port 80: answers the authority's http-01 challenges (RFC 8555 8.3), redirects all else to HTTPS.
+"""The server on port 80: answers http-01 challenges (RFC 8555 8.3), and redirects other requests to HTTPS.
 
-It is open to every client, so each gets little: a few kilobytes, a few seconds, and one response.
+It is open to every client, so each client gets few resources: a few kilobytes, a few seconds, and one response.
 """
 
 import re
@@ -26,7 +26,7 @@ log = get_logger("acme")
 
 
 def token_of(head: bytes) -> str | None:
-    """The token that the head of a request asks for; None when it asks for none. No I/O."""
+    """Return the challenge token in a request head; None if it is another request. No I/O."""
     request = read_request(head)
     if request is None or request[0] not in ("GET", "HEAD") or not request[1].startswith(_PREFIX):
         return None
@@ -35,10 +35,10 @@ def token_of(head: bytes) -> str | None:
 
 
 def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
-    """The response to the head of a request; `https` is the site to redirect to, empty for none. No I/O."""
+    """Return the response to a request head; `https` is the site to redirect to, or empty. No I/O."""
     request = read_request(head)
     if request is None:
-        return response("400 Bad Request", "This is no request.\n")
+        return response("400 Bad Request", "Not a valid HTTP request.\n")
     method, target = request
     whole = method == "GET"
     if not whole and method != "HEAD":
@@ -50,17 +50,14 @@ def answer(head: bytes, tokens: Mapping[str, str], https: str) -> bytes:
             return response("404 Not Found", "No such challenge.\n", whole=whole)
         return response("200 OK", text, kind="application/octet-stream", whole=whole)
     if not https:
-        return response("404 Not Found", "There is nothing here.\n", whole=whole)
+        return response("404 Not Found", "Not found.\n", whole=whole)
     place = f"{https}{target}"
     return response("308 Permanent Redirect", f"{place}\n", f"Location: {place}\r\n", whole=whole)
 
 
 @dataclass(slots=True)
 class ChallengeServer:
-    """The listeners, and the texts of the pending challenges by their tokens.
-
-    `look_up` finds the text for a token that another node has published.
-    """
+    """The listeners, and the texts of pending challenges by token; `look_up` finds texts of other nodes."""
 
     https: str
     tokens: dict[str, str] = field(default_factory=dict)
@@ -71,17 +68,17 @@ class ChallengeServer:
     look_up: Callable[[str], Awaitable[str | None]] | None = None
 
     async def serve(self, binds: tuple[Endpoint, ...], *, task_status: trio.TaskStatus[list[str]]) -> None:
-        listeners = [each for bind in binds for each in await trio.open_tcp_listeners(bind.port, host=bind.host)]
+        listeners = [one for bind in binds for one in await trio.open_tcp_listeners(bind.port, host=bind.host)]
         async with trio.open_nursery() as nursery:
             for listener in listeners:
                 nursery.start_soon(accept_connections, listener, self._connected, nursery)
-            task_status.started([f"http://{Endpoint(*each.socket.getsockname()[:2])}" for each in listeners])
+            task_status.started([f"http://{Endpoint(*one.socket.getsockname()[:2])}" for one in listeners])
 
     async def _connected(self, stream: trio.SocketStream) -> None:
         try:
             await answer_one(stream, self.connections, self.timeout, self._answer)
         except Exception:
-            log.exception("port 80 could not answer")
+            log.exception("challenge request failed")
 
     async def _answer(self, head: bytes) -> bytes:
         token = None if self.look_up is None else token_of(head)

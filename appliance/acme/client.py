@@ -1,6 +1,6 @@
-"""Runs the steps of an issuance: sends its requests over HTTPS, publishes its tokens, sleeps.
+"""Runs the steps of an issuance: sends requests over HTTPS, publishes tokens, sleeps.
 
-The operator names the authority, and the URLs that it names come over a verified connection: unlike a webhook's, its
+The operator configures the authority, and its URLs arrive over a verified connection. So unlike a webhook's, its
 addresses may be in any network.
 """
 
@@ -26,16 +26,16 @@ from appliance.net.http import BadResponse, send_request
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included
-RESPONSE_BYTES = 256 * 1024  # bytes; a chain has ten thousand
-ADDRESSES_DIALLED = 3  # addresses tried
-ACME_CONNECT_TIMEOUT = 5.0  # seconds for each but the last
+RESPONSE_BYTES = 256 * 1024  # a certificate chain has about ten thousand
+ADDRESSES_DIALLED = 3  # per request
+ACME_CONNECT_TIMEOUT = 5.0  # seconds per address; the last one has the remaining time
 
 _URL = re.compile(r"https://[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Talks to authorities; `context` has to verify certificates and their names."""
+    """An HTTPS client; `context` must verify certificates and host names."""
 
     resolver: Resolver
     context: ssl.SSLContext
@@ -44,12 +44,12 @@ class Client:
     async def run(
         self, steps: Steps[T], tokens: dict[str, str], publish: Callable[[str, str], Awaitable[None]] | None = None
     ) -> T:
-        """Run all steps; raises `NotIssued`. What they publish is in `tokens` until then.
+        """Run all steps; raises `NotIssued`. Published tokens are in `tokens` until it ends.
 
-        `publish` tells others of a token and its text, and has done so before the authority is told.
+        `publish` passes a token to other nodes, before the authority can request it.
         """
         published: list[str] = []
-        response: AcmeResponse | None = None  # of the last step, where that was a request
+        response: AcmeResponse | None = None  # to the last step, if that was a request
         try:
             while True:
                 step = next(steps) if response is None else steps.send(response)
@@ -64,8 +64,8 @@ class Client:
                 else:
                     await trio.sleep(step)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         finally:
             steps.close()
             for token in published:
@@ -80,7 +80,7 @@ class Client:
                 except ValueError:
                     addresses = (await host_addresses(self.resolver, host))[0][:ADDRESSES_DIALLED]
                 _, dialled = await dial_first(self.env.dial, addresses, port, patience=ACME_CONNECT_TIMEOUT)
-                # The TLS handshake comes with the first byte.
+                # The TLS handshake runs with the first byte.
                 stream = trio.SSLStream(dialled, self.context, server_hostname=host, https_compatible=True)
                 try:
                     return await self._exchange(stream, step, host, port, target)
@@ -89,7 +89,7 @@ class Client:
         except (LookupFailed, Shortage) as failed:
             raise _unreachable(host, str(failed)) from failed
         except trio.TooSlowError:
-            raise _unreachable(host, f"no answer within {REQUEST_TIMEOUT:g} s") from None
+            raise _unreachable(host, f"no response within {REQUEST_TIMEOUT:g} s") from None
         except (OSError, trio.BrokenResourceError, BadResponse) as error:
             raise _fault(host, error) from error
 
@@ -112,27 +112,27 @@ class Client:
 
 
 def _place(url: str) -> tuple[str, int, str]:
-    """Host, port and target of a URL; `NotIssued` for one that is not https."""
+    """Return host, port and target of a URL; raise `NotIssued` unless it is https."""
     try:
         parts = urlsplit(url if _URL.fullmatch(url) else "")
         host, port = parts.hostname or "", parts.port or 443
     except ValueError:
         host, port = "", 0
     if not host:
-        raise NotIssued(f"the authority names a URL that is not https: {url[:200]!r}")
+        raise NotIssued(f"the authority returned a URL that is not https: {url[:200]!r}")
     return host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
 
 
 def _unreachable(host: str, reason: str) -> NotIssued:
-    advice = f"Nothing, if it passes; else let this machine open connections to {host}."
+    advice = f"If it persists, allow connections from this machine to {host}."
     return NotIssued(f"{host} cannot be reached: {reason}", advice)
 
 
 def _fault(host: str, error: BaseException) -> NotIssued:
     cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        advice = "For an authority of your own name its root certificate in acme.ca_file; else look at the clock."
-        return NotIssued(f"the certificate of {host} is not accepted: {cause.verify_message}", advice)
+        advice = "Set acme.ca_file to the root certificate of a private authority; otherwise check the clock."
+        return NotIssued(f"the certificate of {host} is not trusted: {cause.verify_message}", advice)
     if isinstance(cause, ssl.SSLError):
         return _unreachable(host, f"TLS failed: {str(cause.reason or 'the connection was closed').replace('_', ' ')}")
     if isinstance(cause, OSError) and cause.errno is not None:

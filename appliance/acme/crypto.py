@@ -1,6 +1,6 @@
-"""Keys of ACME, requests signed by the account's key (JWS, ES256), and certificate signing requests. No I/O.
+"""ACME keys, requests signed by the account's key (JWS, ES256), and certificate signing requests. No I/O.
 
-RFC 8555 6.2 wants RFC 7515's flattened form, with the URL and a nonce inside what is signed.
+RFC 8555 6.2 requires the flattened form of RFC 7515, with the URL and a nonce in the signed header.
 """
 
 import base64
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-COORDINATE = 32  # bytes, of a number of P-256 (RFC 7518 3.4, 6.2.1)
+COORDINATE = 32  # bytes, on P-256 (RFC 7518 3.4, 6.2.1)
 
 Json = Mapping[str, object]
 
@@ -23,13 +23,13 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """A P-256 key out of a file; ValueError when it holds none."""
+    """Return the P-256 key in a file; raise ValueError if there is none."""
     try:
         key = serialization.load_pem_private_key(pem, None)
     except TypeError as error:  # it is encrypted
         raise ValueError(str(error)) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ValueError("is no P-256 key")
+        raise ValueError("not a P-256 key")
     return key
 
 
@@ -39,19 +39,19 @@ def base64url(data: bytes) -> str:
 
 
 def public_jwk(key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
-    """The public key, its members in the order of RFC 7638 3."""
+    """Return the public key with its members in the order of RFC 7638 3."""
     numbers = key.public_key().public_numbers()
     x, y = (base64url(number.to_bytes(COORDINATE, "big")) for number in (numbers.x, numbers.y))
     return {"crv": "P-256", "kty": "EC", "x": x, "y": y}
 
 
 def thumbprint(key: ec.EllipticCurvePrivateKey) -> str:
-    """What a challenge is answered with, after the token (RFC 8555 8.1)."""
+    """Return the second half of a key authorization (RFC 8555 8.1)."""
     return base64url(hashlib.sha256(_compact(public_jwk(key))).digest())
 
 
 def signed(key: ec.EllipticCurvePrivateKey, url: str, nonce: str, payload: Json | None, account: str | None) -> bytes:
-    """The body of a request. Without an account it carries the public key; without a payload it only reads (6.3)."""
+    """Return a request body, with the public key if there is no account; without payload it is POST-as-GET (6.3)."""
     signer: Json = {"kid": account} if account else {"jwk": public_jwk(key)}
     head = base64url(_compact({"alg": "ES256", "nonce": nonce, "url": url, **signer}))
     content = "" if payload is None else base64url(_compact(payload))
@@ -65,7 +65,7 @@ def _compact(value: Json) -> bytes:
 
 
 def certificate_request(key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> bytes:
-    """A signing request (DER) for these names, all of them alternative names: clients no longer read the subject."""
+    """Return a signing request (DER) with all names as alternative names: clients no longer read the subject."""
     alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     made = builder.add_extension(alternative, critical=False).sign(key, hashes.SHA256())
@@ -73,18 +73,18 @@ def certificate_request(key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -
 
 
 def checked_chain(chain: bytes, key: ec.EllipticCurvePrivateKey, names: Sequence[str]) -> bytes:
-    """The chain (PEM) to keep, certificates and nothing else; raises ValueError with the reason."""
+    """Return the certificates of the chain (PEM), nothing else; raise ValueError with the reason."""
     try:
         certificates = x509.load_pem_x509_certificates(chain)
-        given = names_of(certificates[0])
+        issued = names_of(certificates[0])
         fits = certificates[0].public_key() == key.public_key()
     except ValueError as error:
-        raise ValueError(f"no certificate came: {error}") from error
+        raise ValueError(f"not a certificate: {error}") from error
     if not fits:
         raise ValueError("the certificate is for another key")
-    if missing := [name for name in names if name not in given]:
+    if missing := [name for name in names if name not in issued]:
         raise ValueError(f"the certificate is not for {', '.join(missing)}")
-    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""The files of ACME: the account's key, the state of issuance, and the certificate.
+"""The ACME files: the account's key, the state of issuance, and the certificate.
 
-All of them can be lost: then a new account is made and a new certificate requested. A node on a shared database has the
-state and the certificate as copies of what is there (`shared.py`).
+If they are lost, the server creates a new account and requests a new certificate. On a node of a cluster, state and
+certificate are copies of the database records (`shared.py`).
 """
 
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ ACCOUNT_KEY, STATE = "account.key", "state.json"
 
 
 class AcmeState(msgspec.Struct, frozen=True):
-    """How the last attempts went; times are whole seconds since 1970."""
+    """The result of the last attempts; times are whole seconds since 1970."""
 
     account: str = ""  # the account's URL
     account_at: str = ""  # the directory it belongs to
-    issued_for: str = ""  # what the certificate was requested with, see `schedule.certificate_wanted`
+    issued_for: str = ""  # the settings of the certificate, see `schedule.certificate_settings`
     issued_at: int = 0
     failures: int = 0  # in a row
     error: str = ""
     advice: str = ""
-    tried_for: str = ""  # what was requested when it failed, see `schedule.wanted`
+    tried_for: str = ""  # the settings of the failed request, see `schedule.request_settings`
     tried_at: int = 0
     next_try: int = 0
-    not_before: int = 0  # the authority wants no earlier request
+    not_before: int = 0  # Retry-After of the authority
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCertificate:
-    """The certificate in use; `self_signed` when it was generated here until the authority issues one."""
+    """The certificate in use; `self_signed` until the authority issues one."""
 
     names: frozenset[str]
     not_before: float
@@ -46,7 +46,7 @@ class HeldCertificate:
 
 
 def read_state(content: bytes) -> AcmeState:
-    """The state that was saved; an empty one when it cannot be read."""
+    """Parse a saved state; return an empty one if that fails."""
     try:
         return msgspec.json.decode(content, type=AcmeState)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -58,7 +58,7 @@ def state_content(state: AcmeState) -> bytes:
 
 
 def read_certificate(pem: bytes) -> HeldCertificate | None:
-    """What there is to know of a certificate; None when it cannot be read."""
+    """Parse a certificate; return None if that fails."""
     try:
         leaf = x509.load_pem_x509_certificates(pem)[0]
         names, self_signed = names_of(leaf), leaf.issuer == leaf.subject
@@ -77,7 +77,6 @@ class AcmeFiles:
         return self.directory / ACME_FILE
 
     def state(self) -> AcmeState:
-        """The state last saved; an empty one when that cannot be read."""
         try:
             return read_state((self.directory / STATE).read_bytes())
         except OSError:
@@ -87,7 +86,7 @@ class AcmeFiles:
         write_private_file(self.directory / STATE, state_content(state))
 
     def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:
-        """The account's key, and whether it is new."""
+        """Return the account's key, and whether it is new."""
         file = self.directory / ACCOUNT_KEY
         try:
             return read_key(file.read_bytes()), False
@@ -97,7 +96,6 @@ class AcmeFiles:
             return key, True
 
     def held(self) -> HeldCertificate | None:
-        """The certificate in use; None when there is no readable one."""
         try:
             return read_certificate(self.certificate.read_bytes())
         except OSError:

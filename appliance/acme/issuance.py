@@ -1,7 +1,7 @@
-"""How a certificate is issued (RFC 8555 7): account, order, challenges, finalization. No I/O.
+"""Issues a certificate (RFC 8555 7): account, order, challenges, finalization. No I/O.
 
-An issuance is a generator of steps. It yields what to do (send a request, publish a token, wait), is sent the
-response, and returns the certificate's chain or raises `NotIssued`. `client.py` runs the steps over HTTPS.
+An issuance is a generator of steps. It yields a step (send a request, publish a token, sleep), receives the response to
+a request, and returns the certificate chain or raises `NotIssued`. `client.py` runs the steps over HTTPS.
 """
 
 from collections.abc import Generator, Sequence
@@ -15,7 +15,7 @@ from appliance.acme.crypto import Json, base64url, certificate_request, checked_
 from appliance.acme.messages import AcmeResponse, Authorization, Directory, Order, read
 from appliance.acme.problems import BAD_NONCE, NO_ACCOUNT, NotIssued, Problem, explain
 
-NONCE_TRIES = 10  # of one request; an authority may invalidate nonces at any time (RFC 8555 6.5)
+NONCE_TRIES = 10  # per request; an authority may invalidate nonces at any time (RFC 8555 6.5)
 POLL_DELAYS = (0.5, 1.0, 2.0, 3.0, 5.0)  # seconds between two polls; the last one repeats
 POLLS = 60
 MAX_POLL_DELAY = 60.0  # seconds that an authority may ask for between two polls
@@ -26,7 +26,7 @@ Stated = TypeVar("Stated", Order, Authorization)
 
 @dataclass(frozen=True, slots=True)
 class AcmeRequest:
-    """Send this request; its response is sent back."""
+    """Send this request; the generator receives the response."""
 
     method: str
     url: str
@@ -36,19 +36,19 @@ class AcmeRequest:
 
 @dataclass(frozen=True, slots=True)
 class PublishToken:
-    """From now on answer the challenge of this token with this text, on port 80."""
+    """Answer the challenge of this token with this text on port 80 from now on."""
 
     token: str
     text: str
 
 
-Step = AcmeRequest | PublishToken | float  # a number: sleep so many seconds
+Step = AcmeRequest | PublishToken | float  # a number: sleep for this many seconds
 Steps = Generator[Step, AcmeResponse, T]
 
 
 @dataclass(slots=True)
 class Issuance:
-    """One certificate being issued. `account` is the account's URL, worth keeping after a failure too."""
+    """The issuance of one certificate. `account` is the account's URL, which is kept after a failure too."""
 
     directory_url: str
     key: ec.EllipticCurvePrivateKey  # the account's
@@ -60,7 +60,7 @@ class Issuance:
     _nonce: str = ""
 
     def certificate(self, certificate_key: ec.EllipticCurvePrivateKey) -> Steps[bytes]:
-        """The steps to the chain (PEM) for the names and this key."""
+        """Yield the steps that lead to the chain (PEM) for the names and this key."""
         self._directory = read(self._accepted((yield AcmeRequest("GET", self.directory_url))).body, Directory)
         place, order = yield from self._order()
         yield from self._authorize(order)
@@ -70,13 +70,13 @@ class Issuance:
             order = read((yield from self._post(order.finalize, {"csr": request})).body, Order)
         order = yield from self._until(place, Order, ("pending", "ready", "processing"), order)
         if order.status != "valid" or not order.certificate:
-            gave_up = NotIssued("the authority gave the order up")
+            gave_up = NotIssued("the authority cancelled the order")
             raise gave_up if order.error is None else explain(order.error, self.names)
         answer = yield from self._post(order.certificate, None, accept="application/pem-certificate-chain")
         try:
             return checked_chain(answer.body, certificate_key, self.names)
         except ValueError as wrong:
-            raise NotIssued(f"the authority's certificate cannot be used: {wrong}") from wrong
+            raise NotIssued(f"the certificate is not usable: {wrong}") from wrong
 
     def _register(self) -> Steps[None]:
         """Create the account, or find it by its key (RFC 8555 7.3)."""
@@ -87,23 +87,23 @@ class Issuance:
         self.account = ""
         answer = yield from self._post(self._directory.new_account, {"termsOfServiceAgreed": True, **contact})
         if not answer.location:
-            raise NotIssued("the authority made an account and did not say where")
+            raise NotIssued("the authority created an account without returning its URL")
         self.account, self.terms = answer.location, meta.terms_of_service
 
     def _order(self) -> Steps[tuple[str, Order]]:
-        """A new order and its URL; with a new account, if the authority no longer knows the old one."""
+        """Create an order and return its URL; create a new account if the authority no longer knows the old one."""
         if not self.account:
             yield from self._register()
-        wanted = {"identifiers": [{"type": "dns", "value": name} for name in self.names]}
+        identifiers = {"identifiers": [{"type": "dns", "value": name} for name in self.names]}
         try:
-            answer = yield from self._post(self._directory.new_order, wanted)
+            answer = yield from self._post(self._directory.new_order, identifiers)
         except NotIssued as failed:
             if failed.kind != NO_ACCOUNT:
                 raise
             yield from self._register()
-            answer = yield from self._post(self._directory.new_order, wanted)
+            answer = yield from self._post(self._directory.new_order, identifiers)
         if not answer.location:
-            raise NotIssued("the authority took an order and did not say where it is")
+            raise NotIssued("the authority created an order without returning its URL")
         return answer.location, read(answer.body, Order)
 
     def _authorize(self, order: Order) -> Steps[None]:
@@ -112,10 +112,10 @@ class Issuance:
         for url in order.authorizations:
             authorization = read((yield from self._post(url, None)).body, Authorization)
             if authorization.status == "pending":
-                offered = [each for each in authorization.challenges if each.type == "http-01"]
-                challenge = next((each for each in offered if each.token and each.url), None)
+                offered = [offer for offer in authorization.challenges if offer.type == "http-01"]
+                challenge = next((offer for offer in offered if offer.token and offer.url), None)
                 if challenge is None:
-                    text = f"the authority offers no proof by HTTP for {authorization.identifier.value}"
+                    text = f"the authority offers no http-01 challenge for {authorization.identifier.value}"
                     raise NotIssued(text, "Use names without a wildcard, or another authority.")
                 yield PublishToken(challenge.token, f"{challenge.token}.{thumbprint(self.key)}")
                 if challenge.status in ("", "pending"):
@@ -131,7 +131,7 @@ class Issuance:
     def _not_authorized(self, authorization: Authorization) -> NotIssued:
         name, problem = authorization.identifier.value, authorization.error
         if problem is None:
-            return NotIssued(f"the authority did not find {name} to be ours ({authorization.status})")
+            return NotIssued(f"the authority did not authorize {name} ({authorization.status})")
         return explain(problem, [name], validating=True)
 
     def _until(
@@ -148,10 +148,10 @@ class Issuance:
                 return known
             known = None
             yield wait
-        raise NotIssued("the authority did not come to a decision", "Nothing: it is asked again.")
+        raise NotIssued("the authority did not decide in time", "None: the server retries.")
 
     def _post(self, url: str, payload: Json | None, *, accept: str = "application/json") -> Steps[AcmeResponse]:
-        """A signed request, again with a new nonce when the authority rejects the one it gave."""
+        """Send a signed request; retry with a new nonce if the authority rejects the nonce."""
         for left in reversed(range(NONCE_TRIES)):
             if not self._nonce:
                 self._accepted((yield AcmeRequest("HEAD", self._directory.new_nonce)))
@@ -166,7 +166,7 @@ class Issuance:
         raise AssertionError("the last try returns or raises")
 
     def _accepted(self, answer: AcmeResponse) -> AcmeResponse:
-        """The response, unless it is an error; its nonce is for the next request."""
+        """Return the response unless it is an error; keep its nonce for the next request."""
         self._nonce = answer.nonce or self._nonce
         if 200 <= answer.status < 300:
             return answer
@@ -175,7 +175,7 @@ class Issuance:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             problem = Problem()
         if not problem.type.startswith("urn:"):  # the error page of a web server or a proxy
-            advice = "Look whether acme.directory is right." if answer.status < 500 else "Nothing: it is asked again."
-            text = f"the authority answered with HTTP status {answer.status}"
+            advice = "Check acme.directory." if answer.status < 500 else "None: the server retries."
+            text = f"the authority returned HTTP status {answer.status}"
             raise NotIssued(text, advice, retry_after=answer.retry_after)
         raise explain(problem, self.names, retry_after=answer.retry_after)

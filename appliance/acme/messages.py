@@ -1,6 +1,6 @@
-"""Responses of an authority, and the objects of RFC 8555 7.1 in them. No I/O.
+"""Responses of an authority, with the objects of RFC 8555 7.1. No I/O.
 
-Only the fields in use are read; unknown ones are ignored, as the RFC asks.
+Unknown fields are ignored, as the RFC requires.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from appliance.acme.problems import NotIssued, Problem
 
 T = TypeVar("T")
 
-MAX_RETRY_AFTER = 7 * 86400.0  # seconds; a longer wait is cut to this
+MAX_RETRY_AFTER = 7 * 86400.0  # seconds; the limit of a Retry-After
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,16 @@ class Order(msgspec.Struct):
 
 
 def read(body: bytes, kind: type[T]) -> T:
-    """The object in a response; raises `NotIssued` when it is no such object."""
+    """Parse an object in a response; raise `NotIssued` if that fails."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        advice = "Look whether acme.directory is the URL of an ACME directory."
-        raise NotIssued(f"the authority's answer cannot be read: {error}", advice) from error
+        advice = "Check that acme.directory is the URL of an ACME directory."
+        raise NotIssued(f"invalid response from the authority: {error}", advice) from error
 
 
 def retry_after_seconds(value: str, now: float) -> float | None:
-    """The seconds of a Retry-After, given as a number or a date (RFC 9110 10.2.3); None when it is neither."""
+    """Return the seconds of a Retry-After: a number or a date (RFC 9110 10.2.3); None if it is neither."""
     if value.isascii() and value.isdigit():
         seconds = float(value[:12])
     else:

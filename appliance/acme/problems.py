@@ -1,18 +1,18 @@
-"""Why no certificate was issued and what the operator can do, from problem documents (RFC 8555 6.7). No I/O."""
+"""Explains problem documents (RFC 8555 6.7): why no certificate was issued, and what the operator can do. No I/O."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 PREFIX = "urn:ietf:params:acme:error:"
-DETAIL_LIMIT = 500  # characters of what an authority says
+DETAIL_LIMIT = 500  # characters of an authority's own text
 
 BAD_NONCE = "badNonce"
 NO_ACCOUNT = "accountDoesNotExist"
 
 
 class NotIssued(Exception):
-    """No certificate was issued: why, what to do, and for how many seconds the authority wants no request."""
+    """No certificate was issued: the reason, the advice, and the authority's Retry-After in seconds."""
 
     def __init__(self, text: str, advice: str = "", *, kind: str = "", retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -37,60 +37,66 @@ class Problem(msgspec.Struct):
         return self.type.removeprefix(PREFIX)
 
 
-# Reason and advice, by the types of RFC 8555 6.7; {0} is the name, or the names, concerned.
+# Reason and advice by type (RFC 8555 6.7); {0} is the affected name or names.
 _WORDS_BY_TYPES: dict[str, tuple[str, str]] = {
     "connection": (
-        "port 80 of {0} is not reached from outside",
-        "Let port 80 of {0} lead to acme.bind: look at the DNS record, the firewall and any NAT.",
+        "the authority cannot reach port 80 of {0}",
+        "Make port 80 of {0} reach acme.bind: check the DNS record, the firewall and NAT.",
     ),
     "dns": (
         "the authority finds no address of {0} in DNS",
-        "Publish an A or AAAA record for {0} that leads to this machine, or take it out of acme.names.",
+        "Publish an A or AAAA record of this machine for {0}, or remove it from acme.names.",
     ),
     "unauthorized incorrectResponse": (
-        "what answers on port 80 of {0} is not this server",
-        "Let port 80 of {0} lead to acme.bind, or have what is there pass on /.well-known/acme-challenge/.",
+        "another server answers on port 80 of {0}",
+        "Make port 80 of {0} reach acme.bind, or forward /.well-known/acme-challenge/ from there.",
     ),
     "caa": (
         "a CAA record in DNS forbids this authority to issue for {0}",
-        "Change the CAA record of {0}, or choose another authority with acme.directory.",
+        "Change the CAA record of {0}, or set acme.directory to another authority.",
     ),
     "rejectedIdentifier unsupportedIdentifier": (
         "the authority does not issue for {0}",
-        "Use names under a public domain of yours: acme.names, server.hostname, http.base_url.",
+        "Use names in your own public domain: acme.names, server.hostname, http.base_url.",
     ),
-    "rateLimited": ("the authority has had too many requests", "Nothing: it is asked again when it allows."),
+    "rateLimited": (
+        "the authority received too many requests",
+        "None: the server retries when the authority allows it.",
+    ),
     "externalAccountRequired": (
-        "the authority wants an account that was made with it beforehand",
-        "Choose an authority that does not, with acme.directory.",
+        "the authority requires an existing account",
+        "Set acme.directory to an authority that does not.",
     ),
-    "userActionRequired": ("the authority wants something done by its customer", "Read what it says, and do it."),
+    "userActionRequired": (
+        "the authority requires an action by its customer",
+        "Follow the instructions in its message.",
+    ),
     "invalidContact unsupportedContact": (
         "the authority does not accept the address in acme.email",
         "Correct acme.email.",
     ),
     "accountDoesNotExist": ("the authority does not know the account", ""),
-    "serverInternal": ("the authority has trouble of its own", "Nothing: it is asked again."),
+    "serverInternal": ("the authority has an internal error", "None: the server retries."),
 }
 _WORDS = {kind: words for kinds, words in _WORDS_BY_TYPES.items() for kind in kinds.split()}
-# RFC 8555 6.7 has "unauthorized" also for an account that lacks a permission, which port 80 has nothing to do with.
+# RFC 8555 6.7 uses "unauthorized" also for an account without permission, which has nothing to do with port 80.
 _ACCOUNT_UNAUTHORIZED = (
-    "the authority refuses the account",
-    "Ask the authority why; a new account is made without the files account.key and state.json in data_dir/acme, on"
-    " PostgreSQL without the rows of acme_records.",
+    "the authority rejects the account",
+    "Ask the authority why. To create a new account, delete account.key and state.json in data_dir/acme, or on"
+    " PostgreSQL the rows of acme_records.",
 )
 
 
 def explain(
     problem: Problem, names: Sequence[str], *, validating: bool = False, retry_after: float | None = None
 ) -> NotIssued:
-    """The error for a problem document; `validating` when it is about the proof for a name."""
-    first = problem.subproblems[0] if problem.subproblems else problem  # it says more than "compound"
+    """Return the error for a problem document; `validating` if it is about a challenge."""
+    first = problem.subproblems[0] if problem.subproblems else problem  # more precise than "compound"
     about = first.identifier.value if first.identifier and first.identifier.value else ", ".join(names)
-    words, advice = _WORDS.get(first.kind, ("the authority refuses", ""))
+    words, advice = _WORDS.get(first.kind, ("the authority rejects the request", ""))
     if first.kind == "unauthorized" and not validating:
         words, advice = _ACCOUNT_UNAUTHORIZED
-    text, said = words.format(about), " ".join(filter(None, (first.detail, first.instance))) or first.kind
-    if detail := " ".join("".join(c if c.isprintable() else " " for c in said).split()):
+    text, stated = words.format(about), " ".join(filter(None, (first.detail, first.instance))) or first.kind
+    if detail := " ".join("".join(c if c.isprintable() else " " for c in stated).split()):
         text += f": {detail if len(detail) <= DETAIL_LIMIT else detail[: DETAIL_LIMIT - 1] + '…'}"
     return NotIssued(text, advice.format(about), kind=problem.kind, retry_after=retry_after)

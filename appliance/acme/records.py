@@ -1,4 +1,4 @@
-"""What a renewer needs of the place where ACME keeps its records; and that place as the files of one server."""
+"""The interface between the renewer and its records, and its implementation with files, for a single server."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ log = get_logger("acme")
 
 @dataclass(frozen=True, slots=True)
 class AcmeView:
-    """What is wanted, and what there is."""
+    """The settings, the state and the certificate in use."""
 
     settings: AcmeSettings
     state: AcmeState
     held: HeldCertificate | None
-    at_least: bool = False  # a certificate with more names will do until it is renewed
+    at_least: bool = False  # a certificate with more names is good until it is renewed
 
 
 class AcmeRecords(Protocol):
     @property
     def patience(self) -> float:
-        """Seconds after which to look again."""
+        """Seconds between two calls of `look`."""
 
     async def look(self) -> AcmeView | None:
-        """None: nothing is to be requested now."""
+        """Return None if nothing is to be requested now."""
 
     async def alone(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Run `work` while no other node does so; False, with nothing done, when one does."""
+        """Run `work` unless another node runs it; return whether it ran."""
 
     async def account_key(self) -> tuple[ec.EllipticCurvePrivateKey, bool]:
-        """The account's key, and whether it is new. Raises NotIssued."""
+        """Return the account's key, and whether it is new. Raises NotIssued."""
 
     async def issued(self, pem: bytes, state: AcmeState) -> None:
         """Put a certificate with its key into use. Raises NotIssued."""
 
     async def save_state(self, state: AcmeState) -> None:
-        """Remember the state, durably if possible: the next start should not send a request too soon."""
+        """Save the state, durably if possible: the next start should not send a request too soon."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class FileRecords:
         try:
             await self.in_thread(self.files.save_state, state)
         except OSError as error:
-            log.warning("the state of ACME cannot be kept", reason=str(error))
+            log.warning("ACME state not saved", reason=str(error))
 
     def _unwritable(self, error: OSError) -> NotIssued:
-        return NotIssued(f"{self.files.directory} cannot be written: {error}", "Look at the disk.")
+        return NotIssued(f"{self.files.directory} cannot be written: {error}", "Check the disk.")

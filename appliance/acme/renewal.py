@@ -1,6 +1,6 @@
-"""Keeps a valid certificate: requests it, renews it in time, retries after failures, and logs the outcome.
+"""Keeps the certificate valid: requests it, renews it in time, retries after failures, and logs the outcome.
 
-`serve` runs all of ACME. A failure never ends it: the server goes on with the certificate it has.
+`serve` runs all of ACME. A failure never stops the server: it keeps the certificate that it has.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ from appliance.tls.certificate_files import acme_directory
 from appliance.tls.self_signed import private_pem
 
 ATTEMPT_TIMEOUT = 600.0  # seconds
-ERROR_FROM = 3  # failures in a row from which on they are logged as errors
+ERROR_FROM = 3  # consecutive failures, from which on they are logged as errors
 
 log = get_logger("acme")
 
@@ -49,7 +49,7 @@ class Renewer:
     issue: Issue
     env: Environment
     wake: Wake = field(default_factory=Wake)
-    _spread: float = 0.0  # from 0 to 1, for each certificate
+    _spread: float = 0.0  # from 0 to 1, per certificate
     _at_once: bool = False
     _state: AcmeState = field(default_factory=AcmeState)  # of the attempt
 
@@ -61,11 +61,11 @@ class Renewer:
                 if wait > 0 or not await self.records.alone(self._attempt_if_due):
                     await self.wake.wait(min(wait if wait > 0 else inf, self.records.patience))
             except Exception:  # a certificate that the library cannot read, or a bug
-                log.exception("renewing the certificate failed")
+                log.exception("certificate renewal failed")
                 await trio.sleep(SLEEP_LIMIT)
 
     def try_now(self) -> None:
-        """Retry at once after a failure, whose cause may be repaired; the authority's Retry-After still counts."""
+        """Retry now after a failure, whose cause may be fixed; the authority's Retry-After still applies."""
         self._at_once = True
         self.wake.set()
 
@@ -79,7 +79,7 @@ class Renewer:
         return schedule.due_at(view.settings, state, view.held, now, self._spread, at_least=view.at_least) - now
 
     async def _attempt_if_due(self) -> None:
-        """Look once more, for another node may just have ended an attempt."""
+        """Check again, because another node may just have finished an attempt."""
         view = await self.records.look()
         if view is not None and self._wait(view) <= 0:
             self._at_once = False
@@ -93,10 +93,10 @@ class Renewer:
         except NotIssued as failed:
             await self._failed(failed, view)
         except trio.TooSlowError:
-            await self._failed(NotIssued(f"the authority took over {ATTEMPT_TIMEOUT:g} s"), view)
+            await self._failed(NotIssued(f"the authority took more than {ATTEMPT_TIMEOUT:g} s"), view)
         except Exception as error:
-            log.exception("requesting a certificate failed")
-            await self._failed(NotIssued(f"an error of this program: {error!r}", "Look at the log."), view)
+            log.exception("certificate request failed")
+            await self._failed(NotIssued(f"internal error: {error!r}", "See the log."), view)
 
     async def _renew(self, view: AcmeView) -> None:
         settings, state = view.settings, view.state
@@ -111,15 +111,15 @@ class Renewer:
             account, at = issuance.account, settings.directory
             self._state = msgspec.structs.replace(state, account=account, account_at=at)
         if issuance.terms:
-            log.info("an account was made; its terms are agreed to", directory=at, terms=issuance.terms)
-        issued_for, now = schedule.certificate_wanted(settings), int(self._now())
+            log.info("ACME account created; terms of service accepted", directory=at, terms=issuance.terms)
+        issued_for, now = schedule.certificate_settings(settings), int(self._now())
         await self.records.issued(
             private_pem(key) + chain, AcmeState(account, at, issued_for=issued_for, issued_at=now)
         )
         self._spread = self.env.random()
         held = read_certificate(chain)
         until = format_time(held.not_after) if held else ""
-        log.info("a certificate has come", names=list(settings.names), until=until)
+        log.info("certificate issued", names=list(settings.names), until=until)
 
     async def _failed(self, failed: NotIssued, view: AcmeView) -> None:
         failures, now = self._state.failures + 1, self._now()
@@ -129,7 +129,7 @@ class Renewer:
             failures=failures,
             error=str(failed),
             advice=failed.advice,
-            tried_for=schedule.wanted(view.settings),
+            tried_for=schedule.request_settings(view.settings),
             tried_at=int(now),
             next_try=int(now + wait),
             not_before=int(now + failed.retry_after) if failed.retry_after else 0,
@@ -137,7 +137,7 @@ class Renewer:
         next_try = format_time(max(state.next_try, state.not_before))
         fields = {"reason": state.error, "advice": state.advice, "next_try": next_try}
         missing = view.held is None or view.held.self_signed
-        event = "there is no certificate yet" if missing else "the certificate could not be renewed"
+        event = "certificate not issued" if missing else "certificate not renewed"
         (log.warning if failures < ERROR_FROM else log.error)(event, names=list(view.settings.names), **fields)
         await self.records.save_state(state)
 
@@ -154,7 +154,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]],
 ) -> None:
-    """Answer challenges and renew the certificate until cancelled; returns at once where ACME is off."""
+    """Answer challenges and renew the certificate until cancelled; return at once if ACME is off."""
     if not config.acme.enabled:
         task_status.started([])
         return
@@ -170,7 +170,7 @@ async def serve(
             return await client.run(issuance.certificate(key), challenges.tokens)
 
         renewer = Renewer(FileRecords(config.acme, files), issue, env)
-    live.join(lambda _: renewer.try_now)  # a reload may follow a repair, such as opening port 80
+    live.join(lambda _: renewer.try_now)  # a reload may follow a fix, such as opening port 80
     async with trio.open_nursery() as nursery:
         urls = await nursery.start(challenges.serve, config.acme.bind)
         nursery.start_soon(renewer.run)
@@ -180,7 +180,7 @@ async def serve(
 async def _shared(
     config: Config, files: AcmeFiles, store: Store, key: bytes, client: Client, challenges: ChallengeServer
 ) -> tuple[AcmeRecords, Issue]:
-    """The same for one of several nodes; the certificate that they have is there for the listeners to begin with."""
+    """Return records and issue function of a cluster node; copy the shared certificate before the listeners start."""
     records = SharedRecords(config.acme, store, key, files)
     challenges.look_up = SharedChallenges(store.shared_certificates.challenges).text_of
     await records.look()

@@ -1,12 +1,12 @@
-"""ACME for all nodes of a shared database: one of them at a time requests the certificate, all of them show it.
+"""ACME for a cluster: one node at a time requests the certificate, and all nodes use it.
 
 - The certificate, its key, the account's key and the state are in the database, sealed with the key file. Every node
-  looks every LOOK_EVERY, and copies a new certificate to its own file, which its listeners watch.
-- The certificate is for the names that the settings of all live nodes ask for. One with more names will do, so that a
-  node that is away for a while is not missed. An order leaves out its name: the authority could not reach it there.
-- Where the authority or the address for it differ between nodes, the settings of the node that started last count, and
-  only nodes that have the same request a certificate.
-- A challenge is in the database before the authority is told. Any node that is asked for it finds it there.
+  reads them every LOOK_EVERY, and copies a new certificate to its own file, which its listeners watch.
+- The certificate covers the names in the settings of all live nodes. One with more names stays valid, so a node that
+  is down for a while causes no request. An order omits the name of such a node: the authority could not reach it.
+- If `acme.directory` or `acme.email` differ between nodes, the settings of the node that started last apply, and only
+  nodes with the same settings request a certificate.
+- A challenge is in the database before the authority learns of it, so any node can answer it.
 """
 
 import math
@@ -34,12 +34,12 @@ from appliance.telemetry.log import get_logger
 from appliance.tls.certificate_files import ACME_FILE
 from appliance.tls.self_signed import private_pem
 
-ACME_PURPOSE = "ACME"  # of the key that its records are sealed with
+ACME_PURPOSE = "ACME"  # of the derived key that seals the records
 LOOK_EVERY = 2.0  # seconds
-SETTLED = 5.0  # seconds for which the names must have been the same: nodes that start together need one certificate
+SETTLED = 5.0  # seconds without a change of the names: nodes that start together need one certificate
 TURN_RENEWED = 5.0  # seconds
-TURN = 20.0  # seconds without a renewal after which an order is given up; the chore is another's after 30
-CHALLENGE_READ_PAUSE = 0.25  # seconds between the beginnings of two reads
+TURN = 20.0  # seconds without a lease renewal after which an order is aborted; after 30 another node takes the chore
+CHALLENGE_READ_PAUSE = 0.25  # seconds between the starts of two reads
 
 _THREADS = trio.CapacityLimiter(1)
 
@@ -47,7 +47,7 @@ log = get_logger("acme")
 
 
 class WantedCertificate(msgspec.Struct, frozen=True):
-    """What a node announces to the others."""
+    """The certificate settings that a node announces to the others."""
 
     directory: str
     email: str
@@ -58,15 +58,15 @@ def announced(settings: AcmeSettings) -> str:
     return msgspec.json.encode(WantedCertificate(settings.directory, settings.email, settings.names)).decode()
 
 
-def wanted_by_all(wanted: Sequence[str], settings: AcmeSettings) -> AcmeSettings | None:
-    """The settings with the names of all nodes; None when the settings of another node count. No I/O.
+def wanted_by_all(announcements: Sequence[str], settings: AcmeSettings) -> AcmeSettings | None:
+    """Return the settings with the names of all nodes; None if another node's settings apply. No I/O.
 
-    `wanted` is what the nodes have announced, that of the last one started first.
+    The announcement of the node that started last is the first.
     """
-    found = [msgspec.json.decode(each, type=WantedCertificate) for each in wanted]
-    if not found or (found[0].directory, found[0].email) != (settings.directory, settings.email):
+    certificates = [msgspec.json.decode(text, type=WantedCertificate) for text in announcements]
+    if not certificates or (certificates[0].directory, certificates[0].email) != (settings.directory, settings.email):
         return None
-    return replace(settings, names=tuple(sorted({name for each in found for name in each.names})))
+    return replace(settings, names=tuple(sorted({name for one in certificates for name in one.names})))
 
 
 @dataclass(slots=True)
@@ -92,14 +92,14 @@ class SharedRecords:
             if not self._announced:
                 await self.store.shared_certificates.announce(announced(self.settings))
                 self._announced = True
-            found = await self.store.shared_certificates.look()
-        except StorageUnavailable:  # the database is away
+            shared = await self.store.shared_certificates.look()
+        except StorageUnavailable:
             return None
-        records = {name: self._unsealed(name, sealed) for name, sealed in found.records.items()}
+        records = {name: self._unsealed(name, sealed) for name, sealed in shared.records.items()}
         certificate, state = records.get(ACME_FILE, b""), records.get(STATE, b"")
         self._account_key = records.get(ACCOUNT_KEY, b"")
         await self._copy({ACME_FILE: certificate, STATE: state})
-        settings = wanted_by_all(found.wanted, self.settings)
+        settings = wanted_by_all(shared.wanted, self.settings)
         if settings is None or not self._is_settled(settings.names) or trio.current_time() < self._rests_until:
             return None
         return AcmeView(settings, read_state(state), read_certificate(certificate), at_least=True)
@@ -134,28 +134,27 @@ class SharedRecords:
             await self._copy({STATE: state_content(state)})
         except NotIssued as failed:
             self._rests_until = trio.current_time() + RETRY_DELAYS[0]
-            log.warning("the state of ACME cannot be kept", reason=str(failed))
+            log.warning("ACME state not saved", reason=str(failed))
 
     async def publish(self, token: str, text: str) -> None:
         """Let every node answer a challenge. Raises NotIssued."""
         await _written(self.store.shared_certificates.publish(token, text))
 
     async def withdraw(self) -> None:
-        """End that."""
         with trio.CancelScope(shield=True), suppress(StorageUnavailable):
             await self.store.shared_certificates.withdraw()
 
     async def _keep_turn(self, order: trio.CancelScope) -> None:
-        """Renew the lease of the chore; cancel the order when another node may have it."""
+        """Renew the lease of the chore; cancel the order if another node may have taken it."""
         renewed = trio.current_time()
         while trio.current_time() < renewed + TURN:
             await trio.sleep(TURN_RENEWED)
-            asked = trio.current_time()
+            requested_at = trio.current_time()
             with suppress(StorageUnavailable):
                 if not await self.store.engine.has_chore(ACME_CHORE):
                     break
-                renewed = asked
-        log.warning("the request for a certificate is left to another node")
+                renewed = requested_at
+        log.warning("certificate request aborted: another node takes over")
         order.cancel()
 
     def _is_settled(self, names: tuple[str, ...]) -> bool:
@@ -170,21 +169,21 @@ class SharedRecords:
         await _written(self.store.shared_certificates.keep(sealed))
 
     def _unsealed(self, name: str, sealed: bytes) -> bytes:
-        """A record; empty, as if it were lost, when it cannot be read."""
+        """Return a record; empty, as if it were lost, if it cannot be opened."""
         try:
             return unseal(derive(self.key, ACME_PURPOSE), sealed, _context(name))
         except UnsealError:
             return b""
 
     async def _copy(self, records: dict[str, bytes]) -> None:
-        """Write the records to files unless that was done; with none in the database the files stay as they are."""
+        """Write changed records to files; files without a record stay."""
         new = {name: content for name, content in records.items() if content and self._copies.get(name) != content}
         try:
             if new:
                 await trio.to_thread.run_sync(partial(_write, self.files, new), limiter=_THREADS)
         except OSError as error:
             if not self._uncopied:
-                log.error("the certificate cannot be copied from the database", reason=str(error))
+                log.error("certificate not copied from the database", reason=str(error))
             self._uncopied = True
         else:
             self._copies |= new
@@ -195,9 +194,9 @@ class SharedRecords:
 class SharedChallenges:
     """Looks up the challenges of other nodes.
 
-    A token that is not known is looked for in a read that begins after it was asked for, so no challenge that the
-    authority was told of is missed. All that wait share one read of all challenges, and there are only so many in a
-    second: requests for tokens that do not exist cost the database no more than that.
+    An unknown token is looked up in a read that starts after the request, so no published challenge is missed. All
+    waiting requests share one read of all challenges, at most one per CHALLENGE_READ_PAUSE: requests for tokens that do
+    not exist cost the database no more.
     """
 
     read: Callable[[], Awaitable[dict[str, str]]]
@@ -207,12 +206,12 @@ class SharedChallenges:
 
     async def text_of(self, token: str) -> str | None:
         if token not in self._known:
-            asked = trio.current_time()
+            requested_at = trio.current_time()
             async with self._reading:
-                if self._read_at <= asked:
-                    await trio.sleep_until(max(asked, self._read_at + CHALLENGE_READ_PAUSE))
+                if self._read_at <= requested_at:
+                    await trio.sleep_until(max(requested_at, self._read_at + CHALLENGE_READ_PAUSE))
                     self._read_at = trio.current_time()
-                    with suppress(StorageUnavailable):  # the database is away
+                    with suppress(StorageUnavailable):
                         self._known = await self.read()
         return self._known.get(token)
 
@@ -221,9 +220,9 @@ async def _written(write: Awaitable[bool]) -> None:
     try:
         ours = await write
     except StorageUnavailable as refused:
-        raise NotIssued(f"the database does not take it: {refused.text}", "Nothing: it is tried again.") from refused
+        raise NotIssued(f"the database cannot be written: {refused.text}", "None: the server retries.") from refused
     if not ours:
-        raise NotIssued("another node requests the certificate by now", "Nothing: it does what is needed.")
+        raise NotIssued("another node requests the certificate now", "None: that node continues.")
 
 
 def _write(files: AcmeFiles, records: dict[str, bytes]) -> None:
@@ -235,5 +234,5 @@ def _write(files: AcmeFiles, records: dict[str, bytes]) -> None:
 
 
 def _context(name: str) -> bytes:
-    """What a sealed record belongs to: it cannot be moved to another row."""
+    """Bind a sealed record to its row, so that it cannot be moved to another."""
     return f"acme_records\0{name}".encode()

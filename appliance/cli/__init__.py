@@ -1,7 +1,7 @@
 """The command line `appliance`, one file per group of commands.
 
-These files import click and little else; a command imports what it needs when it runs, so that a short command does not
-load the web server.
+These files import click and little else. A command imports its dependencies when it runs, so that a short command does
+not load the web server.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ from appliance.errors import start_failure
 
 
 class _Program(click.Group):
-    """The group of all commands: its help lists those of its subgroups, too, and a bug is one line, not a traceback."""
+    """The group of all commands. Its help lists the commands of subgroups too; a bug is one line, not a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -67,12 +67,12 @@ def _data_dir() -> Path | None:
     """The data directory, if the settings can be read."""
     try:
         return load_settings().server.data_dir
-    except Exception:  # a bug is being told, which may be just there
+    except Exception:  # the bug being reported may be in here
         return None
 
 
 def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that is not a group, by its full name."""
+    """Yield every command that is not a group, by its full name."""
     for name, command in group.commands.items():
         if isinstance(command, click.Group):
             yield from leaves(command, f"{before}{name} ")
@@ -91,28 +91,28 @@ def main() -> None:
       appliance serve
 
     \b
-    To set everything up, from the settings to a first message that arrives:
+    To set everything up, from the settings to a first delivered message:
       sudo appliance setup
 
     \b
-    To set up a further sender (the server may be running or not):
+    To add another sender (the server may be running or not):
       echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
       appliance domain add acme acme.example
       appliance key create acme --scope full
 
     \b
-    To have it run for good, under systemd:
+    To run it as a systemd service:
       sudo appliance install --hostname mail.example.com
 
     \b
-    To see what becomes of mail, and what keeps it from arriving:
+    To follow mail, and to find what prevents delivery:
       appliance send-test --to you@example.net --wait
       appliance queue
       appliance messages --to ADDRESS
       appliance explain MESSAGE|ADDRESS
       appliance doctor
 
-    Every command tells more with --help. Exit codes: 0 done, 1 refused (one line says why), 2 wrong usage.
+    Every command has --help. Exit codes: 0 success, 1 failure (one line says why), 2 wrong usage.
     """
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, NumberOr, common, config_option, number, of_account
+from appliance.cli.options import PRINTABLE, common, config_option, flag, number, number_or, of_account, text_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "credits": "CREDITS", "daily_cap": "DAILY CAP"}
 ACCOUNT_COLUMNS |= {"suspended": "SUSPENDED", "created_at": "CREATED (UTC)"}
 ACCOUNT_FIELDS = ("id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes")
-CREDIT_BALANCE = NumberOr("unlimited", r"[0-9]{1,16}", "a number of credits")
-CREDIT_CHANGE = NumberOr("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
-DAILY_CAP = NumberOr("off", r"[1-9][0-9]{0,15}", "a number of recipients from 1 on")
-PASSWORD_BYTES_READ = 4096  # more than any password may have, and a limit for `< /dev/zero`
+CREDIT_BALANCE = number_or("unlimited", r"[0-9]{1,16}", "a number of credits")
+CREDIT_CHANGE = number_or("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
+DAILY_CAP = number_or("off", r"[1-9][0-9]{0,15}", "a number of recipients, at least 1")
+PASSWORD_BYTES_READ = 4096  # longer than any password, and a limit for `< /dev/zero`
 
 name_argument = click.argument("name", type=PRINTABLE)
 password_option = click.option(
     "--password-stdin",
     is_flag=True,
-    help="Read the password from standard input. Needed: on the command line every user of the machine could see it.",
+    help="Read the password from standard input. Required: other users can see the command line.",
 )
 
 
 @click.group()
 @config_option
 def account() -> None:
-    """Accounts: who may send, and how much."""
+    """Manage accounts and their limits."""
 
 
 @account.command()
 @name_argument
-@click.option("--email", required=True, metavar="ADDRESS", help="Address of the account's user, for logging in.")
+@click.option("--email", required=True, metavar="ADDRESS", help="Login of the account's user.")
 @password_option
 @click.option(
     "--credits",
@@ -47,14 +47,14 @@ def account() -> None:
     default="unlimited",
     metavar="N|unlimited",
     show_default=True,
-    help="How many recipients may be sent to.",
+    help="Number of recipients that the account may send to.",
 )
-@click.option("--admin", is_flag=True, help="The user may also manage other accounts.")
+@flag("--admin", "Make the user an administrator of all accounts.")
 @common
 def create(name: str, email: str, password_stdin: bool, balance: int | str, admin: bool, as_json: bool) -> None:
     """Create the account NAME and the user who logs in to it.
 
-    NAME has 1 to 64 letters, digits, dots, underscores and hyphens, and begins with a letter or digit.
+    NAME has 1 to 64 letters, digits, dots, underscores and hyphens, and starts with a letter or digit.
 
     \b
     Examples:
@@ -64,18 +64,14 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
     from appliance.intake import account_rules
     from appliance.model.accounts import Role
 
-    given = _read_password(password_stdin)
+    typed = _read_password(password_stdin)
     with database.refusals():
         name, email = account_rules.account_name(name), account_rules.login_email(email)
-    password_hash = _hash(given)
-    role = Role.ADMIN if admin else Role.CUSTOMER
+    password_hash, role = _hash(typed), Role.ADMIN if admin else Role.CUSTOMER
     amount = number(balance)
     made = database.run(lambda store: store.accounts.create(name, email, password_hash, role, amount), create=True)
-    show(
-        as_json,
-        record(made, *ACCOUNT_FIELDS),
-        f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN",
-    )
+    text = f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN"
+    show(as_json, record(made, *ACCOUNT_FIELDS), text)
 
 
 @account.command("list")
@@ -88,8 +84,8 @@ def list_all(as_json: bool) -> None:
       appliance account list
       appliance account list --json
     """
-    found: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
-    rows = [_worded(record(each, *ACCOUNT_FIELDS), as_json) for each in found]
+    accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
+    rows = [_worded(record(account, *ACCOUNT_FIELDS), as_json) for account in accounts]
     nothing = "No accounts yet. Create one: appliance account create NAME --email ADDRESS --password-stdin"
     show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing)
 
@@ -111,13 +107,13 @@ def show_one(name: str, as_json: bool) -> None:
 @account.command()
 @of_account
 def suspend(name: str, as_json: bool) -> None:
-    """Stop an account from sending; what it has queued already still goes out.
+    """Stop an account from sending. Mail that it has queued is still delivered.
 
     \b
     Example:
       appliance account suspend acme
     """
-    row = _changed(name, lambda store, found: store.accounts.set_suspended(found.id, True))
+    row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, True))
     show(as_json, row, f"Suspended account {name}.")
 
 
@@ -130,7 +126,7 @@ def resume(name: str, as_json: bool) -> None:
     Example:
       appliance account resume acme
     """
-    row = _changed(name, lambda store, found: store.accounts.set_suspended(found.id, False))
+    row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, False))
     show(as_json, row, f"Resumed account {name}.")
 
 
@@ -138,13 +134,13 @@ def resume(name: str, as_json: bool) -> None:
 @account.command(context_settings={"ignore_unknown_options": True})
 @name_argument
 @click.argument("amount", type=CREDIT_CHANGE)
-@click.option("--set", "is_balance", is_flag=True, help="AMOUNT is the new balance, not a change of it.")
+@flag("--set", "Set the balance to AMOUNT instead of changing it by AMOUNT.", "is_balance")
 @common
 def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> None:
-    """Change the credits of an account: one credit is one recipient.
+    """Change the credits of an account. One credit pays for one recipient.
 
-    AMOUNT is added (500 or +500), taken away (-20), or the word unlimited. A balance never falls below zero. An
-    unlimited account counts again after --set.
+    AMOUNT is added (500 or +500), subtracted (-20), or the word unlimited. A balance never falls below zero. Use --set
+    to limit an unlimited account again.
 
     \b
     Examples:
@@ -154,14 +150,14 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
       appliance account credit acme unlimited
     """
 
-    async def change(store: "Store", found: "Account") -> None:
-        wanted = number(amount)
-        if wanted is None:
-            await store.accounts.set_unlimited(found.id)
+    async def change(store: "Store", account: "Account") -> None:
+        credits = number(amount)
+        if credits is None:
+            await store.accounts.set_unlimited(account.id)
         elif is_balance:
-            await store.accounts.set_credits(found.id, wanted)
+            await store.accounts.set_credits(account.id, credits)
         else:
-            await store.accounts.change_credits(found.id, wanted)
+            await store.accounts.change_credits(account.id, credits)
 
     row = _changed(name, change)
     show(as_json, row, f"Account {name} now has {_worded(row, as_json)['credits']} credits.")
@@ -171,16 +167,16 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
 @of_account
 @click.argument("recipients", type=DAILY_CAP)
 def cap(name: str, recipients: int | str, as_json: bool) -> None:
-    """Limit how many recipients an account may send to in a day (UTC), to warm up a new sender slowly.
+    """Limit the recipients that an account may send to per day (UTC), to warm up a new sender.
 
-    RECIPIENTS is a number from 1 on, or the word off.
+    RECIPIENTS is a number, at least 1, or the word off.
 
     \b
     Examples:
       appliance account cap acme 200
       appliance account cap acme off
     """
-    row = _changed(name, lambda store, found: store.accounts.set_daily_cap(found.id, number(recipients)))
+    row = _changed(name, lambda store, account: store.accounts.set_daily_cap(account.id, number(recipients)))
     limit = "no daily cap" if row["daily_cap"] is None else f"a cap of {row['daily_cap']} recipients a day"
     show(as_json, row, f"Account {name} now has {limit}.")
 
@@ -189,9 +185,9 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
 @of_account
 @click.argument("role", type=click.Choice(["customer", "admin"]))
 def change_role(name: str, role: str, as_json: bool) -> None:
-    """Make the account's first owner an administrator, who may also manage other accounts, or all its users customers.
+    """Make the account's first owner an administrator of all accounts, or all of its users customers.
 
-    All open sessions end: the user logs in again.
+    All of their sessions end: they log in again.
 
     \b
     Examples:
@@ -200,18 +196,19 @@ def change_role(name: str, role: str, as_json: bool) -> None:
     """
     from appliance.model.accounts import Role
 
-    row = _changed(name, lambda store, found: store.accounts.set_role(found.id, Role(role)))
+    row = _changed(name, lambda store, account: store.accounts.set_role(account.id, Role(role)))
     show(as_json, {"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")
 
 
 @account.command()
 @of_account
-@click.option("--yes", "confirmed", type=PRINTABLE, metavar="NAME", help="The name once more, instead of being asked.")
+@text_option("--yes", "NAME", "Confirm by repeating the name.", "confirmed")
 def delete(name: str, confirmed: str | None, as_json: bool) -> None:
-    """Delete the account NAME for good: its user, API keys, SMTP credentials, domains and webhook stop at once.
+    """Delete the account NAME: its users, API keys, SMTP credentials, domains and webhook stop working at once.
 
-    What it has queued still goes out, and its ledger is kept; its messages go with their time, as all do. Name and
-    address may be used for a new account. To stop an account for a while: appliance account suspend
+    Mail that it has queued is still delivered. Its messages are deleted when their retention ends; its ledger stays.
+    A new account may reuse the name and the address. The only administrator of the installation cannot be deleted.
+    To stop an account for a while: appliance account suspend
 
     \b
     Examples:
@@ -221,13 +218,13 @@ def delete(name: str, confirmed: str | None, as_json: bool) -> None:
     row = _changed(name)
     if confirmed is None:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise click.UsageError(f"Missing option '--yes': give the name once more, as --yes {name}")
+            raise click.UsageError(f"Missing option '--yes': repeat the name to confirm, as --yes {name}")
         confirmed = click.prompt(f"This cannot be undone. Type the name to delete account {name}", err=True)
     if confirmed != name:
         raise click.ClickException(f"{confirmed!r} is not the name {name!r}: nothing was deleted")
     database.run_for(name, lambda store, account_id: store.accounts.delete(account_id))
     answer = {"id": row["id"], "name": name, "email": row["email"], "deleted": True}
-    show(as_json, answer, f"Deleted account {name}. What it has queued still goes out.")
+    show(as_json, answer, f"Deleted account {name}. Mail that it has queued is still delivered.")
 
 
 @account.command("password")
@@ -235,7 +232,7 @@ def delete(name: str, confirmed: str | None, as_json: bool) -> None:
 @password_option
 @common
 def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
-    """Give the account's user a new password; all open sessions end.
+    """Set a new password for the account's user, and end all sessions of that user.
 
     \b
     Example:
@@ -243,8 +240,8 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
     """
     password_hash = _hash(_read_password(password_stdin))
 
-    async def change(store: "Store", found: "Account") -> None:
-        user = await store.accounts.user_by_email(found.email)
+    async def change(store: "Store", account: "Account") -> None:
+        user = await store.accounts.user_by_email(account.email)
         if user is not None:
             await store.accounts.set_password(user.id, password_hash)
 
@@ -253,19 +250,18 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
 
 
 def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> dict[str, Any]:
-    """The record of that account, after the change."""
+    """Change the account of that name, and return its record."""
 
     async def work(store: "Store") -> "Account":
-        found = await store.accounts.named(name)
         if change is not None:
-            await change(store, found)
+            await change(store, await store.accounts.named(name))
         return await store.accounts.named(name)
 
     return record(database.run(work), *ACCOUNT_FIELDS)
 
 
 def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    """The row with words for what is unlimited, unless it is for scripts."""
+    """Return the row with words for missing limits, unless it is printed as JSON."""
     if as_json:
         return row
     from appliance.store.body_parts import readable
@@ -286,9 +282,9 @@ def _read_password(password_stdin: bool) -> bytes:
     return typed.encode("utf-8", "surrogateescape")
 
 
-def _hash(given: bytes) -> str:
+def _hash(typed: bytes) -> str:
     from appliance.intake import account_rules
     from appliance.keys import passwords
 
     with database.refusals():
-        return passwords.hash_password(account_rules.password(given))
+        return passwords.hash_password(account_rules.password(typed))

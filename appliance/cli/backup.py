@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import common
-from appliance.cli.output import printable, progress_bar, record, show, system_text
+from appliance.cli.options import common, flag
+from appliance.cli.output import counted, printable, progress_bar, record, show, system_text
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BackupFile(click.Path):
-    """The name of a backup file; not a pipe, since it is written and read at several offsets."""
+    """A backup file; not a pipe, because it is written and read at several offsets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "-":
@@ -36,10 +36,10 @@ BACKUP_FILE = BackupFile(path_type=Path)
 @click.argument("file", type=BACKUP_FILE)
 @common
 def backup(file: Path, as_json: bool) -> None:
-    """Write the database and its key file to FILE, while the server goes on.
+    """Write the database and its key file to FILE; the server may keep running.
 
-    The file holds one moment, everything that was accepted before it. It is readable by its owner only, and it
-    is enough to sign mail as your domains: keep it as safe as the machine itself.
+    The backup is a snapshot: it has everything accepted before that moment. Only its owner can read the file. It can
+    sign mail as your domains, so protect it like the machine itself.
 
     \b
     Examples:
@@ -59,22 +59,22 @@ def backup(file: Path, as_json: bool) -> None:
     database.prepare(settings)
     if not os.path.lexists(data_dir / FILE_NAME):
         raise click.ClickException(f"there is no database in {data_dir}")
-    with database.explained(settings), _refusals(file), progress_bar("backup") as on:
+    with database.explained(settings), _file_errors(file), progress_bar("backup") as report:
         try:
-            made = make(data_dir, settings.server.hostname, file.absolute(), Environment(), on)
+            made = make(data_dir, settings.server.hostname, file.absolute(), Environment(), report)
         except NotMade as reason:
             raise click.ClickException(str(reason)) from None
     size = file.stat().st_size
     answer = {"file": str(file), "bytes": size, "created_at": made.created_at, "schema": made.schema}
-    told = f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it."
-    show(as_json, answer, told)
+    text = f"{file}: {size / 2**20:,.1f} MiB, as of {_minute(made.created_at)}. `appliance verify` checks it."
+    show(as_json, answer, text)
 
 
 @click.command()
 @click.argument("file", type=BACKUP_FILE)
 @common
 def verify(file: Path, as_json: bool) -> None:
-    """Say whether the backup in FILE is whole and can be restored.
+    """Check that the backup in FILE is complete and can be restored.
 
     \b
     Example:
@@ -82,21 +82,21 @@ def verify(file: Path, as_json: bool) -> None:
     """
     from appliance.backup.verify import verify as verify_backup
 
-    with _refusals(file), progress_bar("verify") as on:
-        verified = verify_backup(file, on)
+    with _file_errors(file), progress_bar("verify") as report:
+        verified = verify_backup(file, report)
     answer = {"file": str(file), "ok": True} | _facts(verified)
-    show(as_json, answer, f"{file} is whole: {_told(verified)}.")
+    show(as_json, answer, f"{file} is complete: {_described(verified)}.")
 
 
 @click.command()
 @click.argument("file", type=BACKUP_FILE)
-@click.option("--force", is_flag=True, help="Also where there is a database: it is put aside, not deleted.")
+@flag("--force", "Replace an existing database; it is moved aside, not deleted.")
 @common
 def restore(file: Path, force: bool, as_json: bool) -> None:
-    """Put the backup in FILE into the data directory, with all delivery paused.
+    """Restore the backup in FILE into the data directory, with all delivery paused.
 
-    What was due when the backup was made may have been sent since. So nothing goes out until `appliance resume`; new
-    mail is accepted meanwhile.
+    Mail that was queued in the backup may have been delivered since. So the server delivers nothing until
+    `appliance resume`; it still accepts new mail.
 
     \b
     Examples:
@@ -116,9 +116,9 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
         how = f"restore it with pg_restore or PITR, put the key file kept with it at {data_dir / KEY_FILE}"
         raise click.ClickException(f"store.url names a PostgreSQL: {how}, and run `appliance pause` before any node")
     database.check_usable(data_dir, make=True)
-    with database.explained(settings), _refusals(file), progress_bar("restore") as on:
+    with database.explained(settings), _file_errors(file), progress_bar("restore") as report:
         try:
-            restored = trio.run(partial(restore_backup, file, data_dir, Environment(), on, force=force))
+            restored = trio.run(partial(restore_backup, file, data_dir, Environment(), report, force=force))
         except NotRestored as reason:
             raise click.ClickException(str(reason)) from None
     kept = None if restored.kept is None else str(restored.kept)
@@ -132,40 +132,36 @@ def _facts(verified: "Verified") -> dict[str, Any]:
     return manifest | record(verified.contents, "schema", "accounts", "messages")
 
 
-def _told(verified: "Verified") -> str:
+def _described(verified: "Verified") -> str:
     manifest, contents = verified.manifest, verified.contents
     made = f"made on {manifest.hostname} at {_minute(manifest.created_at)} by version {manifest.version}"
-    held = f"{_count(contents.accounts, 'account')}, {_count(contents.messages, 'message')}"
-    return f"{made}, schema {contents.schema}, {held}"
+    counts = f"{counted(contents.accounts, 'account')}, {counted(contents.messages, 'message')}"
+    return f"{made}, schema {contents.schema}, {counts}"
 
 
 def _lines(data_dir: Path, restored: "Restored") -> "Iterator[str]":
     waiting = restored.waiting
-    yield f"Restored to {data_dir}: {_told(restored.verified)}."
+    yield f"Restored to {data_dir}: {_described(restored.verified)}."
     if restored.kept is not None:
-        yield f"What was there before is in {restored.kept}."
+        yield f"The previous database is in {restored.kept}."
     if waiting.oldest_at is None:
-        yield "Delivery is paused. Nothing waits to be sent: `appliance resume` lets new mail go."
+        yield "Delivery is paused. The queue is empty: `appliance resume` starts delivery of new mail."
         return
-    due = _count(waiting.due, "recipient")
+    due = counted(waiting.due, "recipient")
     yield (
         f"Delivery is paused. `appliance resume` would send to {due} at once and to {waiting.deferred} later; "
-        f"the oldest message is of {_minute(rfc3339(waiting.oldest_at))}."
+        f"the oldest message is from {_minute(rfc3339(waiting.oldest_at))}."
     )
-    yield "Some of it may have been sent after the backup was made: `appliance queue` shows it,"
-    yield "`appliance resume --cancel-old` gives up what was accepted before the backup was restored."
+    yield "Some of it may have been delivered after the backup was made. `appliance queue` shows the queue;"
+    yield "`appliance resume --cancel-old` cancels mail accepted before the restore."
 
 
 def _minute(moment: str) -> str:
     return f"{moment[:16].replace('T', ' ')} UTC"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 @contextmanager
-def _refusals(file: Path) -> "Iterator[None]":
+def _file_errors(file: Path) -> "Iterator[None]":
     """Turn a broken backup file or an OSError into one line."""
     from appliance.backup.archive import BrokenBackup
 

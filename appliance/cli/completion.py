@@ -1,4 +1,4 @@
-"""`appliance completion`: the script with which a shell completes commands and options of `appliance`."""
+"""`appliance completion`: the script that completes commands and options in a shell."""
 
 import click
 
@@ -12,7 +12,7 @@ PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which cl
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script that lets SHELL complete commands and options with the Tab key.
+    """Print the completion script for SHELL.
 
     \b
     Examples:
@@ -23,9 +23,9 @@ def completion(shell: str, as_json: bool) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None  # noqa: S101 - click has these three
-    complete = made(click.get_current_context().find_root().command, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
+    completer = get_completion_class(shell)
+    assert completer is not None  # noqa: S101 - click has these three
+    complete = completer(click.get_current_context().find_root().command, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
     # Not `source()`, which starts a bash to learn its version.
     script = complete.source_template % complete.source_vars()
     show(as_json, {"shell": shell, "script": script}, script)

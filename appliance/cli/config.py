@@ -1,4 +1,4 @@
-"""`appliance config …`: which settings file is used, whether it is right, and what is in effect."""
+"""`appliance config …`: finds, checks and shows the settings."""
 
 import json
 import os
@@ -13,21 +13,22 @@ from appliance.cli.options import common, config_option, named_config
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
-    from appliance.config.settings import Setting
+    from appliance.config.fields import Setting
 
-MASKED = "***"  # in the place of a secret
+
+MASKED = "***"  # instead of a secret
 
 
 @click.group()
 @config_option
 def config() -> None:
-    """Settings: which file is used, whether it is right, and what is in effect."""
+    """Find, check and show the settings."""
 
 
 @config.command()
 @common
 def path(as_json: bool) -> None:
-    """Tell which settings file is used, and where one is looked for.
+    """Show which settings file is used, and the search order.
 
     \b
     Examples:
@@ -47,15 +48,15 @@ def path(as_json: bool) -> None:
         "file": None if used is None else str(used),
         "looked_for": [{"by": by, "file": None if file is None else str(file)} for by, file in places],
     }
-    lines = [f"  {by:<{len(load.VARIABLE) + 1}}  {'not given' if file is None else file}" for by, file in places]
-    head = "No settings file is there: the built-in settings are used." if used is None else f"{used} is used."
-    show(as_json, answer, "\n".join([head, "The first of these that is given, or is there, is used:", *lines]))
+    lines = [f"  {by:<{len(load.VARIABLE) + 1}}  {'not set' if file is None else file}" for by, file in places]
+    head = "No settings file exists: the built-in settings are used." if used is None else f"{used} is used."
+    show(as_json, answer, "\n".join([head, "The first of these that is set, or exists, is used:", *lines]))
 
 
 @config.command()
 @common
 def check(as_json: bool) -> None:
-    """Read the settings as the server would; exits with 1 and one line if they cannot be used.
+    """Check the settings as the server does; on an error, print one line and exit with 1.
 
     \b
     Examples:
@@ -63,15 +64,14 @@ def check(as_json: bool) -> None:
       appliance config check --config /etc/appliance/config.toml
     """
     used = database.load_settings().source
-    name = "The built-in settings" if used is None else str(used)
-    verb = "are" if used is None else "is"
-    show(as_json, {"file": None if used is None else str(used), "ok": True}, f"{name} {verb} right.")
+    text = "The built-in settings are valid." if used is None else f"{used} is valid."
+    show(as_json, {"file": None if used is None else str(used), "ok": True}, text)
 
 
 @config.command("show")
 @common
 def show_all(as_json: bool) -> None:
-    """Show all settings in effect, those left out with their defaults; passwords are hidden.
+    """Show all settings in effect, including defaults; passwords are masked.
 
     \b
     Examples:
@@ -79,47 +79,45 @@ def show_all(as_json: bool) -> None:
       appliance config show --json
     """
     from appliance.config import load
-    from appliance.config.settings import SECTIONS, ConfigError, named_tables, settings
+    from appliance.config.settings import SECTIONS, named_tables, settings
 
     loaded = database.load_settings()
-    try:
-        found = load.find(named_config(), os.environ, Path.cwd())
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
-    given: dict[str, Any] = load.embedded_tables(os.environ) if found is None else tomllib.loads(found[1])
+    with database.config_errors():
+        source = load.find(named_config(), os.environ, Path.cwd())
+    document: dict[str, Any] = load.embedded_tables(os.environ) if source is None else tomllib.loads(source[1])
     tables: dict[str, dict[str, Any]] = {}
     lines: list[str] = []
     for name in SECTIONS:
-        table = given.get(name, {})
+        table = document.get(name, {})
         values, completed = {}, getattr(loaded, name)
         lines.append(f"[{name}]")
         for row in settings(name):
             value = table.get(row.key, row.default)
             if value in ("", [], ()) and isinstance(getattr(completed, row.key), str | tuple):
-                value = _plain(getattr(completed, row.key))  # what depends on the machine or on another key
-            values[row.key] = _told(row, value)
+                value = _plain(getattr(completed, row.key))  # depends on the machine or on another key
+            values[row.key] = _masked(row, value)
             default = "" if row.key in table else "  # default"
             lines.append(f"{row.key} = {json.dumps(values[row.key], ensure_ascii=False)}{default}")
         for kind in named_tables(name):
-            inner = {title: _inner(kind.settings(title), each) for title, each in table.get(kind.key, {}).items()}
+            inner = {title: _inner(kind.settings(title), keys) for title, keys in table.get(kind.key, {}).items()}
             if inner:
                 values[kind.key] = inner
-            for title, each in inner.items():
+            for title, keys in inner.items():
                 lines += [f"[{name}.{kind.key}.{json.dumps(title)}]"]
-                lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in each.items()]
+                lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in keys.items()]
         tables[name] = values
         lines.append("")
-    file = None if found is None else str(found[0])
-    head = f"# {file or 'The built-in settings'}, with the defaults of what is left out."
+    file = None if source is None else str(source[0])
+    head = f"# {file or 'The built-in settings'}, with the defaults of omitted keys."
     show(as_json, {"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
 
 
 def _inner(rows: Any, table: dict[str, Any]) -> dict[str, Any]:
-    return {row.key: _told(row, table.get(row.key, row.default)) for row in rows}
+    return {row.key: _masked(row, table.get(row.key, row.default)) for row in rows}
 
 
-def _told(row: "Setting", value: Any) -> Any:
-    """A value as it is written in the file, secrets hidden."""
+def _masked(row: "Setting", value: Any) -> Any:
+    """Return a value as the file writes it, with secrets masked."""
     from appliance.config.values import DATABASE_URL, SECRET
 
     if row.kind is SECRET:
@@ -142,5 +140,5 @@ def _without_password(url: str) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool) else str(value)

@@ -13,13 +13,13 @@ CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 @click.group()
 @config_option
 def credential() -> None:
-    """SMTP credentials, which also work as HTTP Basic."""
+    """Manage SMTP credentials, which also work for HTTP Basic authentication."""
 
 
 @credential.command()
 @database.of_only_account
 def create(name: str, as_json: bool) -> None:
-    """Create an SMTP credential for the account NAME. Its password is shown only now.
+    """Create an SMTP credential for the account NAME. Its password is shown only once.
 
     \b
     Examples:
@@ -28,20 +28,20 @@ def create(name: str, as_json: bool) -> None:
     """
     username, password = database.run_for(name, lambda store, account_id: store.access.create_credential(account_id))
     made = {"username": username, "password": password}
-    show_record(as_json, made, made)
+    show_record(as_json, made)
 
 
 @credential.command("list")
 @database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the SMTP credentials of the account NAME, revoked ones too.
+    """List the SMTP credentials of the account NAME, including revoked ones.
 
     \b
     Example:
       appliance credential list acme
     """
-    found = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
-    rows = [record(each, *CREDENTIAL_COLUMNS) for each in found]
+    credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
+    rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
     show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
 
@@ -49,7 +49,7 @@ def list_all(name: str, as_json: bool) -> None:
 @credential.command()
 @database.of_only_account_and("USERNAME")
 def revoke(name: str, username: str, as_json: bool) -> None:
-    """Stop the SMTP credential USERNAME of the account NAME from working, for good.
+    """Revoke the SMTP credential USERNAME of the account NAME.
 
     \b
     Example:

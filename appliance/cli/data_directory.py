@@ -1,7 +1,7 @@
-"""Checks whether this user can use the data directory, before anything is opened, and says in one line what to do.
+"""Checks that this user can use the data directory, before anything is opened; a fault is one line with the remedy.
 
-SQLite says "unable to open database file" whichever file it is. So every command and the server first check the
-directory, the place where it is to be made, and each file in it that must be read and written.
+SQLite reports "unable to open database file" for any file. So every command and the server first check the directory,
+its parent if it must be created, and each file in it.
 """
 
 import os
@@ -17,26 +17,26 @@ WRITTEN = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", LOCK_FILE)
 
 
 def why_unusable(data_dir: Path, *, make: bool) -> str | None:
-    """The line; None when it can be used. A missing one is refused only if `make` and it cannot be made."""
+    """Return the fault, or None. A missing directory is a fault only if `make` and it cannot be created."""
     if not os.path.lexists(data_dir):
         return _why_not_made(data_dir) if make else None
     if data_dir.is_symlink() and not data_dir.exists():
-        return f"{data_dir} is a link to {os.readlink(data_dir)}, which cannot be reached: mend the link"
+        return f"{data_dir} is a link to {os.readlink(data_dir)}, which does not exist: repair the link"
     if not data_dir.is_dir():
-        return f"{data_dir} is a file, and server.data_dir must be a directory: move it away, or name another"
+        return f"{data_dir} is a file, but server.data_dir must be a directory: move the file or change the setting"
     if not _may(data_dir, os.R_OK | os.X_OK):
         return _refused(data_dir, "700")
     if _is_read_only(data_dir):
         return f"{data_dir} is on a read-only file system: mount it writable"
     files = [(name, os.R_OK | os.W_OK, "600") for name in WRITTEN]
-    for name, wanted, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
-        if os.path.lexists(data_dir / name) and not _may(data_dir / name, wanted):
+    for name, access, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
+        if os.path.lexists(data_dir / name) and not _may(data_dir / name, access):
             return _refused(data_dir / name, mode)
     return None
 
 
 def why_not_served(data_dir: Path) -> str | None:
-    """Why root may not run the server on it: it belongs to another user, who could not open what root writes there."""
+    """Return why root must not run the server on it: its owner could not open the files that root writes there."""
     if os.geteuid() != ROOT_UID or not data_dir.is_dir() or data_dir.stat().st_uid == ROOT_UID:
         return None
     owner = _owner(data_dir)
@@ -44,22 +44,22 @@ def why_not_served(data_dir: Path) -> str | None:
 
 
 def _why_not_made(data_dir: Path) -> str | None:
-    """Check the nearest directory above that exists."""
+    """Check the nearest existing directory above."""
     above = data_dir.parent
     while not os.path.lexists(above) and above != above.parent:
         above = above.parent
     if not above.is_dir():
-        return f"{data_dir} cannot be made: {above} is no directory; change server.data_dir"
+        return f"{data_dir} cannot be created: {above} is not a directory; change server.data_dir"
     if _may(above, os.W_OK | os.X_OK):
         return None
     if _is_read_only(above):
-        return f"{data_dir} cannot be made: {above} is on a read-only file system; mount it writable"
+        return f"{data_dir} cannot be created: {above} is on a read-only file system; mount it writable"
     made = f"`install -d -m 700 -o {_user(os.geteuid())} {data_dir}`, as root"
-    return f"{data_dir} cannot be made: {_user(os.geteuid())} may not write to {above}; {made}, makes it"
+    return f"{data_dir} cannot be created: {_user(os.geteuid())} may not write to {above}; create it with {made}"
 
 
-def _may(path: Path, wanted: int) -> bool:
-    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+def _may(path: Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _is_read_only(path: Path) -> bool:

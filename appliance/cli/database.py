@@ -1,6 +1,6 @@
-"""The database during one command: opens it, does one thing, and turns every refusal into one line.
+"""The database during one command: open it, do one thing, and turn every failure into one line.
 
-A command for one account need not be told which where there is only one: that is looked up here.
+A command for one account can omit the account's name if there is only one account: it is looked up here.
 """
 
 import os
@@ -27,7 +27,7 @@ _SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn a refusal into one line and exit code 1."""
+    """Turn a PublicError into one line and exit code 1."""
     from appliance.errors import PublicError
 
     try:
@@ -52,20 +52,27 @@ def explained(settings: "Config") -> Iterator[None]:
         raise click.ClickException(reason) from None
 
 
-def load_settings() -> "Config":
-    """The settings, which one command reads once: as root, if that runs it."""
-    from appliance.config.load import load
-    from appliance.config.settings import Config, ConfigError
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Turn a ConfigError into one line and exit code 1."""
+    from appliance.config.settings import ConfigError
 
-    meta = click.get_current_context().meta
-    if isinstance(known := meta.get(_SETTINGS), Config):
-        return known
     try:
-        found = load(named_config(), os.environ, Path.cwd())
+        yield
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    meta[_SETTINGS] = found
-    return found
+
+
+def load_settings() -> "Config":
+    """Load the settings, once per command: if root runs it, before the process becomes another user."""
+    from appliance.config.load import load
+    from appliance.config.settings import Config
+
+    meta = click.get_current_context().meta
+    if not isinstance(meta.get(_SETTINGS), Config):
+        with config_errors():
+            meta[_SETTINGS] = load(named_config(), os.environ, Path.cwd())
+    return cast("Config", meta[_SETTINGS])
 
 
 def run(
@@ -75,10 +82,10 @@ def run(
     or_nothing: T | None = None,
     create: bool = False,
 ) -> T:
-    """The result of `work` on the store.
+    """Return the result of `work` on the store.
 
-    Where there is no database yet, it is created only for `create`: a list asked for in the wrong directory gets
-    `or_nothing`, and does not leave files behind. One of an earlier version is upgraded, but not by READ_ONLY_COMMANDS.
+    Only `create` makes a missing database; otherwise the result is `or_nothing`, so that a list in the wrong directory
+    leaves no files behind. A database of an earlier version is upgraded, except by READ_ONLY_COMMANDS.
     """
     import trio
 
@@ -93,7 +100,7 @@ def run(
     async def opened() -> T:
         url, check_key = settings.store.url, None
         if url:
-            from appliance.keys.installation_key import key_check  # which takes long to import
+            from appliance.keys.installation_key import key_check  # slow to import
 
             check_key = key_check(settings.server.data_dir)
         async with open_store(
@@ -114,11 +121,16 @@ def run(
             raise click.ClickException(_not_installed(settings))
         if or_nothing is not None:
             return or_nothing
-        where = "the PostgreSQL of store.url" if settings.store.url else settings.server.data_dir
-        raise click.ClickException(f"there is no database in {where} yet: `appliance account create` makes it")
+        text = f"there is no database in {place(settings)} yet: `appliance account create` makes it"
+        raise click.ClickException(text)
 
 
-# Commands that show something. They never upgrade a database of an earlier version, nor create one.
+def place(settings: "Config") -> str:
+    """Where the database is, in an error text."""
+    return "the PostgreSQL of store.url" if settings.store.url else str(settings.server.data_dir)
+
+
+# Commands that only show something. They neither upgrade nor create a database.
 READ_ONLY_COMMANDS = frozenset(
     {
         *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
@@ -127,7 +139,7 @@ READ_ONLY_COMMANDS = frozenset(
     }
 )
 
-# How the audit log calls what commands change. Others change nothing, or the whole installation.
+# Actions in the audit log. Other commands change nothing, or the whole installation.
 AUDITED_COMMANDS = {
     "account create": "account.created",
     "account suspend": "account.suspended",
@@ -167,7 +179,7 @@ AUDITED_COMMANDS = {
 
 
 def command_words() -> str:
-    """The command that runs, without the program's name."""
+    """Return the running command, without the program's name."""
     words, context = list[str](), click.get_current_context()
     while context.parent:
         words.insert(0, context.info_name or "")
@@ -176,16 +188,17 @@ def command_words() -> str:
 
 
 def _audited() -> tuple[str, str]:
-    """What the command that runs changes, and of what: its last argument, unless that is a secret."""
+    """Return the running command's audit action, and its object: the last argument, unless that is a secret."""
     context = click.get_current_context()
-    given = [context.params.get(each.name or "") for each in context.command.params if isinstance(each, click.Argument)]
-    flat = [word for each in given for word in (each if isinstance(each, tuple) else (each,)) if isinstance(word, str)]
-    last = flat[-1] if flat else ""
+    parameters = [parameter for parameter in context.command.params if isinstance(parameter, click.Argument)]
+    arguments = [context.params.get(parameter.name or "") for parameter in parameters]
+    words = [word for value in arguments for word in (value if isinstance(value, tuple) else (value,))]
+    last = next((word for word in reversed(words) if isinstance(word, str)), "")
     return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
 
 
 def _system_user() -> str:
-    """Who runs the command: behind `sudo`, and before root becomes the owner of the files."""
+    """Return who runs the command: the caller of `sudo`, before root becomes the owner of the files."""
     import pwd
 
     try:
@@ -195,15 +208,15 @@ def _system_user() -> str:
 
 
 def _not_installed(settings: "Config") -> str:
-    looked = "no ./config.toml, no /etc/appliance/config.toml"
     return (
-        f"there is no installation here: {looked}, no database in {settings.server.data_dir}; name the settings with "
-        "--config FILE, go to the directory where `appliance serve` was started, or start one here with it"
+        "there is no installation here: no ./config.toml, no /etc/appliance/config.toml, no database in "
+        f"{settings.server.data_dir}; name the settings with --config FILE, go to the directory where "
+        "`appliance serve` was started, or start one here with it"
     )
 
 
 def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
-    """The same for the account of that name, whose id `work` gets."""
+    """Like `run`, for the account of that name, whose id `work` gets."""
 
     async def of_account(store: "Store") -> T:
         return await work(store, (await store.accounts.named(name)).id)
@@ -212,7 +225,7 @@ def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings
 
 
 async def installation_key(store: "Store", settings: "Config") -> bytes:
-    """The key that seals the installation's secrets, made if there is none yet."""
+    """Return the key that seals the installation's secrets; create it if it does not exist."""
     from appliance.keys.installation_key import shared_key
     from appliance.keys.keyfile import load_or_create
 
@@ -221,7 +234,7 @@ async def installation_key(store: "Store", settings: "Config") -> bytes:
 
 
 async def server_runs(store: "Store", settings: "Config") -> bool:
-    """Whether a server works on this database now, or a node of several."""
+    """Whether a server, or any node of a cluster, runs on this database."""
     from appliance.system.instance_lock import is_running
 
     if settings.store.url:
@@ -230,7 +243,7 @@ async def server_runs(store: "Store", settings: "Config") -> bool:
 
 
 def of_only_account(command: F) -> F:
-    """Add the argument [NAME], which the only account need not give, --config and --json."""
+    """Add the argument [NAME], which defaults to the only account, --config and --json."""
 
     @wraps(command)
     def called(name: str | None, **rest: Any) -> Any:
@@ -240,43 +253,49 @@ def of_only_account(command: F) -> F:
 
 
 def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable[[F], F]:
-    """The same with one more argument, which the command gets by its name in lower case.
+    """Like `of_only_account`, with one more argument, which the command gets under its name in lower case.
 
-    `read` turns it into what the command gets: a file, say, which root can still read then.
+    `read` converts the argument: a file, for example, which root can still read then.
     """
 
     def decorated(command: F) -> F:
         @wraps(command)
         def called(words: tuple[str, ...], **rest: Any) -> Any:
-            if len(words) > 2:
-                raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
-            *name, last = words
-            given = read(last)
-            return command(name=only_account(*name), **{what.lower(): given}, **rest)
+            name, last = name_and_last(words)
+            value = read(last)
+            return command(name=only_account(name), **{what.lower(): value}, **rest)
 
-        argument = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
-        return cast(F, argument(common(called)))
+        return cast(F, words_argument(what)(common(called)))
 
     return decorated
 
 
+def words_argument(what: str) -> Callable[[F], F]:
+    """Add the arguments [NAME] and one more, as `words`."""
+    return click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
+
+
+def name_and_last(words: tuple[str, ...]) -> tuple[str | None, str]:
+    """Split the words of `words_argument`; the name is None if it was omitted."""
+    if len(words) > 2:
+        raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
+    return (words[0] if len(words) == 2 else None), words[-1]
+
+
 def only_account(name: str | None = None) -> str:
-    """The name that was given, or that of the only account."""
+    """Return `name`, or by default the name of the only account."""
     if name is not None:
         return name
-    found = run(lambda store: store.accounts.page("", 2))
-    if not found:
+    accounts = run(lambda store: store.accounts.page("", 2))
+    if not accounts:
         raise click.ClickException("there is no account yet: `appliance account create` makes one")
-    if len(found) > 1:
+    if len(accounts) > 1:
         raise click.ClickException("there are several accounts: name one of `appliance account list`")
-    return found[0].name
+    return accounts[0].name
 
 
 def prepare(settings: "Config", *, make: bool = False) -> None:
-    """Before a command opens the database: check that this user may, and complete an interrupted restore.
-
-    Root becomes the owner of the directory.
-    """
+    """Before a command opens the database: become its owner if root, check access, complete an interrupted restore."""
     from appliance.backup.unfinished import settle
     from appliance.system.ownership import become_owner
 
@@ -288,7 +307,7 @@ def prepare(settings: "Config", *, make: bool = False) -> None:
 
 
 def check_usable(data_dir: Path, *, make: bool) -> None:
-    """Refuse in one line a directory that this user cannot use (or make, for `make`), or root should not."""
+    """Refuse, in one line, a directory that this user cannot use, or cannot create if `make`."""
     from appliance.cli.data_directory import why_unusable
 
     try:

@@ -1,11 +1,11 @@
-"""`appliance doctor`: whether this machine is fit to send mail, and what to do."""
+"""`appliance doctor`: checks everything that mail depends on, and prints what to do."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import common
+from appliance.cli.options import common, flag
 from appliance.cli.output import printable, record, show, zone_line
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 
 
 @click.command()
-@click.option("--blocklists", is_flag=True, help="Also ask the blocklists of dns.blocklists about our addresses.")
+@flag("--blocklists", "Also check this machine's addresses against dns.blocklists.")
 @common
 def doctor(blocklists: bool, as_json: bool) -> None:
-    """Look at everything that mail depends on, and tell what to do where it is not right.
+    """Check everything that mail depends on, and say what to do about each fault.
 
-    Port 25, names and reverse names, each domain's DKIM, SPF, DMARC and MX as DNS shows them, clock, disk,
-    certificates, listeners, database. Exits with 1 when there is a fault; warnings alone are 0. The server may be
-    running or not.
+    Checks port 25, host names and PTR records, the DKIM, SPF, DMARC and MX records of each domain, clock, disk,
+    certificates, listeners and database. Exits with 1 if there is a fault, and with 0 if there are only warnings. The
+    server may be running or not.
 
     \b
     Examples:
@@ -40,32 +40,32 @@ def doctor(blocklists: bool, as_json: bool) -> None:
 
     settings = database.load_settings()
     database.prepare(settings)
-    asked = settings.dns.blocklists if blocklists else ()
+    lists, resolver = settings.dns.blocklists if blocklists else (), DnsResolver(settings.dns.resolvers)
     with database.explained(settings):
-        found = trio.run(Examination(settings, Environment(), DnsResolver(settings.dns.resolvers), asked).run)
-    faults = sum(each.level == "fault" for each in found)
-    warnings = sum(each.level == "warning" for each in found)
-    rows = [
-        record(each, "level", "check", "subject", "text")
-        | {"advice": each.advice or None, "records": [record(one, "name", "type", "value") for one in each.records]}
-        for each in found
-    ]
+        findings = trio.run(Examination(settings, Environment(), resolver, lists).run)
+    faults = sum(finding.level == "fault" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    rows = []
+    for finding in findings:
+        records = [record(published, "name", "type", "value") for published in finding.records]
+        row = record(finding, "level", "check", "subject", "text")
+        rows.append(row | {"advice": finding.advice or None, "records": records})
     answer = {"ok": not faults, "faults": faults, "warnings": warnings, "findings": rows}
-    total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "Everything is as it should be."
-    show(as_json, answer, "\n".join([*lines(found), "", total]))
+    total = f"Faults: {faults}, warnings: {warnings}." if faults or warnings else "No faults and no warnings."
+    show(as_json, answer, "\n".join([*lines(findings), "", total]))
     if faults:
-        where = dict.fromkeys(each.check for each in found if each.level == "fault")
-        raise click.ClickException(f"faults were found: {', '.join(where)}")
+        checks = dict.fromkeys(finding.check for finding in findings if finding.level == "fault")
+        raise click.ClickException(f"faults: {', '.join(checks)}")
 
 
-def lines(found: "Sequence[Finding]") -> "Iterator[str]":
-    """A table, and below each finding that is not ok what to do, with the records as a zone file has them."""
-    checks = max(len(each.check) for each in found)
-    for each in found:
-        level = click.style(f"{each.level.value:<7}", fg=COLOURS[each.level.value])
-        yield f"{level}  {each.check:<{checks}}  {printable(f'{each.subject} {each.text}')}"
-        before = " " * (11 + checks)
-        if each.advice:
-            yield f"{before}{printable(each.advice)}"
-        for wanted in each.records:
-            yield f"{before}  {zone_line(wanted.name, wanted.type, wanted.value)}"
+def lines(findings: "Sequence[Finding]") -> "Iterator[str]":
+    """A table; below each finding that is not ok its advice, and its records in zone-file syntax."""
+    width = max(len(finding.check) for finding in findings)
+    indent = " " * (11 + width)
+    for finding in findings:
+        level = click.style(f"{finding.level.value:<7}", fg=COLOURS[finding.level.value])
+        yield f"{level}  {finding.check:<{width}}  {printable(f'{finding.subject} {finding.text}')}"
+        if finding.advice:
+            yield f"{indent}{printable(finding.advice)}"
+        for published in finding.records:
+            yield f"{indent}  {zone_line(published.name, published.type, published.value)}"

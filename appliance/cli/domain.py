@@ -1,4 +1,4 @@
-"""`appliance domain …`: adds From domains, shows and verifies their DNS records, rotates their keys."""
+"""`appliance domain …`: adds sending domains, shows and verifies their DNS records, rotates their keys."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, config_option
+from appliance.cli.options import config_option, flag, text_option
 from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
@@ -21,35 +21,24 @@ if TYPE_CHECKING:
 
 RECORD_FIELDS = ("name", "type", "value", "purpose")
 DNS_FIELDS = ("checked_at", "spf", "dkim", "dmarc", "return_path")
-DNS_COLUMNS = {
-    "spf": "SPF",
-    "dkim": "DKIM",
-    "dmarc": "DMARC",
-    "return_path": "RETURN PATH",
-    "checked_at": "CHECKED (UTC)",
-}
-DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", **DNS_COLUMNS, "created_at": "ADDED (UTC)"}
+DOMAIN_COLUMNS = {"name": "DOMAIN", "usable": "MAY SEND", "spf": "SPF", "dkim": "DKIM", "dmarc": "DMARC"}
+DOMAIN_COLUMNS |= {"return_path": "RETURN PATH", "checked_at": "CHECKED (UTC)", "created_at": "ADDED (UTC)"}
 DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at")
 
 
 @click.group()
 @config_option
 def domain() -> None:
-    """Domains: what an account may write into From."""
+    """Manage sending domains and their DNS records."""
 
 
 @domain.command()
-@click.option(
-    "--return-path",
-    type=PRINTABLE,
-    metavar="NAME",
-    help="Where bounces are to come back to, a name below DOMAIN; at first bounces.DOMAIN.",
-)
+@text_option("--return-path", "NAME", "Name below DOMAIN that receives bounces (default bounces.DOMAIN).")
 @database.of_only_account_and("DOMAIN")
 def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
-    """Let the account NAME send from DOMAIN, at once, and make the keys that sign its mail.
+    """Let the account NAME send from DOMAIN, and create the keys that sign its mail.
 
-    A subdomain is a domain of its own. Added again with another return path, it keeps everything else.
+    A subdomain is a separate domain. To change the return path, add the domain again; everything else stays.
 
     \b
     Examples:
@@ -59,107 +48,106 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
     """
     from appliance.intake import account_rules
 
-    settings, wanted = database.load_settings(), domain_name(domain)
+    settings, domain = database.load_settings(), domain_name(domain)
     with database.refusals():
-        path = None if return_path is None else account_rules.return_path(return_path, wanted)
+        path = None if return_path is None else account_rules.return_path(return_path, domain)
 
-    async def work(store: "Store") -> "Domain":
-        account_id = (await store.accounts.named(name)).id
-        await register(store, settings, account_id, wanted, path)
-        return await _registered(store, name, account_id, wanted)
+    async def work(store: "Store", account_id: str) -> "Domain":
+        await register(store, settings, account_id, domain, path)
+        return await _registered(store, name, account_id, domain)
 
-    added = database.run(work, settings=settings)
-    next_step = f"Next, what to publish in DNS: appliance domain records {name} {added.name}"
+    added = database.run_for(name, work, settings=settings)
+    next_step = f"Next, show the DNS records to publish: appliance domain records {name} {added.name}"
     show(as_json, record(added, *DOMAIN_FIELDS), f"Account {name} may now send from {added.name}. {next_step}")
 
 
 @domain.command("list")
 @database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the domains of the account NAME, with what DNS showed of their records when it was last asked.
+    """List the domains of the account NAME, with the result of the last DNS check.
 
-    The running server asks every ten minutes until all records are right, then once a day; more rarely while DNS does
-    not answer, and never in the sandbox. `appliance domain verify` asks now.
+    The running server checks every ten minutes until all records are correct, then once a day; less often while DNS
+    does not answer, and never in sandbox mode. `appliance domain verify` checks now.
 
     \b
     Example:
       appliance domain list acme
     """
-    found = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
-    rows = [_listed(each, as_json) for each in found]
+    domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
+    rows = [_listed(domain, as_json) for domain in domains]
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
 
 
-def _listed(found: "Domain", as_json: bool) -> dict[str, Any]:
-    dns = None if found.dns is None else record(found.dns, *DNS_FIELDS)
-    listed = record(found, *DOMAIN_FIELDS)
+def _listed(domain: "Domain", as_json: bool) -> dict[str, Any]:
+    dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
+    listed = record(domain, *DOMAIN_FIELDS)
     return {**listed, "dns": dns} if as_json else {**listed, **(dns or dict.fromkeys(DNS_FIELDS))}
 
 
 @domain.command()
 @database.of_only_account_and("DOMAIN")
 def remove(name: str, domain: str, as_json: bool) -> None:
-    """Let the account NAME send from DOMAIN no more. What is queued already still goes out, signed.
+    """Stop the account NAME from sending from DOMAIN. Mail that is queued is still signed and delivered.
 
-    Its DNS records may go seven days later, when no mail of it is on its way any more; those of its return path a month
-    later, when no bounce can come back.
+    Keep the DNS records for seven days, until all queued mail is delivered. Keep the return path's records for a month,
+    until no more bounces can arrive.
 
     \b
     Example:
       appliance domain remove acme acme.example
     """
-    wanted = domain_name(domain)
+    domain = domain_name(domain)
 
     async def work(store: "Store", account_id: str) -> None:
-        await _registered(store, name, account_id, wanted)
-        await store.domains.remove(account_id, wanted)
+        await _registered(store, name, account_id, domain)
+        await store.domains.remove(account_id, domain)
 
     database.run_for(name, work)
-    show(as_json, {"name": wanted, "removed": True}, f"Account {name} may no longer send from {wanted}.")
+    show(as_json, {"name": domain, "removed": True}, f"Account {name} may no longer send from {domain}.")
 
 
 @domain.command("records")
 @database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str, as_json: bool) -> None:
-    """Show the records to publish in DNS for DOMAIN of the account NAME.
+    """Show the DNS records to publish for DOMAIN of the account NAME.
 
     \b
     Examples:
       appliance domain records acme acme.example
       appliance domain records acme acme.example --json
     """
-    wanted = records_of(name, domain)
-    show(as_json, _answer(wanted), _to_publish(wanted))
+    records = records_of(name, domain)
+    show(as_json, _answer(records), _to_publish(records))
 
 
 @domain.command()
-@click.option("--now", is_flag=True, help="Let the new keys sign at once, before DNS shows them: the old ones leaked.")
+@flag("--now", "Sign with the new keys at once, before DNS has them; use it if the old keys leaked.")
 @database.of_only_account_and("DOMAIN")
 def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
-    """Make new keys for the mail of DOMAIN of the account NAME, which sign once DNS shows them.
+    """Create new signing keys for DOMAIN of the account NAME; they sign once their DNS records are published.
 
-    The new keys have new names in DNS; publish them, and keep the records of the old ones. The running server looks at
-    DNS every minute, `appliance domain verify` at once: when all new records are there, the new keys sign, and
-    `appliance domain records` says until when the old records must stay. Until then a second rotation changes nothing.
+    Publish the new records, and keep the old ones. The running server checks DNS every minute, and `appliance domain
+    verify` at once. When all new records exist, the new keys sign, and `appliance domain records` says how long to keep
+    the old records. Until then, another rotation changes nothing.
 
     \b
     Examples:
       appliance domain rotate acme acme.example
       appliance domain rotate acme acme.example --now
     """
-    wanted = records_of(name, domain, keys=partial(_rotated, at_once=now))
-    when = " once DNS shows them" if any(each.pending for each in wanted) else ""
-    text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(wanted)}"
-    show(as_json, _answer(wanted), text)
+    records = records_of(name, domain, keys=partial(_rotated, at_once=now))
+    when = " once their records are in DNS" if any(published.pending for published in records) else ""
+    text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(records)}"
+    show(as_json, _answer(records), text)
 
 
 @domain.command()
 @database.of_only_account_and("DOMAIN")
 def verify(name: str, domain: str, as_json: bool) -> None:
-    """Ask DNS whether the records of DOMAIN of the account NAME are published as they should be.
+    """Check the DNS records of DOMAIN of the account NAME.
 
-    Exits with 0 when all are right, and with 1 when one is not. New keys of a rotation sign once all of theirs are, and
-    mail leaves with the return path once both of its records are; it may lack, but not lead elsewhere.
+    Exits with 0 if all are correct, otherwise with 1. After a rotation, the new keys sign once all of their records are
+    correct. Mail uses the return path once both of its records are correct; the records may be missing, but not wrong.
 
     \b
     Examples:
@@ -173,31 +161,29 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
 
-    settings = database.load_settings()
+    settings, domain = database.load_settings(), domain_name(domain)
 
-    def look() -> "list[CheckedRecord]":
+    def check_dns() -> "list[CheckedRecord]":
         resolver, host = DnsResolver(settings.dns.resolvers), records.sending_host(settings)
-        wanted = records_of(name, domain, settings)
-        return trio.run(partial(check.check, resolver, host, wanted, for_operator=True))
+        published = records_of(name, domain, settings)
+        return trio.run(partial(check.check, resolver, host, published, for_operator=True))
 
-    async def switch(store: "Store") -> bool:
-        account_id, wanted = (await store.accounts.named(name)).id, domain_name(domain)
-        found = await store.domains.find(account_id, wanted)
-        await store.domains.record_dns(account_id, found, check.summary(checked, Environment().now()))
-        await use_if_shown(store, account_id, found, checked)
-        if not any(each.record.pending for each in checked):
+    async def switch(store: "Store", account_id: str) -> bool:
+        sender = await store.domains.find(account_id, domain)
+        await store.domains.record_dns(account_id, sender, check.summary(checked, Environment().now()))
+        await use_if_shown(store, account_id, sender, checked)
+        if not any(result.record.pending for result in checked):
             return False
-        return await (await _signing_keys(store, settings)).switch(account_id, wanted, checked)
+        return await (await _signing_keys(store, settings)).switch(account_id, domain, checked)
 
-    checked = look()
-    if database.run(switch, settings=settings):
-        checked = look()
-    wrong = [f"{each.record.type} {each.record.name}" for each in checked if each.is_wrong]
-    rows = [record(each.record, *RECORD_FIELDS, "needed") | record(each, "status", "found", "note") for each in checked]
-    answer = {"domain": domain_name(domain), "ok": not wrong, "records": rows}
-    show(as_json, answer, "\n".join(map(_checked_line, checked)))
+    checked = check_dns()
+    if database.run_for(name, switch, settings=settings):
+        checked = check_dns()
+    wrong = [f"{result.record.type} {result.record.name}" for result in checked if result.is_wrong]
+    rows = [record(one.record, *RECORD_FIELDS, "needed") | record(one, "status", "found", "note") for one in checked]
+    show(as_json, {"domain": domain, "ok": not wrong, "records": rows}, "\n".join(map(_checked_line, checked)))
     if wrong:
-        raise click.ClickException(f"DNS of {domain_name(domain)} is not as it should be: {', '.join(wrong)}")
+        raise click.ClickException(f"DNS records of {domain} are wrong or missing: {', '.join(wrong)}")
 
 
 def domain_name(text: str) -> str:
@@ -210,17 +196,17 @@ def domain_name(text: str) -> str:
 async def register(
     store: "Store", settings: "Config", account_id: str, domain: str, return_path: str | None = None
 ) -> None:
-    """Let an account send from a domain, with the keys that sign its mail."""
-    # Usable last: a message before the keys are there would make the server create some as well.
+    """Let an account send from a domain, and create the keys that sign its mail."""
+    # Usable last: for a message before that, the server would create keys as well.
     await store.access.add_domain(account_id, domain, usable=False, return_path=return_path)
     await _keys(store, settings, account_id, domain)
     await store.access.add_domain(account_id, domain, usable=True)
 
 
 async def _registered(store: "Store", account: str, account_id: str, domain: str) -> "Domain":
-    for found in await store.access.domains(account_id):
-        if found.name == domain:
-            return found
+    for sender in await store.access.domains(account_id):
+        if sender.name == domain:
+            return sender
     raise click.ClickException(f"the account {account} has no domain {domain}: `appliance domain add` adds it")
 
 
@@ -232,7 +218,7 @@ async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
 
 
 async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":
-    """All keys of a domain; those that sign are created if there are none."""
+    """Return all keys of a domain; create signing keys if it has no keys."""
     return await (await _signing_keys(store, settings)).known(account_id, domain)
 
 
@@ -252,33 +238,33 @@ def records_of(
     from appliance.dns import records
     from appliance.environment import Environment
 
-    settings, wanted = settings or database.load_settings(), domain_name(domain)
+    settings, domain = settings or database.load_settings(), domain_name(domain)
 
-    async def work(store: "Store") -> "list[DnsRecord]":
-        account_id = (await store.accounts.named(account)).id
-        found = await _registered(store, account, account_id, wanted)
-        known = await keys(store, settings, account_id, wanted)
-        return records.records_for(settings, found, known, Environment().now(), await store.engine.hosts())
+    async def work(store: "Store", account_id: str) -> "list[DnsRecord]":
+        sender = await _registered(store, account, account_id, domain)
+        known = await keys(store, settings, account_id, domain)
+        return records.records_for(settings, sender, known, Environment().now(), await store.engine.hosts())
 
-    return database.run(work, settings=settings)
-
-
-def _answer(wanted: "list[DnsRecord]") -> dict[str, Any]:
-    return {"records": [record(each, *RECORD_FIELDS) for each in wanted]}
+    return database.run_for(account, work, settings=settings)
 
 
-def _to_publish(wanted: "list[DnsRecord]") -> str:
-    return "\n\n".join(f"{each.purpose}:\n  {each.name}  {each.type}\n  {each.value}" for each in wanted)
+def _answer(records: "list[DnsRecord]") -> dict[str, Any]:
+    return {"records": [record(published, *RECORD_FIELDS) for published in records]}
 
 
-def _checked_line(each: "CheckedRecord") -> str:
-    """One line for a right record; for others also what was found and what should be."""
-    wanted = each.record
-    head = f"{each.status.value:<8} {wanted.name}  {wanted.type}" + (f"  ({each.note})" if each.note else "")
-    if each.status == "ok":
+def _to_publish(records: "list[DnsRecord]") -> str:
+    return "\n\n".join(f"{one.purpose}:\n  {one.name}  {one.type}\n  {one.value}" for one in records)
+
+
+def _checked_line(checked: "CheckedRecord") -> str:
+    """One line for a correct record; for others also the published and the expected values."""
+    expected = checked.record
+    note = f"  ({checked.note})" if checked.note else ""
+    head = f"{checked.status.value:<8} {expected.name}  {expected.type}{note}"
+    if checked.status == "ok":
         return head
-    kept = "  (of a new key, which signs once it is there)" if wanted.pending else ""
-    if not wanted.needed:
-        kept = "  (of a retired key)" if wanted.kind == "dkim" else "  (optional)"
-    found = [f"           DNS shows: {printable(text)}" for text in each.found]
-    return "\n".join([head + kept, *found, f"           should be: {wanted.value}"])
+    about = "  (new key; signs once this record is published)" if expected.pending else ""
+    if not expected.needed:
+        about = "  (retired key)" if expected.kind == "dkim" else "  (optional)"
+    published = [f"           published: {printable(text)}" for text in checked.found]
+    return "\n".join([head + about, *published, f"           expected:  {expected.value}"])

@@ -1,4 +1,4 @@
-"""One line for every failure to start or go on: what an operator can repair, or where the details of a bug are."""
+"""One line for every failure of a command: what an operator can repair, or where the details of a bug are."""
 
 import errno
 import os
@@ -33,45 +33,44 @@ from appliance.store import (
 from appliance.system.instance_lock import AlreadyRunning
 from appliance.times import rfc3339
 
-# What the operating system says about an address that cannot be had, without saying which one.
+# Errors of bind(2), which do not name the address.
 ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 _ADVICE = {
-    errno.EADDRINUSE: "change {key}, or stop what listens there",
+    errno.EADDRINUSE: "change {key}, or stop the program that listens there",
     errno.EADDRNOTAVAIL: "change {key} to an address of this machine",
-    errno.EACCES: "ports below 1024 need the right to use them, which the systemd service has; else change {key}",
+    errno.EACCES: "ports below 1024 need a privilege, which the systemd service has; otherwise change {key}",
 }
 
-_NO_THREAD = "can't start new thread"  # what Python says when there is no memory for its stack
+_NO_THREAD = "can't start new thread"  # Python's text when there is no memory for the stack
 
 FAILURES_FILE = "failures.log"  # in the data directory
-FAILURES_KEPT = 1024 * 1024  # bytes, after which it begins anew
-SHOWN = 300  # characters of a bug's own words
+FAILURES_KEPT = 1024 * 1024  # bytes; a longer file is truncated first
+SHOWN = 300  # characters of an exception's text
 LITTLE = 1024 * 1024  # bytes; a start writes a few pages
 
 
 def explain(error: BaseException, config: Config) -> str | None:
-    """The line for this failure; None when it is a bug."""
+    """Return the line for this failure; None if it is a bug."""
     lines = [_line(leaf, config) for leaf in leaves(error)]
     return lines[0] if lines and None not in lines else None
 
 
 def unexpected(error: BaseException, data_dir: Path | None) -> str:
-    """The line for a bug, whose details go into a file that the line names."""
+    """Return the line for a bug, and write its details into a file that the line names."""
     reference = secrets.token_hex(4)
     details = "".join(traceback.format_exception(error))
     first = next(leaves(error), error)
     text = " ".join(f"{type(first).__name__}: {first}".split())[:SHOWN]
+    entry = f"---- {rfc3339(Environment().now())} {reference} {sys.argv[1:3]}\n{details}"
     try:
-        file = str(
-            _write_details(data_dir, f"---- {rfc3339(Environment().now())} {reference} {sys.argv[1:3]}\n{details}")
-        )
+        file = str(_write_details(data_dir, entry))
     except OSError as cause:
         file = f"nowhere ({error_text(cause)})"
-    return f"an unexpected failure, which is a bug: {printable(text)}; details in {file}, reference {reference}"
+    return f"unexpected failure, which is a bug: {printable(text)}; details in {file}, reference {reference}"
 
 
 def _write_details(data_dir: Path | None, entry: str) -> Path:
-    """Into the data directory, if that is this user's, else into a new temporary file."""
+    """Write into the data directory if this user owns it, otherwise into a new temporary file."""
     try:
         if data_dir is not None and data_dir.stat().st_uid == os.geteuid():
             file = data_dir / FAILURES_FILE
@@ -81,7 +80,7 @@ def _write_details(data_dir: Path | None, entry: str) -> Path:
                 opened.write(entry)
             return file
     except OSError:
-        pass  # elsewhere, then
+        pass  # use a temporary file
     descriptor, name = tempfile.mkstemp(prefix="appliance-failure-", suffix=".log")
     with open(descriptor, "w", errors="replace") as opened:
         opened.write(entry)
@@ -89,7 +88,7 @@ def _write_details(data_dir: Path | None, entry: str) -> Path:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The failures inside Trio's groups."""
+    """Yield the exceptions inside Trio's groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -115,12 +114,12 @@ def _line(error: BaseException, config: Config) -> str | None:
     if isinstance(error, OSError):
         return _system_line(error, config)
     if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
-        return "out of memory: let the process have more; a restart goes on from what is on disk"
+        return "out of memory: give the process more; no accepted mail is lost"
     return None
 
 
 def damaged(error: BaseException) -> str:
-    """What is wrong with a damaged database, and what to do."""
+    """Describe the damage of a database, and what to do."""
     what = str(error).removeprefix("the database is damaged: ")
     return (
         f"the database is damaged ({what}). Keep a copy of the data directory, "
@@ -129,12 +128,12 @@ def damaged(error: BaseException) -> str:
 
 
 def _room(config: Config) -> str:
-    """What to do about a disk without room, if that is what it is: SQLite often only says that something failed."""
+    """Return the advice for a full disk, if it is full: SQLite often reports only that a write failed."""
     data_dir = config.server.data_dir
     try:
         if shutil.disk_usage(data_dir).free < LITTLE:
-            return f"; the disk is full: make room where {data_dir} lies"
-        with tempfile.TemporaryFile(dir=data_dir) as probe:  # no other way to learn of a quota
+            return f"; the disk is full: free space on the disk of {data_dir}"
+        with tempfile.TemporaryFile(dir=data_dir) as probe:  # the only way to detect a quota
             probe.write(bytes(LITTLE))
     except OSError as error:
         return f"; {_make_room(error, config)}" if error.errno in NO_SPACE_ERRNOS else ""
@@ -142,8 +141,8 @@ def _room(config: Config) -> str:
 
 
 def _make_room(error: OSError, config: Config) -> str:
-    advice = "raise the quota, or make room" if error.errno == errno.EDQUOT else "make room"
-    return f"{error_text(error)}: {advice} where {config.server.data_dir} lies"
+    advice = "raise the quota, or free space" if error.errno == errno.EDQUOT else "free space"
+    return f"{error_text(error)}: {advice} on the disk of {config.server.data_dir}"
 
 
 def _system_line(error: OSError, config: Config) -> str:
@@ -156,4 +155,4 @@ def _system_line(error: OSError, config: Config) -> str:
         for key, address in binds(config):
             if bind_error(address) == error.errno:
                 return f"cannot listen on {address}: {reason}; {_ADVICE[error.errno].format(key=key)}"
-    return f"the operating system refuses: {reason}"
+    return f"operating system error: {reason}"

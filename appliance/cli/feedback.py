@@ -1,12 +1,12 @@
-"""`appliance feedback inbox`: mail to fbl@, postmaster@ and abuse@ of return paths that a person has to read."""
+"""`appliance feedback inbox`: mail to fbl@, postmaster@ and abuse@ of return paths, for people to read."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common
-from appliance.cli.output import printable, record, show, show_list
+from appliance.cli.options import PRINTABLE, common, number_option
+from appliance.cli.output import printable, printable_row, record, show, show_list
 
 if TYPE_CHECKING:
     from appliance.model.feedback import InboxMail
@@ -25,9 +25,7 @@ def feedback() -> None:
 
 @feedback.command()
 @click.argument("mail_id", metavar="[ID]", type=PRINTABLE, required=False)
-@click.option(
-    "--limit", type=click.IntRange(1, MOST_MAILS), default=100, show_default=True, help="Number of mails to list."
-)
+@number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")
 @common
 def inbox(mail_id: str | None, limit: int, as_json: bool) -> None:
     """List the newest mails to fbl@, postmaster@ and abuse@ of all return paths, or show the mail ID as text.
@@ -52,11 +50,7 @@ def inbox(mail_id: str | None, limit: int, as_json: bool) -> None:
     nothing: tuple[list[InboxMail], dict[str, str]] = ([], {})
     mails, names = database.run(read, or_nothing=nothing)
     rows = [_row(mail, names) for mail in mails]
-    if not as_json:
-        rows = [
-            {key: printable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
-        ]
-    show_list(as_json, "mails", rows, INBOX_COLUMNS, NO_MAIL)
+    show_list(as_json, "mails", rows if as_json else [*map(printable_row, rows)], INBOX_COLUMNS, NO_MAIL)
 
 
 def _row(mail: "InboxMail", names: dict[str, str]) -> dict[str, Any]:
@@ -68,12 +62,11 @@ def _show_mail(mail_id: str, as_json: bool) -> None:
     from appliance.store import Store
 
     async def read(store: Store) -> tuple["InboxMail", bytes, dict[str, str]]:
-        found = await store.feedback_inbox.find(None, mail_id)
-        if found is None:
-            raise click.ClickException(
-                f"no mail {mail_id} in the feedback inbox: list them with appliance feedback inbox"
-            )
-        return *found, {account.id: account.name for account in await store.accounts.all()}
+        stored = await store.feedback_inbox.find(None, mail_id)
+        if stored is None:
+            text = f"no mail {mail_id} in the feedback inbox: list them with appliance feedback inbox"
+            raise click.ClickException(text)
+        return *stored, {account.id: account.name for account in await store.accounts.all()}
 
     mail, mime, names = database.run(read)
     text, source = open_mail(mime).text, mime.decode("utf-8", "replace")

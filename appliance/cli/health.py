@@ -1,4 +1,4 @@
-"""`appliance health`: whether the server of these settings answers, for a container's health check and for scripts."""
+"""`appliance health`: checks that the server answers, for a container's health check and for scripts."""
 
 import click
 
@@ -6,16 +6,16 @@ from appliance.cli import database
 from appliance.cli.options import common
 from appliance.cli.output import show
 
-HEALTH_TIMEOUT = 5.0  # seconds without a byte
+HEALTH_TIMEOUT = 5.0  # seconds between two bytes
 
 
 @click.command()
 @common
 def health(as_json: bool) -> None:
-    """Ask the server on this machine whether it is up; exits with 1 and one line if it is not.
+    """Check that the server on this machine answers; if not, print one line and exit with 1.
 
-    It is asked at the first address of http.bind, over HTTPS where the settings say so; whose certificate that is does
-    not matter here.
+    The request goes to the first address of http.bind, over HTTPS if the settings enable it. The certificate is not
+    verified.
 
     \b
     Examples:
@@ -42,5 +42,5 @@ def health(as_json: bool) -> None:
     finally:
         connection.close()
     if status != http.client.OK:
-        raise click.ClickException(f"the server at {first} is not ready: it answers {status}")
+        raise click.ClickException(f"the server at {first} is not ready: HTTP status {status}")
     show(as_json, {"address": str(first), "ok": True}, f"The server at {first} is up.")

@@ -1,7 +1,7 @@
-"""`appliance mcp`: lets a program that speaks the Model Context Protocol ask about mail, over stdin and stdout.
+"""`appliance mcp`: a Model Context Protocol server over stdin and stdout, for assistants and editors.
 
-Each line is one message of JSON-RPC 2.0. A tool is a command of this program, run here with --json, so that both answer
-alike. All of them read, but for `send_email`, which needs an API key, and `--allow-send` if that key sends real mail.
+Each line is one JSON-RPC 2.0 message. A tool runs a command of this program with --json, so both return the same. All
+tools only read, except `send_email`: it needs an API key, and `--allow-send` if that key sends real mail.
 """
 
 import io
@@ -16,27 +16,27 @@ import click
 
 from appliance import __version__
 from appliance.cli import database
-from appliance.cli.options import config_option, named_config
+from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
     from appliance.store import Store
 
 Json = dict[str, Any]
 
-_PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
+_PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")  # versions of the protocol, newest first
 _LINE_BYTES = 4 * 1024 * 1024
 _KEY_VARIABLE = "APPLIANCE_API_KEY"
 _DOCUMENT_URI = "appliance:///docs/"
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602
 NOT_FOUND = -32002  # of a resource
 _INSTRUCTIONS = (
-    "A self-hosted mail server. `explain` tells why a message waits or bounced, or what is known of an address; "
-    "`search_messages` finds messages; `doctor` finds what keeps mail from arriving. Times are UTC."
+    "A self-hosted mail server. `explain` says why a message is queued or bounced, or reports on an address; "
+    "`search_messages` finds messages; `doctor` finds faults that prevent delivery. Times are UTC."
 )
 
 
 class _Fault(Exception):
-    """A request that cannot be answered, with its code of JSON-RPC."""
+    """A JSON-RPC error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class _Fault(Exception):
 
 
 class _Argument(NamedTuple):
-    """What a tool takes; as an option of the command, or, without one, as its argument."""
+    """A parameter of a tool: an option of the command, or without `option` an argument."""
 
     name: str
     schema: Json
@@ -59,19 +59,19 @@ class _Tool(NamedTuple):
     arguments: tuple[_Argument, ...] = ()
 
     def described(self) -> Json:
-        schema = _schema({each.name: each.schema for each in self.arguments})
-        schema["required"] = [each.name for each in self.arguments if each.required]
+        schema = _schema({argument.name: argument.schema for argument in self.arguments})
+        schema["required"] = [argument.name for argument in self.arguments if argument.required]
         hints = {"readOnlyHint": True, "openWorldHint": False}
         return {"name": self.name, "description": self.description, "inputSchema": schema, "annotations": hints}
 
-    def words(self, given: Json) -> list[str]:
-        """The command line. A value never stands where it could be read as an option."""
+    def words(self, values: Json) -> list[str]:
+        """Return the command line. No value is in a place where click could read it as an option."""
         options, words = list[str](), list[str]()
         for argument in self.arguments:
-            value = given.pop(argument.name, None)
+            value = values.pop(argument.name, None)
             if value is None:
                 if argument.required:
-                    raise _Fault(INVALID_PARAMS, f"{argument.name}: missing")
+                    raise _Fault(INVALID_PARAMS, f"{argument.name}: required")
                 continue
             if type(value) is not _KINDS[argument.schema["type"]]:
                 raise _Fault(INVALID_PARAMS, f"{argument.name}: must be of type {argument.schema['type']}")
@@ -81,8 +81,8 @@ class _Tool(NamedTuple):
                 options.append(f"{argument.option}={value}")
             elif not argument.option:
                 words.append(str(value))
-        if given:
-            raise _Fault(INVALID_PARAMS, f"{next(iter(given))}: {self.name} takes no such argument")
+        if values:
+            raise _Fault(INVALID_PARAMS, f"{next(iter(values))}: not an argument of {self.name}")
         return [*self.command, *options, "--json", "--", *words]
 
 
@@ -95,25 +95,25 @@ def _text(description: str) -> Json:
 
 
 _KINDS: dict[str, type] = {"string": str, "boolean": bool, "integer": int}
-_ACCOUNT = _Argument("account", _text("Its name; not needed where there is only one account."))
-_DOMAIN = _Argument("domain", _text("A domain that the account sends from."), required=True)
-_MOMENT = "A span until now (30m, 12h, 2d), a date or a time of UTC."
+_ACCOUNT = _Argument("account", _text("Name of the account; optional if there is only one."))
+_DOMAIN = _Argument("domain", _text("A sending domain of the account."), required=True)
+_MOMENT = "A span before now (30m, 12h, 2d), a date or a UTC time."
 _TOOLS = (
     _Tool(
         "explain",
         ("explain",),
-        "Where each recipient of a message stands and why, or what is known of an address and the newest mail to it.",
+        "The status of each recipient of a message and the reason; or a report on an address and the newest mail to it",
         (
             _Argument("what", _text("A message's id (msg_…) or an email address."), required=True),
-            _Argument("dialogue", {"type": "boolean", "description": "With every line said over SMTP."}, "--dialogue"),
+            _Argument("dialogue", {"type": "boolean", "description": "Include the SMTP dialogue."}, "--dialogue"),
         ),
     ),
     _Tool(
         "search_messages",
         ("messages",),
-        "Find messages, the newest first; a message has to pass all arguments.",
+        "Find messages, newest first; a message must match all arguments.",
         (
-            _Argument("query", _text("Words or their beginnings: of addresses, subject, ids, tags, replies.")),
+            _Argument("query", _text("Words, or their prefixes, in addresses, subject, ids, tags and server replies.")),
             _Argument("account", _text("Only messages of this account."), "--account"),
             _Argument("to", _text("A recipient's address, or its domain."), "--to"),
             _Argument("from", _text("The sender's address, or its domain."), "--from"),
@@ -124,15 +124,15 @@ _TOOLS = (
             _Argument("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "--limit"),
         ),
     ),
-    _Tool("queue", ("queue",), "What waits to be delivered, by destination, and why."),
+    _Tool("queue", ("queue",), "The queue by pool and destination, with the reason for each delay."),
     _Tool("list_accounts", ("account", "list"), "The accounts, with their credits."),
-    _Tool("list_domains", ("domain", "list"), "The domains that an account sends from.", (_ACCOUNT,)),
-    _Tool("domain_records", ("domain", "records"), "The records to publish in DNS for a domain.", (_ACCOUNT, _DOMAIN)),
+    _Tool("list_domains", ("domain", "list"), "The sending domains of an account.", (_ACCOUNT,)),
+    _Tool("domain_records", ("domain", "records"), "The DNS records to publish for a domain.", (_ACCOUNT, _DOMAIN)),
     _Tool(
         "doctor",
         ("doctor",),
-        "Look at everything that mail depends on: port 25, DNS, certificates, clock, disk. Takes some seconds.",
-        (_Argument("blocklists", {"type": "boolean", "description": "Also ask blocklists."}, "--blocklists"),),
+        "Check everything that mail depends on: port 25, DNS, certificates, clock, disk. Takes a few seconds.",
+        (_Argument("blocklists", {"type": "boolean", "description": "Also check blocklists."}, "--blocklists"),),
     ),
 )
 _SEND: Json = {
@@ -141,11 +141,11 @@ _SEND: Json = {
     "inputSchema": {
         "type": "object",
         "properties": {
-            "from": _text("The sender, on a domain of the account."),
+            "from": _text("The sender, in a domain of the account."),
             "to": {"type": "array", "items": {"type": "string"}, "description": "The recipients."},
             "subject": _text("The subject."),
-            "text": _text("The text; this or html, or both."),
-            "html": _text("The same as HTML."),
+            "text": _text("Plain text; text or html is required."),
+            "html": _text("HTML."),
         },
         "required": ["from", "to", "subject"],
     },
@@ -154,13 +154,13 @@ _SEND: Json = {
 
 
 @click.command()
-@click.option("--allow-send", is_flag=True, help="Let send_email send real mail, by a key that is no test key.")
+@flag("--allow-send", "Allow send_email to send real mail, with a key that is not a test key.")
 @config_option
 def mcp(allow_send: bool) -> None:
-    """Answer the Model Context Protocol over stdin and stdout, for assistants and editors.
+    """Serve the Model Context Protocol over stdin and stdout, for assistants and editors.
 
-    They can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can send
-    only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with --allow-send any other.
+    Clients can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can
+    send only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with --allow-send any key.
 
     \b
     Examples:
@@ -171,57 +171,57 @@ def mcp(allow_send: bool) -> None:
     server = _Server(os.environ.get(_KEY_VARIABLE) or None, allow_send=allow_send)
     while line := sys.stdin.buffer.readline(_LINE_BYTES):
         if len(line) == _LINE_BYTES:
-            raise click.ClickException(f"a message of more than {_LINE_BYTES} bytes came in: such a one cannot be read")
+            raise click.ClickException(f"message larger than {_LINE_BYTES} bytes received")
         if line.strip() and (answer := server.answer(line)) is not None:
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
 
 
 class _Server:
-    """Answers one message after the other; it keeps nothing between two."""
+    """Answers one message at a time, without state between messages."""
 
     def __init__(self, key: str | None, *, allow_send: bool) -> None:
         self._key, self._allow_send = key, allow_send
         self._methods: dict[str, Callable[[Json], Json]] = {
             "initialize": self._initialize,
             "ping": lambda _: {},
-            "tools/list": lambda _: {"tools": [each.described() for each in _TOOLS] + ([_SEND] if key else [])},
+            "tools/list": lambda _: {"tools": [tool.described() for tool in _TOOLS] + ([_SEND] if key else [])},
             "tools/call": self._call,
             "resources/list": _list_documents,
             "resources/read": _read_document,
         }
 
     def answer(self, line: bytes) -> Json | None:
-        """What is answered to a message; None to a notification."""
+        """Return the response to a message; None for a notification."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
             return _failed(None, _Fault(PARSE_ERROR, "not valid JSON"))
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            return _failed(None, _Fault(INVALID_REQUEST, "not one request of JSON-RPC 2.0"))
-        identifier, given = message.get("id"), message.get("params") or {}
+            return _failed(None, _Fault(INVALID_REQUEST, "not a JSON-RPC 2.0 request"))
+        identifier, params = message.get("id"), message.get("params") or {}
         if identifier is None:
             return None
         try:
             if (method := self._methods.get(message["method"])) is None:
-                raise _Fault(METHOD_NOT_FOUND, f"there is no method {message['method'][:100]!r}")
-            if not isinstance(given, dict):
+                raise _Fault(METHOD_NOT_FOUND, f"no method {message['method'][:100]!r}")
+            if not isinstance(params, dict):
                 raise _Fault(INVALID_PARAMS, "params: must be an object")
-            return {"jsonrpc": "2.0", "id": identifier, "result": method(given)}
+            return {"jsonrpc": "2.0", "id": identifier, "result": method(params)}
         except _Fault as fault:
             return _failed(identifier, fault)
 
-    def _initialize(self, given: Json) -> Json:
-        wanted = given.get("protocolVersion")
+    def _initialize(self, params: Json) -> Json:
+        version = params.get("protocolVersion")
         return {
-            "protocolVersion": wanted if wanted in _PROTOCOLS else _PROTOCOLS[0],
+            "protocolVersion": version if version in _PROTOCOLS else _PROTOCOLS[0],
             "capabilities": {"tools": {}, "resources": {}},
             "serverInfo": {"name": "mail-appliance", "version": __version__},
             "instructions": _INSTRUCTIONS,
         }
 
-    def _call(self, given: Json) -> Json:
-        name, arguments = given.get("name"), given.get("arguments") or {}
+    def _call(self, params: Json) -> Json:
+        name, arguments = params.get("name"), params.get("arguments") or {}
         if not isinstance(arguments, dict):
             raise _Fault(INVALID_PARAMS, "arguments: must be an object")
         try:
@@ -232,7 +232,7 @@ class _Server:
                     return _content(_run(tool.words(dict(arguments))))
         except click.ClickException as error:
             return _content(error.format_message(), failed=True)
-        raise _Fault(INVALID_PARAMS, f"there is no tool {str(name)[:100]!r}")
+        raise _Fault(INVALID_PARAMS, f"no tool {str(name)[:100]!r}")
 
 
 def _failed(identifier: object, fault: _Fault) -> Json:
@@ -245,18 +245,18 @@ def _content(text: str, *, failed: bool = False) -> Json:
 
 
 def _run(words: list[str]) -> str:
-    """What a command prints. It gets the settings that this one was given."""
+    """Run a command with the settings of this one, and return its output."""
     from appliance.cli import main
 
     config, printed = named_config(), io.StringIO()
-    given = [*(["--config", str(config)] if config else []), *words]
+    command_line = [*(["--config", str(config)] if config else []), *words]
     try:
         with redirect_stdout(printed):
-            main.main(given, prog_name="appliance", standalone_mode=False)
+            main.main(command_line, prog_name="appliance", standalone_mode=False)
     except click.ClickException:
         if not printed.getvalue():
             raise
-        # It has a result, which tells what is wrong; the reason is for its exit code.
+        # The output describes the fault; the exception is only for the exit code.
     return printed.getvalue()
 
 
@@ -274,9 +274,9 @@ def _send(key: str, fields: Json, *, allow_send: bool) -> str:
         if caller is None or (ends_at is not None and ends_at <= env.now()):
             raise Refused(Code.UNAUTHORIZED, f"${_KEY_VARIABLE} is not an API key of this installation, or has expired")
         if not caller.may_send:
-            raise Refused(Code.FORBIDDEN, "this key may only read")
+            raise Refused(Code.FORBIDDEN, "this key cannot send: it may only read")
         if not (caller.test or allow_send):
-            text = "this key sends real mail: give a test key, or start `appliance mcp --allow-send`"
+            text = "this key sends real mail: use a test key, or start `appliance mcp --allow-send`"
             raise Refused(Code.FORBIDDEN, text)
         intake = build_services(settings, env, store, await database.installation_key(store, settings)).intake
         intake.check_open(caller)
@@ -293,10 +293,10 @@ def _list_documents(_: Json) -> Json:
     return {"resources": listed}
 
 
-def _read_document(given: Json) -> Json:
+def _read_document(params: Json) -> Json:
     from appliance.web.documents import documents
 
-    uri = str(given.get("uri"))
+    uri = str(params.get("uri"))
     if (text := documents().get(uri.removeprefix(_DOCUMENT_URI))) is None or not uri.startswith(_DOCUMENT_URI):
-        raise _Fault(NOT_FOUND, f"there is no document {uri[:200]!r}")
+        raise _Fault(NOT_FOUND, f"no document {uri[:200]!r}")
     return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text.decode()}]}

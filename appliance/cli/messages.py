@@ -1,11 +1,11 @@
-"""`appliance messages`: finds messages of one account or of all by words, newest first, within a bounded time."""
+"""`appliance messages`: searches the messages of one account or of all, newest first, within a bounded time."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, TIME_AGO, common
+from appliance.cli.options import PRINTABLE, TIME_AGO, common, number_option, text_option
 from appliance.cli.output import printable, record, show, show_list
 from appliance.times import rfc3339
 
@@ -16,27 +16,21 @@ if TYPE_CHECKING:
 MESSAGE_COLUMNS = {"id": "ID", "account": "ACCOUNT", "status": "STATUS", "from": "FROM", "to": "TO"}
 MESSAGE_COLUMNS |= {"subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
 MESSAGES_LISTED, MOST_LISTED = 50, 1_000
-SEARCH_SECONDS = 10.0  # of searching: some millions of messages
+SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
 OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
 @click.command()
 @click.argument("words", type=PRINTABLE, nargs=-1, metavar="[WORD]...")
-@click.option("--account", type=PRINTABLE, metavar="NAME", help="Only messages of this account.")
-@click.option("--to", type=PRINTABLE, metavar="ADDRESS|DOMAIN", help="Only messages to this address or domain.")
-@click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS|DOMAIN", help="Only messages from it.")
-@click.option("--status", type=click.Choice(STATUSES), help="Only messages that stand so as a whole.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only messages with a recipient that stands so.")
-@click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from then on.")
-@click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MOST_LISTED),
-    default=MESSAGES_LISTED,
-    show_default=True,
-    help="How many, the newest first.",
-)
+@text_option("--account", "NAME", "Filter by account.")
+@text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
+@text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
+@click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Filter by the outcome of any recipient.")
+@click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
+@click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
+@number_option("--limit", MESSAGES_LISTED, MOST_LISTED, "Number of messages to show.")
 @common
 def messages(
     words: tuple[str, ...],
@@ -50,13 +44,13 @@ def messages(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List messages, the newest first, of one account or of all.
+    """List messages of one account or of all, newest first.
 
-    Each WORD has to begin a word of the message: of a recipient's or the sender's address or name, of the subject, an
-    id, a tag, the template, or what a mail server has answered. A message has to pass all options, too. A time is a
-    span until now (30m, 12h, 2d), a date (2026-11-15) or a time of UTC (2026-11-15T13:00). The search takes about ten
-    seconds at most: the last line then tells how far back it came, and the same command with --until goes on from
-    there. What became of one message: appliance explain ID
+    Each WORD must be a prefix of a word in the message: in a recipient's or the sender's address or name, the subject,
+    an id, a tag, the template or a mail server's reply. A message must match all words and options. A time is a span
+    before now (30m, 12h, 2d), a date (2026-11-15) or a UTC time (2026-11-15T13:00). A search stops after ten seconds;
+    the last line then says how far back it got, and the same command with --until continues from there. To see the
+    history of one message: appliance explain ID
 
     \b
     Examples:
@@ -73,7 +67,7 @@ def messages(
 
     with database.refusals():
         searched = query_words(" ".join(words)) if words else ()
-    wanted = MailFilter(
+    mail_filter = MailFilter(
         words=searched,
         outcome=RecipientOutcome(outcome) if outcome else None,
         since=since,
@@ -85,29 +79,25 @@ def messages(
 
     async def work(store: "Store") -> "tuple[dict[str, str], FoundMail]":
         chosen = await store.accounts.all() if account is None else [await store.accounts.named(account)]
-        names = {each.id: each.name for each in chosen}
-        return names, await store.mail_log.newest(names, wanted, limit, SEARCH_SECONDS)
+        names = {one.id: one.name for one in chosen}
+        return names, await store.mail_log.newest(names, mail_filter, limit, SEARCH_SECONDS)
 
     nothing: tuple[dict[str, str], FoundMail] = ({}, FoundMail((), None))
-    names, found = database.run(work, or_nothing=nothing)
-    rows = [_row(names[account_id], each) for account_id, each in found.messages]
-    back_to = None if found.searched_to is None else _rounded_up(found.searched_to)
+    names, mail = database.run(work, or_nothing=nothing)
+    rows = [_row(names[account_id], message) for account_id, message in mail.messages]
+    # Rounded up to milliseconds, so that a search that continues from there omits nothing.
+    back_to = None if mail.searched_to is None else rfc3339(mail.searched_to + 999)
     if as_json:
         show(True, {"messages": rows, "searched_to": back_to}, "")
         return
-    show_list(False, "messages", [_worded(row) for row in rows], MESSAGE_COLUMNS, "No such message.")
+    show_list(False, "messages", [_worded(row) for row in rows], MESSAGE_COLUMNS, "No message matches.")
     if back_to is not None:
-        click.echo(f"Searched back to {back_to} only. To go on: the same with --until {back_to}")
-
-
-def _rounded_up(microseconds: int) -> str:
-    """Written with milliseconds, so that a search that goes on from there leaves nothing out."""
-    return rfc3339(microseconds + 999)
+        click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
 
 def _row(account: str, message: "ListedMessage") -> dict[str, Any]:
     recipients = [
-        {"email": each.email, "status": each.status.value, "outcome": each.outcome.value} for each in message.recipients
+        {"email": one.email, "status": one.status.value, "outcome": one.outcome.value} for one in message.recipients
     ]
     row: dict[str, Any] = {"id": message.id, "account": account, "status": message.status.value}
     row |= {"source": message.source.value, "from": message.sender, "recipients": recipients}
@@ -115,7 +105,7 @@ def _row(account: str, message: "ListedMessage") -> dict[str, Any]:
 
 
 def _worded(row: dict[str, Any]) -> dict[str, Any]:
-    """The row for a table: its first recipient, and how many more there are."""
+    """Return the row for a table, with the first recipient and the number of others."""
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
     texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}

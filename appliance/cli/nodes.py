@@ -1,4 +1,4 @@
-"""`appliance nodes`: the nodes that share a PostgreSQL, and how to take one out of service."""
+"""`appliance nodes`: lists and drains the nodes of a cluster, which share a PostgreSQL database."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,40 +6,31 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import PRINTABLE, common
-from appliance.cli.output import show, show_list
+from appliance.cli.output import record, show, show_list
 
 if TYPE_CHECKING:
     from appliance.model.database import NodeState
 
-COLUMNS = {
-    "name": "node",
-    "state": "state",
-    "address": "address",
-    "version": "version",
-    "started_at": "started",
-    "lease_seconds": "lease",
-    "in_flight": "in flight",
-    "waiting": "waiting",
-    "skew_seconds": "skew",
-}
-NO_NODES = "This appliance keeps its mail in a file of its own, so it has no nodes: see docs/cluster.md."
+COLUMNS = {"name": "node", "state": "state", "address": "address", "version": "version", "started_at": "started"}
+COLUMNS |= {"lease_seconds": "lease", "in_flight": "in flight", "waiting": "waiting", "skew_seconds": "skew"}
+NO_NODES = "This installation uses an SQLite file, so it has no nodes: see docs/cluster.md."
 
 
 @click.group(invoke_without_command=True)
 @common
 @click.pass_context
 def nodes(ctx: click.Context, as_json: bool) -> None:
-    """The nodes that share a PostgreSQL. Without a command they are listed."""
+    """Manage the nodes of a cluster. Without a command, list them."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_all, as_json=as_json)
     elif as_json:
-        raise click.UsageError(f"Give --json behind the command: appliance nodes {ctx.invoked_subcommand} --json")
+        raise click.UsageError(f"Put --json after the command: appliance nodes {ctx.invoked_subcommand} --json")
 
 
 @nodes.command("list")
 @common
 def list_all(as_json: bool) -> None:
-    """List the nodes that share the database: lease in seconds, recipients in flight and waiting, skew of the clock.
+    """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds.
 
     \b
     Examples:
@@ -50,18 +41,18 @@ def list_all(as_json: bool) -> None:
     if not settings.store.url:
         show(as_json, {"nodes": []}, NO_NODES)
         return
-    found: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
-    show_list(as_json, "nodes", [_row(each) for each in found], COLUMNS, "No node has started yet: appliance serve")
+    states: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
+    show_list(as_json, "nodes", [*map(_row, states)], COLUMNS, "No node has started yet: appliance serve")
 
 
 @nodes.command()
 @click.argument("name", type=PRINTABLE)
 @common
 def drain(name: str, as_json: bool) -> None:
-    """Have the node NAME hand over its mail to the others and end.
+    """Stop the node NAME and hand its mail over to the other nodes.
 
-    It finishes what is in flight, takes nothing new, and exits with 0; a service manager that starts it again should be
-    told to stop it first.
+    The node finishes deliveries in flight, accepts nothing new, and exits with 0. If its service manager would restart
+    it, stop the service instead.
 
     \b
     Example:
@@ -71,21 +62,14 @@ def drain(name: str, as_json: bool) -> None:
     if not settings.store.url:
         raise click.ClickException(NO_NODES)
     if not database.run(lambda store: store.engine.drain(name), settings=settings):
-        raise click.ClickException(f"there is no running node named {name!r}")
-    show(as_json, {"node": name, "draining": True}, f"Node {name} hands over its mail and ends.")
+        raise click.ClickException(f"no running node is named {name!r}: see appliance nodes list")
+    show(as_json, {"node": name, "draining": True}, f"Node {name} hands over its mail and stops.")
 
 
 def _row(node: "NodeState") -> dict[str, Any]:
-    from appliance.times import rfc3339
-
     return {
-        "name": node.name,
-        "state": node.state,
-        "address": node.address,
-        "version": node.version,
-        "started_at": rfc3339(node.started_at),
+        **record(node, "name", "state", "address", "version", "started_at"),
         "lease_seconds": round(max(0, node.lease) / 1_000_000, 1),
-        "in_flight": node.in_flight,
-        "waiting": node.waiting,
+        **record(node, "in_flight", "waiting"),
         "skew_seconds": round(node.skew / 1_000_000, 3),
     }

@@ -1,10 +1,10 @@
-"""Options and argument types that all commands share."""
+"""Options and argument types that several commands share."""
 
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _CONFIG = "appliance.config"  # in ctx.meta, which a command shares with its groups
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
+_SPAN = re.compile(r"([0-9]{1,6})([mhdw])")
+_UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
 def _keep_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
@@ -28,9 +30,9 @@ config_option = click.option(
     metavar="FILE",
     expose_value=False,
     callback=_keep_config,
-    help="Settings (TOML). Else $APPLIANCE_CONFIG, ./config.toml, /etc/appliance/config.toml.",
+    help="Settings file (default: $APPLIANCE_CONFIG, ./config.toml or /etc/appliance/config.toml).",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for scripts.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 def common(command: F) -> F:
@@ -43,99 +45,102 @@ def of_account(command: F) -> F:
     return click.argument("name", type=PRINTABLE)(common(command))
 
 
+def flag(name: str, meaning: str, variable: str | None = None) -> Callable[[F], F]:
+    return click.option(name, *([variable] if variable else []), is_flag=True, help=meaning)
+
+
+def text_option(name: str, metavar: str, meaning: str, variable: str | None = None) -> Callable[[F], F]:
+    """An option for printable text, None by default."""
+    return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning)
+
+
+def number_option(name: str, default: int, most: int | None, meaning: str, **more: Any) -> Callable[[F], F]:
+    """An option for a whole number from 1 on, with its default in the help."""
+    kind = click.IntRange(1, most)
+    return click.option(name, type=kind, default=default, show_default=True, help=meaning, **more)
+
+
+def reason_option(default: str, meaning: str) -> Callable[[F], F]:
+    return click.option("--reason", type=PRINTABLE, default=default, show_default=True, help=meaning)
+
+
 def named_config() -> Path | None:
     value: Path | None = click.get_current_context().meta.get(_CONFIG)
     return value
 
 
-class Text(click.ParamType[str]):
-    """Printable text: anything else cannot be a name."""
+class Parsed(click.ParamType[Any]):
+    """An argument type made of a function; its ValueError is the usage error."""
 
-    name = "text"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name, self._parse = name, parse
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value or not value.isprintable():
-            self.fail("must be printable text, and not empty", param, ctx)
-        return value
-
-
-class NumberOr(click.ParamType[str | int]):
-    """A whole number, or the one word that may stand in its place."""
-
-    name = "number"
-
-    def __init__(self, word: str, pattern: str, what: str) -> None:
-        self.word, self.pattern, self.what = word, re.compile(pattern), what
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
-        """The number, or the word (not None, which click takes for an argument that is missing)."""
-        if isinstance(value, int) or value == self.word:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
             return value
-        if not self.pattern.fullmatch(value) or abs(int(value)) > MAX_NUMBER:
-            self.fail(f"{value!r} is not {self.what}, nor {self.word!r}", param, ctx)
+        try:
+            return self._parse(value)
+        except ValueError as reason:
+            self.fail(str(reason), param, ctx)
+
+
+def _printable(value: str) -> str:
+    if not value or not value.isprintable():
+        raise ValueError("must be printable text, and not empty")
+    return value
+
+
+def number_or(word: str, pattern: str, what: str) -> Parsed:
+    """A whole number, or this word (not None, which click takes for a missing argument)."""
+
+    def parse(value: str) -> str | int:
+        if value == word:
+            return value
+        if not re.fullmatch(pattern, value) or abs(int(value)) > MAX_NUMBER:
+            raise ValueError(f"{value!r} is not {what}, nor {word!r}")
         return int(value)
 
-
-class TimeAgo(click.ParamType[int]):
-    """A span until now, a date, or a time of UTC; as microseconds since 1970."""
-
-    name = "time"
-    span = re.compile(r"([0-9]{1,6})([mhdw])")
-    units: ClassVar = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time; the clock is read here."""
-        if isinstance(value, int):
-            return value
-        now = time.time_ns() // 1000
-        if found := self.span.fullmatch(value):
-            return max(0, now - int(found[1]) * self.units[found[2]])
-        try:
-            return microseconds(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a span such as 30m, 12h or 2d, nor a date such as 2026-11-15", param, ctx)
-
-
-class TimeAhead(click.ParamType[int]):
-    """A span from now on, a date, or a time of UTC; as microseconds since 1970."""
-
-    name = "time"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The time; the clock is read here."""
-        if isinstance(value, int):
-            return value
-        now = time.time_ns() // 1000
-        if found := TimeAgo.span.fullmatch(value):
-            at = now + int(found[1]) * TimeAgo.units[found[2]]
-        else:
-            at = TIME_AGO.convert(value, param, ctx)
-        if not now < at < LATEST:
-            self.fail(f"{value!r} is not a time to come, such as 90d or 2027-01-31", param, ctx)
-        return at
-
-
-class TimeSpan(click.ParamType[int]):
-    """A length of time, as microseconds."""
-
-    name = "span"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The microseconds; 0 needs no unit."""
-        if isinstance(value, int):
-            return value
-        found = TimeAgo.span.fullmatch(value)
-        if found is None and value != "0":
-            self.fail(f"{value!r} is not a span such as 30m, 24h or 7d, nor 0", param, ctx)
-        return int(found[1]) * TimeAgo.units[found[2]] if found else 0
+    return Parsed("number", parse)
 
 
 def number(value: str | int) -> int | None:
-    """The number of a NumberOr; None for its word."""
+    """The number of a `number_or`; None for its word."""
     return value if isinstance(value, int) else None
 
 
-PRINTABLE = Text()
-TIME_AGO = TimeAgo()
-TIME_AHEAD = TimeAhead()
-SPAN = TimeSpan()
+def _span(value: str) -> int | None:
+    match = _SPAN.fullmatch(value)
+    return int(match[1]) * _UNITS[match[2]] if match else None
+
+
+def _time_ago(value: str) -> int:
+    """A span before now, a date, or a UTC time; returns microseconds since 1970."""
+    if (span := _span(value)) is not None:
+        return max(0, time.time_ns() // 1000 - span)
+    try:
+        return microseconds(value)
+    except ValueError:
+        text = f"{value!r} is neither a span such as 30m, 12h or 2d, nor a date such as 2026-11-15"
+        raise ValueError(text) from None
+
+
+def _time_ahead(value: str) -> int:
+    """A span from now, a date, or a UTC time; returns microseconds since 1970."""
+    span, now = _span(value), time.time_ns() // 1000
+    at = _time_ago(value) if span is None else now + span
+    if not now < at < LATEST:
+        raise ValueError(f"{value!r} is not a time in the future, such as 90d or 2027-01-31")
+    return at
+
+
+def _duration(value: str) -> int:
+    span = 0 if value == "0" else _span(value)
+    if span is None:
+        raise ValueError(f"{value!r} is not a span such as 30m, 24h or 7d, nor 0")
+    return span
+
+
+PRINTABLE = Parsed("text", _printable)
+TIME_AGO = Parsed("time", _time_ago)
+TIME_AHEAD = Parsed("time", _time_ahead)
+SPAN = Parsed("span", _duration)

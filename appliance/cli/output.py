@@ -1,4 +1,4 @@
-"""What a command prints: one JSON object for scripts; a line, a table or a progress bar for people."""
+"""Command output: one JSON object for scripts; a line, a table or a progress bar for people."""
 
 import json
 import os
@@ -14,27 +14,27 @@ from appliance.times import rfc3339
 Row = Mapping[str, Any]
 
 
-def _say(text: str) -> None:
-    """Print; if that fails, one line says that the command was done all the same."""
+def _echo(text: str) -> None:
+    """Print; if stdout cannot be written, fail with a line that says that the command itself succeeded."""
     try:
         click.echo(text)
     except BrokenPipeError:
-        raise  # the reader closed the pipe: click ends quietly
+        raise  # the reader closed the pipe: click exits quietly
     except OSError as error:
         # To /dev/null: Python's last flush would fail again and change the exit code.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-        raise click.ClickException(f"done, but the answer cannot be written: {system_text(error)}") from None
+        raise click.ClickException(f"done, but the output cannot be written: {system_text(error)}") from None
 
 
 def system_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-def record(found: object, *names: str) -> dict[str, Any]:
-    """These attributes; times as text."""
-    values = {name: getattr(found, name) for name in names}
+def record(source: object, *names: str) -> dict[str, Any]:
+    """Return these attributes by name; times (`…_at`) as text."""
+    values = {name: getattr(source, name) for name in names}
     return {
         name: rfc3339(value) if name.endswith("_at") and value is not None else value for name, value in values.items()
     }
@@ -42,38 +42,47 @@ def record(found: object, *names: str) -> dict[str, Any]:
 
 def show(as_json: bool, answer: Row, text: str) -> None:
     """Print `answer` as JSON, or else `text`."""
-    _say(json.dumps(answer) if as_json else text)
+    _echo(json.dumps(answer) if as_json else text)
 
 
-def show_record(as_json: bool, answer: Row, worded: Row) -> None:
-    """Print `answer` as JSON, or `worded` with one line a field."""
-    width = max(map(len, worded))
-    show(as_json, answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in worded.items()))
+def show_record(as_json: bool, answer: Row, worded: Row | None = None) -> None:
+    """Print `answer` as JSON, or `worded` (by default the same) with one line per field."""
+    rows = answer if worded is None else worded
+    width = max(map(len, rows))
+    show(as_json, answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in rows.items()))
 
 
 def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str) -> None:
-    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); `nothing` when there is none."""
+    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); print `nothing` for no rows."""
     if as_json:
-        _say(json.dumps({name: rows}))
+        _echo(json.dumps({name: rows}))
     elif not rows:
-        _say(nothing)
+        _echo(nothing)
     else:
         _table([[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows], [*columns.values()])
 
 
 def printable(text: str) -> str:
-    """Text from outside without control characters for the terminal."""
+    """Escape control characters, which a terminal would interpret."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_row(row: Row) -> dict[str, Any]:
+    return {key: printable(value) if isinstance(value, str) else value for key, value in row.items()}
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def zone_line(name: str, kind: str, value: str) -> str:
-    """A record as a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3)."""
+    """Return a record in zone-file syntax: text is quoted, in strings of up to 255 characters (RFC 1035 3.3)."""
     quoted = (f'"{value[at : at + 255]}"' for at in range(0, len(value), 255))
     return f"{name}. {kind} {' '.join(quoted) if kind == 'TXT' else value}"
 
 
 def _cell(value: object, *, short: bool = False) -> str:
-    """A value for people; `short` is for a time, without seconds."""
+    """Return a value for people; `short` shows a time without seconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = "-" if value is None else str(value)
@@ -88,20 +97,20 @@ def _table(rows: list[list[str]], headings: list[str]) -> None:
 
         table = Table(box=None, pad_edge=False, header_style="bold")
         for number, heading in enumerate(headings):
-            # The first column is what other commands take as an argument: it must not wrap.
+            # Other commands take the first column as an argument: it must not wrap.
             table.add_column(heading, no_wrap=number == 0, overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))  # Text: a name must not be read as markup
+            table.add_row(*map(Text, row))  # Text: rich must not read a name as markup
         Console().print(table)
         return
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for line in (headings, *rows):
-        _say("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+        _echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
 
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr that takes the fraction done; only on a terminal, and removed at the end."""
+    """Show a bar on stderr, on a terminal only, and remove it at the end; the function takes the fraction done."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

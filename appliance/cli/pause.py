@@ -1,11 +1,11 @@
-"""`appliance pause` and `appliance resume`: hold all mail, and let it go again."""
+"""`appliance pause` and `appliance resume`: stop and start all delivery."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common
+from appliance.cli.options import common, flag, reason_option
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--reason", type=PRINTABLE, default="paused by the operator", show_default=True, help="Shown with the pause."
-)
+@reason_option("paused by the operator", "Reason to show with the pause.")
 @common
 def pause(reason: str, as_json: bool) -> None:
-    """Hold all mail and webhook posts until `appliance resume`; new mail is accepted and waits.
+    """Stop all delivery and webhook posts until `appliance resume`. The server still accepts new mail.
 
     \b
     Examples:
@@ -38,13 +36,13 @@ def pause(reason: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--cancel-old", is_flag=True, help="First give up what was accepted before the pause began.")
+@flag("--cancel-old", "First cancel mail that was accepted before the pause.")
 @common
 def resume(cancel_old: bool, as_json: bool) -> None:
-    """Let mail go again that a restored backup, or `appliance pause`, holds.
+    """Resume delivery after `appliance pause` or a restored backup.
 
-    With --cancel-old what was accepted before the pause fails instead, its credits go back and its events are sent: for
-    a restored backup whose mail has been sent since.
+    With --cancel-old, mail accepted before the pause fails instead: its credits are refunded and its events are sent.
+    Use it for a restored backup whose mail has been delivered since.
 
     \b
     Examples:
@@ -61,6 +59,6 @@ def resume(cancel_old: bool, as_json: bool) -> None:
 
     was_paused, cancelled, waiting = database.run(work)
     answer = {"was_paused": was_paused, "cancelled": cancelled, "due": waiting.due, "deferred": waiting.deferred}
-    given_up = f"Given up: {cancelled}. " if cancel_old else ""
-    text = f"{given_up}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
+    before = f"Cancelled: {cancelled}. " if cancel_old else ""
+    text = f"{before}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
     show(as_json, answer, text if was_paused else "Delivery was not paused.")

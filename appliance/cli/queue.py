@@ -1,4 +1,4 @@
-"""`appliance queue …`: shows waiting mail by pool, retries or cancels it, holds and resumes pools."""
+"""`appliance queue …`: shows queued mail by pool, retries or cancels it, pauses and resumes pools."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option, json_option
-from appliance.cli.output import show, show_list
+from appliance.cli.options import PRINTABLE, common, flag, number_option, reason_option, text_option
+from appliance.cli.output import counted, show, show_list
 from appliance.times import SECOND, rfc3339
 
 if TYPE_CHECKING:
@@ -16,45 +16,41 @@ if TYPE_CHECKING:
     from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Found = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus]]
+    _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus]]
 
 QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
 QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
-POOLS_LISTED = 50  # by default
-DESTINATIONS_LISTED = 5  # of each pool, by default
-# How similar to a known pool's name a name must be to count as a typing error.
+POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
+# Similarity to a known pool's name from which a name counts as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
 NOT_LOOKED_UP = "(not looked up)"
 
 
 @click.group(invoke_without_command=True)
-@config_option
-@json_option
+@common
 @click.pass_context
 def queue(ctx: click.Context, as_json: bool) -> None:
-    """Mail that waits: see it, try it now, give it up, hold it. Without a command it is shown."""
+    """Show, retry, cancel and pause queued mail. Without a command, show the queue."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(show_all, pools=POOLS_LISTED, destinations=DESTINATIONS_LISTED, as_json=as_json)
     elif as_json:
-        raise click.UsageError(f"Give --json behind the command: appliance queue {ctx.invoked_subcommand} --json")
+        raise click.UsageError(f"Put --json after the command: appliance queue {ctx.invoked_subcommand} --json")
 
 
 @queue.command("show")
-@click.option(
-    "--pools", type=click.IntRange(1), default=POOLS_LISTED, show_default=True, help="How many pools, largest first."
-)
+@number_option("--pools", POOLS_LISTED, None, "Number of pools to show, largest first.")
 @click.option(
     "--destinations",
     type=click.IntRange(0),
     default=DESTINATIONS_LISTED,
     show_default=True,
-    help="How many domains of each.",
+    help="Number of domains to show per pool.",
 )
 @common
 def show_all(pools: int, destinations: int, as_json: bool) -> None:
-    """Show the mail that waits, by pool and destination.
+    """Show queued recipients by pool and destination.
 
-    WAITING is mail that is due and waits for its turn; DEFERRED was tried, and is tried again later.
+    WAITING recipients are due now; DEFERRED ones had a failed attempt and are retried later.
 
     \b
     Examples:
@@ -70,42 +66,42 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
 
     settings = database.load_settings()
 
-    async def work(store: "Store") -> "_Found":
-        # One more than is shown, to see whether there are more.
+    async def work(store: "Store") -> "_Queue":
+        # One pool more than is shown, to detect further ones.
         mail = await store.queue_control.summary(pools + 1, destinations)
         warmups = await store.warmups.told(settings.warmup, pools)
         return mail, await store.pools.all_holds(), await store.pools.states(), warmups
 
-    nothing: _Found = ([], [], [], [])
+    nothing: _Queue = ([], [], [], [])
     mail, holds, states, warmups = database.run(work, settings=settings, or_nothing=nothing)
     pause = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
-    of_pools = [hold for hold in holds if hold.pool != EVERY]
-    found: list[dict[str, Any]] = msgspec.to_builtins(by_pool(mail, of_pools, states))
-    shown, more = found[:pools], len(found) > pools
+    pool_holds = [hold for hold in holds if hold.pool != EVERY]
+    queued: list[dict[str, Any]] = msgspec.to_builtins(by_pool(mail, pool_holds, states))
+    shown, more = queued[:pools], len(queued) > pools
     if as_json:
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
-        warm = {"warmups": [msgspec.structs.asdict(each) for each in warming(warmups)]} if warmups else {}
+        warm = {"warmups": [msgspec.structs.asdict(warmup) for warmup in warming(warmups)]} if warmups else {}
         show(True, paused | {"pools": shown, "more": more} | warm, "")
         return
     if pause is not None:
-        click.echo(f"All mail is paused: {pause.reason}. `appliance resume` lets it go.")
+        click.echo(f"All delivery is paused: {pause.reason}. Resume it: appliance resume")
     now = Environment().now()
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
-    show_list(False, "pools", rows, QUEUE_COLUMNS, "Nothing waits.")
+    show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.")
     if more:
-        click.echo("There are more pools: appliance queue show --pools NUMBER")
+        click.echo("More pools exist: appliance queue show --pools NUMBER")
 
 
 @queue.command()
-@click.option("--pool", type=PRINTABLE, metavar="POOL", help="All mail that goes through this pool.")
-@click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="All mail to this domain.")
-@click.option("--message", type=PRINTABLE, metavar="ID", help="One message.")
-@click.option("--recipient", type=PRINTABLE, metavar="ID|ADDRESS", help="One recipient, or all mail to one address.")
+@text_option("--pool", "POOL", "Retry all mail of this pool.")
+@text_option("--domain", "DOMAIN", "Retry all mail to this domain.")
+@text_option("--message", "ID", "Retry one message.")
+@text_option("--recipient", "ID|ADDRESS", "Retry one recipient, or all mail to one address.")
 @common
 def retry(pool: str | None, domain: str | None, message: str | None, recipient: str | None, as_json: bool) -> None:
-    """Try deferred mail now: all of it, or what one option names. It uses up no attempt.
+    """Retry deferred mail now: everything, or the mail that one option selects. It uses up no attempt.
 
-    A running server sees it within a second. Mail of a pool that is held or slowed down still waits for that.
+    A running server notices within a second. Mail of a paused or slowed pool stays queued.
 
     \b
     Examples:
@@ -115,41 +111,39 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
       appliance queue retry --message msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
       appliance queue retry --recipient user@example.net
     """
-    given = {"pool": pool, "domain": domain, "message": message, "recipient": recipient}
-    named = {option: value for option, value in given.items() if value is not None}
+    options = {"pool": pool, "domain": domain, "message": message, "recipient": recipient}
+    named = {option: value for option, value in options.items() if value is not None}
     if len(named) > 1:
-        raise click.UsageError("Give one of --pool, --domain, --message and --recipient, or none.")
+        raise click.UsageError("Use only one of --pool, --domain, --message and --recipient.")
     count = database.run(lambda store: _retry(store, named))
-    recipients = "1 recipient is" if count == 1 else f"{count} recipients are"
-    show(as_json, {"retried": count}, f"{recipients} due now." if count else "Nothing of that is deferred.")
+    text = f"{counted(count, 'recipient')} {'is' if count == 1 else 'are'} due now."
+    show(as_json, {"retried": count}, text if count else "No deferred mail matches.")
 
 
 @queue.command()
 @click.argument("message", type=PRINTABLE)
 @common
 def cancel(message: str, as_json: bool) -> None:
-    """Give up what still waits of MESSAGE: it fails, its credits go back, its events are sent.
+    """Cancel the queued recipients of MESSAGE: they fail, their credits are refunded and their events are sent.
 
-    What a mail server is being given at this moment may still arrive.
+    A delivery that is in progress may still succeed.
 
     \b
     Example:
       appliance queue cancel msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
     """
     count = database.run(lambda store: store.queue_control.cancel(message, "given up by the operator"))
-    recipients = "1 recipient" if count == 1 else f"{count} recipients"
-    show(as_json, {"message": message, "cancelled": count}, f"Cancelled {recipients} of {message}.")
+    text = f"Cancelled {counted(count, 'recipient')} of {message}."
+    show(as_json, {"message": message, "cancelled": count}, text)
 
 
 @queue.command()
 @click.argument("pool", type=PRINTABLE)
-@click.option(
-    "--reason", type=PRINTABLE, default="paused by the operator", show_default=True, help="Shown with the hold."
-)
-@click.option("--force", is_flag=True, help="Even if there seems to be no such pool.")
+@reason_option("paused by the operator", "Reason to show with the pause.")
+@flag("--force", "Pause the pool even if it is not known.")
 @common
 def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
-    """Hold the mail of POOL until it is resumed; what is in a session already goes out.
+    """Stop delivery of POOL until it is resumed; open sessions finish.
 
     \b
     Examples:
@@ -172,9 +166,9 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
 @click.argument("pool", type=PRINTABLE)
 @common
 def resume(pool: str, as_json: bool) -> None:
-    """Lift every hold and slow-down of POOL, on all nodes, whether the operator or a server began it.
+    """Lift all holds and slow-downs of POOL, on all nodes, by the operator or by a server.
 
-    A running server lifts its slow-down within a second. Deferred mail keeps its time; `queue retry` makes it due.
+    A running server lifts its slow-down within a second. Deferred mail stays deferred; `queue retry` makes it due.
 
     \b
     Example:
@@ -182,13 +176,13 @@ def resume(pool: str, as_json: bool) -> None:
     """
     resumed = database.run(lambda store: store.pools.resume(pool))
     lifted = _lifted(resumed)
-    lines = [f"Pool {pool} is open again.", *(f"Lifted the {_told(each)}." for each in lifted)]
+    lines = [f"Pool {pool} is open again.", *(f"Lifted the {_described(entry)}." for entry in lifted)]
     answer = {"pool": pool, "held": False, "was_held": resumed.was_held, "lifted": lifted}
     show(as_json, answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
 
 
 def _lifted(resumed: "ResumedPool") -> list[dict[str, Any]]:
-    """Each hold and slow-down that was lifted. `by` names who began it, `until` when it would have ended by itself."""
+    """Return the lifted holds and slow-downs. `by` names who set them, `until` when they would have expired."""
 
     def entry(kind: str, by: str, reason: str, until: int | None = None, account: str | None = None) -> dict[str, Any]:
         return {"kind": kind, "by": by, "reason": reason, "until": until and rfc3339(until), "account": account}
@@ -205,14 +199,14 @@ def _lifted(resumed: "ResumedPool") -> list[dict[str, Any]]:
     return lifted
 
 
-def _told(lifted: dict[str, Any]) -> str:
+def _described(lifted: dict[str, Any]) -> str:
     of_account = f" of account {lifted['account']}" if lifted["account"] else ""
     until = f" until {lifted['until']}" if lifted["until"] else ""
     return f"{lifted['kind']} by the {lifted['by']}{of_account}{until}: {lifted['reason']}"
 
 
 async def _check_known(store: "Store", pool: str, settings: "Config") -> None:
-    """Refuse a name that is most likely a typing error: no such pool is known."""
+    """Refuse the name of an unknown pool that is probably a typing error."""
     from difflib import get_close_matches
 
     from appliance.deliver.providers import pool_names
@@ -221,13 +215,13 @@ async def _check_known(store: "Store", pool: str, settings: "Config") -> None:
     if pool in known:
         return
     if (through := await store.pools.destination(pool.lower())) is not None:
-        raise click.ClickException(f"There is no pool {pool}. Mail to that domain goes through pool {through}.")
-    # Any domain may become a pool, so one that is not similar to a known pool is accepted.
+        raise click.ClickException(f"There is no pool {pool}. Mail to that domain uses pool {through}.")
+    # Any domain may become a pool, so a domain unlike all known pools is accepted.
     near = get_close_matches(pool, sorted(known), n=1, cutoff=SIMILAR_DOMAIN if "." in pool else SIMILAR_NAME)
     if "." in pool and not near:
         return
     meant = "".join(f" Did you mean {name}?" for name in near)
-    raise click.ClickException(f"There is no pool {pool}.{meant} With --force it is held all the same.")
+    raise click.ClickException(f"There is no pool {pool}.{meant} Use --force to pause it anyway.")
 
 
 async def _retry(store: "Store", named: dict[str, str]) -> int:
@@ -258,8 +252,8 @@ def _rows(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> list
     in_use = "" if pool["in_use"] is None else f"{pool['in_use']} of {pool['allowed']} in use"
     state = "; ".join(filter(None, (in_use, _state(pool, warmups, now))))
     lines = [pool | {"name": pool["pool"] or NOT_LOOKED_UP, "state": state}]
-    lines += [{"name": f"  {each['domain']}", **each, "state": ""} for each in pool["destinations"]]
-    for line in lines:  # times as durations, which fit into the table
+    lines += [{"name": f"  {row['domain']}", **row, "state": ""} for row in pool["destinations"]]
+    for line in lines:  # durations fit into the table, times do not
         oldest, following = line["oldest_at"], line["next_attempt_at"]
         line["oldest"] = span(since(oldest)) if oldest else ""
         line["next"] = f"in {span(-since(following))}" if following else ""
@@ -271,13 +265,13 @@ def _state(pool: dict[str, Any], warmups: "list[WarmupStatus]", now: int) -> str
 
     if pool["held_because"] is not None:
         return "; ".join(map(_held, pool["held_by"] or [pool]))
-    # Both are UTC and of one form, so they compare as text.
+    # Both are UTC in one format, so they compare as text.
     if pool["slowed_until"] is not None and pool["slowed_until"] > rfc3339(now):
         return f"slowed until {pool['slowed_until'][11:19]}: {pool['slowed_because']}"
     if pool["slowed_accounts"]:
         count = pool["slowed_accounts"]
         return "1 account's mail slowed down" if count == 1 else f"{count} accounts' mail slowed down"
-    return warmup_wait([each for each in warmups if each.pool == pool["pool"]], now) or ""
+    return warmup_wait([warmup for warmup in warmups if warmup.pool == pool["pool"]], now) or ""
 
 
 def _held(hold: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`appliance send-test`: queues a test message as the dashboard does, and tells what becomes of it."""
+"""`appliance send-test`: queues a test message as the dashboard does, and reports its delivery."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common
+from appliance.cli.options import PRINTABLE, common, flag, number_option, text_option
 from appliance.cli.output import printable, show
 
 if TYPE_CHECKING:
@@ -15,30 +15,23 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 WAIT_SECONDS = 120  # by default
-ASK_EVERY = 0.25  # seconds between two looks at the message
+ASK_EVERY = 0.25  # seconds between two reads of the message's status
 
 
 @click.command("send-test")
 @click.argument("words", nargs=-1, type=PRINTABLE, metavar="[ACCOUNT] ADDRESS")
-@click.option("--to", type=PRINTABLE, metavar="ADDRESS", help="Who gets it, in place of the argument.")
-@click.option("--from", "sender", type=PRINTABLE, metavar="ADDRESS", help="Else test@ the account's first domain.")
-@click.option("--wait", is_flag=True, help="Wait until it is delivered, refused or deferred, and tell what was said.")
-@click.option(
-    "--timeout",
-    type=click.IntRange(1, 86_400),
-    default=WAIT_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait at most.",
-)
+@text_option("--to", "ADDRESS", "Recipient, instead of the argument.")
+@text_option("--from", "ADDRESS", "Sender (default test@ the account's first domain).", "sender")
+@flag("--wait", "Wait until it is delivered, rejected or deferred, and print the server's reply.")
+@number_option("--timeout", WAIT_SECONDS, 86_400, "Maximum time to wait.", metavar="SECONDS")
 @common
 def send_test(
     words: tuple[str, ...], to: str | None, sender: str | None, wait: bool, timeout: int, as_json: bool
 ) -> None:
-    """Send a short test message of ACCOUNT to ADDRESS, free of charge and really delivered.
+    """Send a short test message from ACCOUNT to ADDRESS. It costs no credit and is really delivered.
 
-    A running server sends it within a second or two; without one it waits in the queue. With --wait the exit code is 0
-    once it is delivered, and 1 when it was refused or deferred, still waits, or no server runs.
+    A running server sends it within two seconds; otherwise it stays queued. With --wait the exit code is 0 if it is
+    delivered, and 1 if it is rejected or deferred, still queued after the timeout, or no server runs.
 
     \b
     Examples:
@@ -65,16 +58,16 @@ def send_test(
     answer = database.run(work, settings=settings)
     text = f"{answer['id']} from {answer['from']} to {answer['to']}\n{answer['explanation']}"
     if not answer["server_running"]:
-        text += "\nNo server runs here: it is sent once one does. Start it: appliance serve"
+        text += "\nNo server is running: the message is sent once one starts. Start it: appliance serve"
     elif not wait:
-        text += f"\nWhat becomes of it: appliance explain {answer['id']}"
+        text += f"\nSee its delivery: appliance explain {answer['id']}"
     show(as_json, answer, "\n".join(map(printable, text.split("\n"))))
     if wait and answer["status"] != "delivered":
         raise click.ClickException(f"{answer['id']} is not delivered: it is {answer['status']}")
 
 
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
-    """The id of the message, which is on disk."""
+    """Store a test message, and return its id."""
     from appliance.environment import Environment
     from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
     from appliance.intake.services import build_services
@@ -83,35 +76,35 @@ async def queue_test(store: "Store", settings: "Config", account: "Account", to:
     key, env = await database.installation_key(store, settings), Environment()
     intake = build_services(settings, env, store, key).intake
     caller = await store.access.caller_by_account(account.id)
-    assert caller is not None  # noqa: S101 - the account was found a moment ago
+    assert caller is not None  # noqa: S101 - the account exists
     intake.check_open(caller)
     request = SendRequest(sender=sender or test_sender(caller), to=to, subject=TEST_SUBJECT, text=TEST_TEXT)
     return (await intake.send_test(caller, request, env.identifier("req"))).id
 
 
 async def result_of(store: "Store", settings: "Config", message_id: str, until: int) -> dict[str, Any]:
-    """Where the message stands, once that is final or deferred, or at `until`; on a terminal each step is a line."""
+    """Return the message's status once it is final or deferred, or at `until`; print each step on a terminal."""
     import trio
 
     from appliance.environment import Environment
     from appliance.model.mail import RecipientStatus
     from appliance.report.explain import clock, standing
 
-    told, attempts = "", len(settings.delivery.retry_delays) + 1
+    printed, attempts = "", len(settings.delivery.retry_delays) + 1
     while True:
-        found = await store.records.of(message_id)
-        if found is None:
-            raise click.ClickException(f"message {message_id} is gone")
-        (tried,), now = found.recipients, Environment().now()
-        pools = await store.pools.views({tried.domain}, settings.warmup, found.account_id)
+        sent = await store.records.of(message_id)
+        if sent is None:
+            raise click.ClickException(f"message {message_id} was deleted meanwhile")
+        (tried,), now = sent.recipients, Environment().now()
+        pools = await store.pools.views({tried.domain}, settings.warmup, sent.account_id)
         explanation, status = standing(tried, pools[tried.domain], now, attempts), tried.recipient.status
         if tried.next_attempt_at is None or status is RecipientStatus.DEFERRED or not until:
             break
-        if explanation != told and sys.stderr.isatty():
+        if explanation != printed and sys.stderr.isatty():
             click.echo(printable(f"{clock(now, now)} {explanation}"), err=True)
-        told = explanation
+        printed = explanation
         if now >= until:
             break
         await trio.sleep(ASK_EVERY)
-    answer = {"id": message_id, "account": found.account_name, "from": found.message.sender}
+    answer = {"id": message_id, "account": sent.account_name, "from": sent.message.sender}
     return answer | {"to": tried.recipient.email, "status": status.value, "explanation": explanation}

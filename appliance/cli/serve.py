@@ -1,4 +1,4 @@
-"""`appliance serve`: runs the supervisor, prints what to do next, and turns every known failure into one line."""
+"""`appliance serve`: runs the supervisor, prints the first steps, and turns every known failure into one line."""
 
 import gc
 import os
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.database import check_usable, load_settings
-from appliance.cli.options import config_option, named_config
+from appliance.cli.database import check_usable, config_errors, load_settings
+from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 STDOUT = 1  # its descriptor
-GREETING_TIMEOUT = 2.0  # seconds to write it
-# Seconds that a thread may hold the GIL while the event loop waits for it. Beside costly requests, which a thread deals
-# with, the p99 of another client is 14 ms; with three times this it is 16. With Python's 5 ms it was five times as high
-# as alone.
+GREETING_TIMEOUT = 2.0  # seconds to write the greeting
+# Seconds that a thread may hold the GIL while the event loop waits for it. While threads serve costly requests, the p99
+# of another client is 14 ms, and 16 ms with three times this. With Python's 5 ms it was five times as high as alone.
 SWITCH_INTERVAL = 0.0001
 
 
@@ -34,19 +33,17 @@ _PORT = click.IntRange(1, 65535)
 
 
 @click.command()
+@flag("--sandbox", "Ignore settings files, use the built-in settings, and allow webhooks to this machine.")
+@click.option("--port", type=_PORT, help="HTTP port without a settings file (default $APPLIANCE_HTTP_PORT or 8080).")
 @click.option(
-    "--sandbox",
-    is_flag=True,
-    help="Use the built-in settings, whatever files there are, and take webhooks to this machine.",
+    "--smtp-port", type=_PORT, help="SMTP port without a settings file (default $APPLIANCE_SMTP_PORT or 2587)."
 )
-@click.option("--port", type=_PORT, help="Of HTTP, with the built-in settings. Else $APPLIANCE_HTTP_PORT, 8080.")
-@click.option("--smtp-port", type=_PORT, help="Of SMTP, with the built-in settings. Else $APPLIANCE_SMTP_PORT, 2587.")
 @config_option
 def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
-    """Run everything in one process, until SIGTERM or Ctrl-C.
+    """Run the server until SIGTERM or Ctrl-C.
 
-    Without any configuration file it starts in the current directory with built-in settings, for a first look: only
-    this machine can reach it, no mail leaves it, and an account to try it with is printed once.
+    Without a settings file it starts in the current directory with built-in settings, for a first look: only this
+    machine can reach it, no mail leaves it, and it prints a trial account once.
 
     \b
     Examples:
@@ -62,11 +59,11 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
                 _run(partial(_settings, sandbox, port, smtp_port))
             except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
-            except Exception as error:  # such as a module that cannot be imported; logged before stderr is flushed
+            except Exception as error:  # such as a failing import; logged before stderr is flushed
                 log.get_logger("serve").exception("ended by a bug", error)
                 raise SystemExit(1) from None
     except KeyboardInterrupt:
-        return  # Ctrl-C before or after the supervisor handles it: a clean stop all the same
+        return  # Ctrl-C outside the supervisor: also a clean stop
     except click.ClickException as refusal:
         if sys.stderr is None or sys.stderr.isatty():
             raise  # click prints the reason
@@ -77,21 +74,18 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
 
 def _settings(sandbox: bool, port: int | None, smtp_port: int | None) -> "Config":
     from appliance.config.load import HTTP_PORT_VARIABLE, SMTP_PORT_VARIABLE, embedded
-    from appliance.config.settings import ConfigError
 
     settings = None if sandbox else load_settings()
     if sandbox and named_config():
-        raise click.UsageError("--sandbox has its own settings: leave out --config, or --sandbox")
+        raise click.UsageError("--sandbox ignores settings files: omit --config or --sandbox")
     if settings is not None and not settings.embedded:
         if port or smtp_port:
-            where = f"{settings.source} is used: set http.bind and smtp.bind there, or add --sandbox"
-            raise click.UsageError(f"--port and --smtp-port are for the built-in settings, and {where}")
+            where = f"{settings.source} is used. Set http.bind and smtp.bind there, or add --sandbox"
+            raise click.UsageError(f"--port and --smtp-port apply to the built-in settings only, but {where}")
         return settings
-    given = {HTTP_PORT_VARIABLE: port, SMTP_PORT_VARIABLE: smtp_port}
-    try:
-        chosen = embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in given.items() if value}})
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
+    ports = {HTTP_PORT_VARIABLE: port, SMTP_PORT_VARIABLE: smtp_port}
+    with config_errors():
+        chosen = embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in ports.items() if value}})
     return replace(chosen, local_webhooks=sandbox)
 
 
@@ -101,9 +95,9 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")
-    # Log the errors that Python would print by itself: of a thread, of a finalizer.
-    threading.excepthook = lambda told: serving.exception("a thread failed", told.exc_value)
-    sys.unraisablehook = lambda told: serving.exception("an error was ignored", told.exc_value, where=repr(told.object))
+    # Log errors of threads and finalizers, which Python would print.
+    threading.excepthook = lambda error: serving.exception("thread failed", error.exc_value)
+    sys.unraisablehook = lambda error: serving.exception("error ignored", error.exc_value, where=repr(error.object))
     settings = read_settings()
     log.set_level(settings.server.log_level)
     if reason := why_not_served(settings.server.data_dir):
@@ -111,12 +105,12 @@ def _run(read_settings: "Callable[[], Config]") -> None:
     check_usable(settings.server.data_dir, make=True)
     try:
         settle(settings.server.data_dir)
-        import trio  # only now: a wrong setting is refused sooner
+        import trio  # late, so that a wrong setting is refused sooner
 
         from appliance import supervisor
         from appliance.environment import Environment
 
-        # Collect seldom: requests leave next to no cycles, and the default spends a twentieth of the time on it.
+        # Collect seldom: requests leave hardly any cycles, and the default takes a twentieth of the time.
         gc.collect()
         gc.freeze()  # imported modules stay
         gc.set_threshold(20_000, 20, 50)
@@ -127,7 +121,7 @@ def _run(read_settings: "Callable[[], Config]") -> None:
 
 
 def _end(settings: "Config", error: BaseException) -> None:
-    """Exit 1 with the reason; return only from Ctrl-C, which is a clean stop."""
+    """Exit with 1 and the reason; return only after Ctrl-C, which is a clean stop."""
     from appliance.cli import failures
     from appliance.store import DamagedDatabase, FilesMoved
     from appliance.supervisor import StorageFailed
@@ -145,14 +139,14 @@ def _end(settings: "Config", error: BaseException) -> None:
     elif isinstance(failed.__cause__, DamagedDatabase):
         serving.error(failures.damaged(failed))
     elif isinstance(failed.__cause__, FilesMoved):
-        serving.error("the database's files were changed under the running server", reason=str(failed))
+        serving.error("database files changed while the server was running", reason=str(failed))
     else:
-        serving.error("the storage failed; a restart goes on from what is on disk", reason=str(failed))
+        serving.error("storage failed; a restart continues from the data on disk", reason=str(failed))
     raise SystemExit(1) from None
 
 
 async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
-    """Print what to do next, to a stdout that may be closed, or a pipe without a reader."""
+    """Print the first steps to stdout, which may be closed or a pipe without a reader."""
     import trio
 
     from appliance import first_start
@@ -161,28 +155,28 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
 
     serving = log.get_logger("serve")
     if settings.delivery.mode == "direct" and "." not in settings.server.hostname:
-        advice = "set it to the name in this machine's PTR record: many servers take no mail from any other"
+        advice = "set it to the name in this machine's PTR record: many servers accept mail from no other name"
         serving.warning("server.hostname is not a full name", hostname=settings.server.hostname, advice=advice)
     text = await first_start.greeting(settings, store, urls[0], _program())
     if text and not settings.embedded and not sys.stdout.isatty():
-        # Under a service manager stdout and the log share one journal, whose lines are all JSON.
+        # Under a service manager stdout and the log share one journal, whose lines must be JSON.
         serving.info("there is no account yet", hint=text.strip())
         return
     with trio.move_on_after(GREETING_TIMEOUT) as timeout:
         try:
-            # By its descriptor: a stuck thread would hold the lock of Python's own buffer, and abort the exit.
+            # By its descriptor: a stuck thread would hold the lock of Python's buffer and block the exit.
             await trio.to_thread.run_sync(
                 write_all, STDOUT, text.encode(), abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
             )
         except OSError as error:
-            # The server runs without stdout; new secrets can be made by the command line.
-            serving.warning("stdout cannot be written", reason=str(error))
+            # The server runs without stdout; the command line can create new secrets.
+            serving.warning("greeting not written: stdout failed", reason=str(error))
     if timeout.cancelled_caught:
-        serving.warning("stdout is not being read", reason="what to do next was printed there")
+        serving.warning("greeting not written: stdout is not read")
 
 
 def _program() -> str:
-    """How a shell calls this program: by its name if that is in PATH, else by its path."""
+    """Return this program's name for a shell command: a plain name if it is in PATH, otherwise its path."""
     if shutil.which("appliance"):
         return "appliance"
     if getattr(sys, "frozen", False):

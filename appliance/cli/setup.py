@@ -1,23 +1,18 @@
-"""`appliance setup`: takes a new installation to accepted mail, by asking for what it needs or by options.
+"""`appliance setup`: sets up a new installation, from the settings to a delivered test message.
 
-Each step first looks whether it is done, so the command can be run again at any time: it adds what is missing and
-changes nothing that is there. The checks of the machine, which wait for DNS and for servers far away, run in a thread
-from the moment its name is known: no question waits for them.
+Each step is skipped if it is done, so the command can be repeated: it adds what is missing and changes nothing else.
+The checks of the machine depend on DNS and remote servers. They run in a thread as soon as the host name is known, so
+that no question waits for them.
 """
 
-import errno
 import hashlib
-import json
-import os
 import queue
-import re
 import secrets
 import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,9 +20,10 @@ import click
 from appliance.cli import database
 from appliance.cli.doctor import lines
 from appliance.cli.domain import domain_name, records_of, register
-from appliance.cli.options import PRINTABLE, common, named_config
-from appliance.cli.output import printable, record, show, system_text, zone_line
+from appliance.cli.options import common, flag, number_option, text_option
+from appliance.cli.output import printable, record, show, zone_line
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
+from appliance.cli.settings_file import settings_with_hostname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,18 +35,18 @@ if TYPE_CHECKING:
     from appliance.model.accounts import Account
     from appliance.store import Store
 
-ASK_DNS_EVERY = 5.0  # seconds between two looks at DNS
+ASK_DNS_EVERY = 5.0  # seconds between two DNS checks
 ACCOUNT_NAME = "main"
 CHECKS_TIMEOUT = 30.0  # seconds for all checks of the machine
 POLICY_MAX_AGE = 604_800  # seconds for which senders remember an MTA-STS policy (RFC 8461 3.2)
 ADDRESS_TYPES = ("A", "AAAA", "PTR")
-UNKNOWN_ADDRESS = "ADDRESS"  # what doctor says for one that it cannot know
-NEW_PASSWORD_BYTES = 12  # random ones, in 16 characters that can be typed
+UNKNOWN_ADDRESS = "ADDRESS"  # doctor's placeholder for an unknown address
+NEW_PASSWORD_BYTES = 12  # random; 16 characters that can be typed
 
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """The account that is set up; its secrets only if they were made now."""
+    """The account; its secrets only if this run created them."""
 
     account: str
     login: str
@@ -59,22 +55,17 @@ class _Sender:
 
 
 @click.command()
-@click.option("--hostname", type=PRINTABLE, metavar="NAME", help="This machine's full name, as in mail.example.com.")
-@click.option("--domain", type=PRINTABLE, metavar="DOMAIN", help="What stands behind the @ of your senders.")
-@click.option("--email", type=PRINTABLE, metavar="ADDRESS", help="Who logs in, as an administrator.")
-@click.option("--account", "name", type=PRINTABLE, metavar="NAME", help=f"The account. A new one is {ACCOUNT_NAME!r}.")
-@click.option("--tls-rpt", type=PRINTABLE, metavar="ADDRESS", help="Add a record that has TLS reports sent there.")
-@click.option("--mta-sts", is_flag=True, help="Add the records and the policy of MTA-STS for the return path.")
-@click.option("--to", type=PRINTABLE, metavar="ADDRESS", help="Send a test message there, and tell what becomes of it.")
-@click.option("--wait/--no-wait", default=None, help="Wait until DNS shows every record; on a terminal it does.")
+@text_option("--hostname", "NAME", "Fully qualified name of this machine, such as mail.example.com.")
+@text_option("--domain", "DOMAIN", "Your sending domain.")
+@text_option("--email", "ADDRESS", "Login of the administrator.")
+@text_option("--account", "NAME", f"Account name (default the only account, or {ACCOUNT_NAME!r}).", "name")
+@text_option("--tls-rpt", "ADDRESS", "Add a record that sends TLS reports to this address.")
+@flag("--mta-sts", "Add MTA-STS records and policy for the return path.")
+@text_option("--to", "ADDRESS", "Send a test message to this address and report its delivery.")
 @click.option(
-    "--timeout",
-    type=click.IntRange(1, 86_400),
-    default=3600,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for DNS at most.",
+    "--wait/--no-wait", default=None, help="Wait until all DNS records are published (default on a terminal)."
 )
+@number_option("--timeout", 3600, 86_400, "Maximum time to wait for DNS.", metavar="SECONDS")
 @common
 def setup(
     hostname: str | None,
@@ -88,12 +79,12 @@ def setup(
     timeout: int,
     as_json: bool,
 ) -> None:
-    """Set everything up, from the settings to a first message that arrives.
+    """Set everything up, from the settings to a first delivered message.
 
-    Asks for what no option tells: the name of this machine, your domain, your address; meanwhile it looks at the
+    Asks for values that no option sets: the name of this machine, your domain, your address. Meanwhile it checks the
     machine (port 25, PTR, blocklists). Writes the settings, creates an account with an administrator and an API key,
-    prints one zone file with all records, waits until DNS shows them, and sends a test message. Run it again at any
-    time: what is right stays as it is, and secrets are shown only when they are made.
+    prints a zone file with all records, waits until they are published, and sends a test message. You can run it again
+    at any time: it changes only what is missing, and shows secrets only when it creates them.
 
     \b
     Examples:
@@ -107,47 +98,49 @@ def setup(
 
     asks = not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     tls_rpt = tls_rpt and _address(tls_rpt)
-    settings, written = _settings(hostname, asks)
+    ask = partial(_asked, asks=asks)
+    settings, written = settings_with_hostname(hostname, ask)
     if mta_sts and not settings.inbound.bind:
-        raise click.ClickException("--mta-sts is about mail that this server takes, and inbound.bind is empty")
+        raise click.ClickException("--mta-sts needs a listener for inbound mail: set inbound.bind")
     machine = _Machine(settings)
     known, domains = database.run(partial(_known, name), settings=settings, create=True)
     parent = settings.server.hostname.partition(".")[2]
     default = domains[0] if domains else parent if "." in parent else ""
-    shown = machine.show_found() if asks else []
-    domain = domain_name(domain or (domains[0] if domains else _asked("Your domain", "--domain", default, asks)))
-    shown += machine.show_found() if asks else []
+    shown = machine.show_new() if asks else []
+    domain = domain_name(domain or (domains[0] if domains else ask("Your domain", "--domain", default)))
+    shown += machine.show_new() if asks else []
     if known is None:
-        email = email or _asked("Your address, to log in with", "--email", f"postmaster@{domain}", asks)
-    sender = database.run(partial(_made, known, name or ACCOUNT_NAME, email or "", domain, settings), settings=settings)
-    findings = machine.findings(talks=asks)
-    wanted = _with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
-    zone = "\n".join(_zone(wanted, findings) + (_mta_sts(wanted, settings) if mta_sts else []))
+        email = email or ask("Your address, for the login", "--email", f"postmaster@{domain}")
+    create = partial(_create, known, name or ACCOUNT_NAME, email or "", domain, settings)
+    sender = database.run(create, settings=settings)
+    findings = machine.findings(verbose=asks)
+    records = _with_tls_reports(records_of(sender.account, domain, settings), domain, tls_rpt)
+    zone = "\n".join(_zone(records, findings) + (_mta_sts(records, settings) if mta_sts else []))
     answer: dict[str, Any] = {"settings": str(settings.source), "hostname": settings.server.hostname}
     answer |= record(sender, "account", "login", "password", "key") | {"domain": domain, "zone": zone}
-    answer["findings"] = [_told(each) for each in findings]
+    answer["findings"] = [*map(_row, findings)]
     if not as_json:
-        left = [each for each in findings if each not in shown]
-        click.echo("\n".join(_summary(settings, written, sender, domain, left, zone)))
+        new = [finding for finding in findings if finding not in shown]
+        click.echo("\n".join(_summary(settings, written, sender, domain, new, zone)))
     waits = asks if wait is None else wait
-    checked = trio.run(_checked, settings, wanted, timeout if waits else 0, not as_json)
-    answer["records"] = [record(each.record, "name", "type", "value") | record(each, "status") for each in checked]
-    answer["dns_ok"] = not any(each.is_wrong for each in checked)
+    checked = trio.run(_checked, settings, records, timeout if waits else 0, not as_json)
+    answer["records"] = [record(one.record, "name", "type", "value") | record(one, "status") for one in checked]
+    answer["dns_ok"] = not any(result.is_wrong for result in checked)
     if to is None and asks:
-        to = click.prompt("\nSend a test message to (empty: to none)", default="", show_default=False) or None
+        to = click.prompt("\nSend a test message to (empty: none)", default="", show_default=False) or None
     answer["test"] = None
     unfit: list[Finding] = []
     if to is not None and not (unfit := trio.run(check_name, settings)):
-        answer["test"] = database.run(partial(_tested, sender.account, domain, to, settings), settings=settings)
-    answer["findings"] += [_told(each) for each in unfit if _told(each) not in answer["findings"]]
+        answer["test"] = database.run(partial(_send_test, sender.account, domain, to, settings), settings=settings)
+    answer["findings"] += [row for row in map(_row, unfit) if row not in answer["findings"]]
     show(as_json, answer, "\n".join(_end(answer, unfit)))
     if waits and not answer["dns_ok"]:
-        raise click.ClickException(f"DNS of {domain} is not as it should be yet")
+        raise click.ClickException(f"DNS records of {domain} are not all published yet")
     if to and (unfit or answer["test"]["status"] != "delivered"):
         raise click.ClickException(f"the test message was not {'sent' if unfit else 'delivered'}")
 
 
-def _asked(question: str, option: str, default: str, asks: bool) -> str:
+def _asked(question: str, option: str, default: str, *, asks: bool) -> str:
     if asks:
         return str(click.prompt(question, default=default or None))
     if not default:
@@ -162,101 +155,20 @@ def _address(text: str) -> str:
         return login_email(text)
 
 
-# ---- the settings
-
-
-def _settings(hostname: str | None, asks: bool) -> tuple["Config", bool]:
-    """The settings, with the name of this machine in them; whether they were written now."""
-    from appliance.config import load
-    from appliance.config.settings import ConfigError
-    from appliance.config.values import is_host_name
-    from appliance.system import service_plan as plan
-    from appliance.system.service_steps import StepFailed, run
-
-    named, text = named_config(), None
-    try:
-        if named is None and (found := load.find(None, os.environ, Path.cwd())) is not None:
-            named, text = found
-        file = Path(os.path.abspath(named or (load.SYSTEM_FILE if os.geteuid() == 0 else load.LOCAL_FILE)))
-        if text is None:
-            text = file.read_text("utf-8") if file.exists() else None
-        set_already = "" if text is None else load.named_host(text, file)
-    except (ConfigError, OSError) as error:
-        raise click.ClickException(str(error)) from None
-    if set_already:
-        if hostname and hostname != set_already:
-            raise click.ClickException(f"{file}: server.hostname is {set_already} already: change it there")
-        return load.parse(text or "", file), False
-    machine = load.machine_name()
-    default = machine if "." in machine else ""
-    hostname = hostname or _asked("Full name of this machine, as in mail.example.com", "--hostname", default, asks)
-    if not is_host_name(hostname) or "." not in hostname:
-        raise click.ClickException(f"{hostname!r} is not a full host name such as mail.example.com")
-    if text is None:
-        text = plan.file("config.toml")
-        if file != load.SYSTEM_FILE:
-            text = text.replace(plan.HOSTNAME_LINE, f'{plan.HOSTNAME_LINE}\ndata_dir = "appliance-data"')
-    try:
-        _write(file, _with_hostname(text, hostname))
-        settings = load.load(file, {}, Path.cwd())
-    except (ConfigError, OSError) as error:
-        reason = f"{error.filename}: {system_text(error)}" if isinstance(error, OSError) else str(error)
-        raise click.ClickException(reason) from None
-    if file == load.SYSTEM_FILE and os.geteuid() == 0 and Path("/run/systemd/system").is_dir():
-        with suppress(StepFailed):  # its log says why; what follows looks whether a server runs
-            run("systemctl", "try-restart", plan.UNIT).do()
-    return settings, True
-
-
-def _with_hostname(text: str, hostname: str) -> str:
-    """The text of a settings file with this name in place of none; the rest, comments too, is as it was."""
-    line = f"hostname = {json.dumps(hostname)}"
-    changed, count = re.subn(r"^hostname[ \t]*=[ \t]*\"\"", line, text, count=1, flags=re.MULTILINE)
-    if count:
-        return changed
-    changed, count = re.subn(r"^\[server\][^\n]*\n", lambda found: f"{found[0]}{line}\n", text, count=1, flags=re.M)
-    return changed if count else f"[server]\n{line}\n\n{text}"
-
-
-def _write(file: Path, text: str) -> None:
-    """Replace the file at once, with its owner and mode; a new one is for root and the service's group."""
-    import shutil
-
-    from appliance.system.service_plan import USER
-
-    if file.exists() and not os.access(file, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640), "w", encoding="utf-8") as new:
-        new.write(text)
-        new.flush()
-        os.fsync(new.fileno())
-    if file.exists():
-        facts = file.stat()
-        if os.geteuid() == 0:
-            os.chown(unfinished, facts.st_uid, facts.st_gid)
-        unfinished.chmod(facts.st_mode & 0o7777)
-    elif os.geteuid() == 0:
-        with suppress(LookupError):  # there is no such group yet
-            shutil.chown(unfinished, group=USER)
-    os.replace(unfinished, file)
-
-
 # ---- account, key and domain
 
 
 async def _known(name: str | None, store: "Store") -> "tuple[Account | None, list[str]]":
-    """The account to set up, if it is there, and its domains."""
-    found = [each for each in await store.accounts.all() if name in (None, each.name)]
-    if len(found) > 1:
+    """Return the account to set up, if it exists, and its domains."""
+    accounts = [account for account in await store.accounts.all() if name in (None, account.name)]
+    if len(accounts) > 1:
         raise click.ClickException("there are several accounts: name one with --account")
-    if not found:
+    if not accounts:
         return None, []
-    return found[0], [each.name for each in await store.access.domains(found[0].id)]
+    return accounts[0], [domain.name for domain in await store.access.domains(accounts[0].id)]
 
 
-async def _made(
+async def _create(
     known: "Account | None", name: str, email: str, domain: str, settings: "Config", store: "Store"
 ) -> _Sender:
     from appliance.intake import account_rules
@@ -266,12 +178,11 @@ async def _made(
     password = key = None
     if known is None:
         password = secrets.token_urlsafe(NEW_PASSWORD_BYTES)
-        hashed = hash_password(password)
-        wanted = account_rules.account_name(name), account_rules.login_email(email)
-        known = await store.accounts.create(*wanted, hashed, Role.ADMIN, None)
+        name, email = account_rules.account_name(name), account_rules.login_email(email)
+        known = await store.accounts.create(name, email, hash_password(password), Role.ADMIN, None)
     if not await store.access.keys(known.id):
         _, key = await store.access.create_key(known.id, scope=Scope.FULL, test=False)
-    if domain not in [each.name for each in await store.access.domains(known.id) if each.usable]:
+    if domain not in [sender.name for sender in await store.access.domains(known.id) if sender.usable]:
         await register(store, settings, known.id, domain)
     return _Sender(known.name, known.email, password, key)
 
@@ -280,10 +191,10 @@ async def _made(
 
 
 class _Machine:
-    """Looks at the machine in a thread of its own: its name, PTR, port 25, relays, blocklists, clock and disk."""
+    """Checks the machine in a thread: its name, PTR, port 25, relays, blocklists, clock and disk."""
 
     def __init__(self, settings: "Config") -> None:
-        self._settings, self._found, self._new = settings, list["Finding"](), queue.SimpleQueue["Finding"]()
+        self._settings, self._findings, self._new = settings, list["Finding"](), queue.SimpleQueue["Finding"]()
         self._failure: BaseException | None = None
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="machine-checks", daemon=True).start()
@@ -295,67 +206,67 @@ class _Machine:
         from appliance.doctor.examination import Examination
         from appliance.environment import Environment
 
-        settings = self._settings
+        dns = self._settings.dns
         try:
-            resolver = DnsResolver(settings.dns.resolvers)
-            looking = Examination(settings, Environment(), resolver, settings.dns.blocklists, CHECKS_TIMEOUT)
-            trio.run(looking.of_machine, self._tell)
-        except BaseException as error:  # raised where the findings are wanted
+            resolver = DnsResolver(dns.resolvers)
+            examination = Examination(self._settings, Environment(), resolver, dns.blocklists, CHECKS_TIMEOUT)
+            trio.run(examination.of_machine, self._add)
+        except BaseException as error:  # raised by `findings`
             self._failure = error
         finally:
             self._ended.set()
 
-    def _tell(self, found: "list[Finding]") -> None:
-        for each in found:
-            self._new.put(each)
+    def _add(self, findings: "list[Finding]") -> None:
+        for finding in findings:
+            self._new.put(finding)
 
-    def show_found(self) -> "list[Finding]":
-        """Print what was found since the last time, and return it."""
-        new = self._take()
+    def show_new(self) -> "list[Finding]":
+        """Print the findings since the last call, and return them."""
+        new = self._receive()
         for line in lines(new) if new else ():
             click.echo(line)
         return new
 
-    def findings(self, *, talks: bool) -> "list[Finding]":
-        """All, in the order of a report; waits for the last ones, which have CHECKS_TIMEOUT from the start."""
+    def findings(self, *, verbose: bool) -> "list[Finding]":
+        """Wait for the checks, up to CHECKS_TIMEOUT from their start, and return all findings in report order."""
         from appliance.doctor import warning
         from appliance.doctor.examination import in_order
 
-        if talks and not self._ended.is_set():
-            click.echo("Looking at this machine ...", err=True)
+        if verbose and not self._ended.is_set():
+            click.echo("Checking this machine ...", err=True)
         in_time = self._ended.wait(CHECKS_TIMEOUT + 5)
         if self._failure is not None:
             raise self._failure
-        self._take()
-        late = [] if in_time else [warning("hostname", "-", f"could not be found out within {CHECKS_TIMEOUT:.0f} s")]
-        return in_order([*self._found, *late])
+        self._receive()
+        late = [] if in_time else [warning("hostname", "-", f"no result within {CHECKS_TIMEOUT:.0f} s")]
+        return in_order([*self._findings, *late])
 
-    def _take(self) -> "list[Finding]":
+    def _receive(self) -> "list[Finding]":
         new = []
         with suppress(queue.Empty):
             while True:
                 new.append(self._new.get_nowait())
-        self._found += new
+        self._findings += new
         return new
 
 
-def _with_tls_reports(wanted: "Sequence[DnsRecord]", domain: str, address: str | None) -> "list[DnsRecord]":
-    """The records, with one that has TLS reports sent to this address, if there is one."""
+def _with_tls_reports(records: "Sequence[DnsRecord]", domain: str, address: str | None) -> "list[DnsRecord]":
+    """Return the records, with one that requests TLS reports if there is an address for them."""
     from appliance.dns.records import DnsRecord, RecordKind
 
     if address is None:
-        return list(wanted)
+        return list(records)
     value = f"v=TLSRPTv1; rua=mailto:{address}"
-    purpose = "TLS reports: servers that send mail to the domain report to this address where TLS failed"
-    own = DnsRecord(RecordKind.TLS_RPT, f"_smtp._tls.{domain}", value, purpose, needed=False)
-    return [*(each for each in wanted if each.kind is not RecordKind.TLS_RPT), own]
+    purpose = "TLS reports: servers that send mail to the domain report failed TLS connections to this address"
+    requested = DnsRecord(RecordKind.TLS_RPT, f"_smtp._tls.{domain}", value, purpose, needed=False)
+    return [*(record for record in records if record.kind is not RecordKind.TLS_RPT), requested]
 
 
-def _mta_sts(wanted: "Sequence[DnsRecord]", settings: "Config") -> list[str]:
-    """The records of MTA-STS for the return path, and the policy to serve (RFC 8461 3); the same each time."""
+def _mta_sts(records: "Sequence[DnsRecord]", settings: "Config") -> list[str]:
+    """Return the MTA-STS records for the return path, and the policy to serve (RFC 8461 3); the same each time."""
     from appliance.dns.records import RecordKind
 
-    (name,) = [each.name for each in wanted if each.kind is RecordKind.RETURN_PATH_MX]
+    (name,) = [record.name for record in records if record.kind is RecordKind.RETURN_PATH_MX]
     host = settings.server.hostname
     policy = ["version: STSv1", "mode: testing", f"mx: {host}", f"max_age: {POLICY_MAX_AGE}"]
     identifier = hashlib.sha256("\n".join(policy).encode()).hexdigest()[:16]
@@ -363,60 +274,63 @@ def _mta_sts(wanted: "Sequence[DnsRecord]", settings: "Config") -> list[str]:
         "; MTA-STS, optional: servers that send bounces use TLS, and only to the host of the policy",
         zone_line(f"_mta-sts.{name}", "TXT", f"v=STSv1; id={identifier}"),
         zone_line(f"mta-sts.{name}", "CNAME", f"{host}."),
-        f"; The policy, to be served by your web server at https://mta-sts.{name}/.well-known/mta-sts.txt:",
+        f"; The policy; your web server must serve it at https://mta-sts.{name}/.well-known/mta-sts.txt:",
         *(f";   {line}" for line in policy),
     ]
 
 
-def _zone(wanted: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list[str]":
-    """All records: those of the machine that are missing or wrong, and all of the domain."""
+def _zone(records: "Sequence[DnsRecord]", findings: "Sequence[Finding]") -> "list[str]":
+    """Return a zone file: missing or wrong records of the machine, and all records of the domain."""
     text = []
-    found = dict.fromkeys(one for each in findings for one in each.records if one.type in ADDRESS_TYPES)
-    for each in found:
-        line = zone_line(each.name, each.type, each.value)
-        if each.type == "PTR":
+    of_machine = dict.fromkeys(entry for finding in findings for entry in finding.records)
+    for entry in of_machine:
+        line = zone_line(entry.name, entry.type, entry.value)
+        if entry.type not in ADDRESS_TYPES:
+            continue
+        if entry.type == "PTR":
             line = f"; PTR, to be ordered from the provider of this machine: {line}"
-        elif each.value == UNKNOWN_ADDRESS:
-            order = f"; PTR, to be ordered from the provider of this machine: that address must lead to {each.name}."
+        elif entry.value == UNKNOWN_ADDRESS:
+            order = f"; PTR, to be ordered from the provider of this machine: that address must lead to {entry.name}."
             line = f"; the public address of this machine: {line}\n{order}"
         text.append(line)
-    for record_ in wanted:
-        value = f"{record_.value}." if record_.type == "MX" and not record_.value.endswith(".") else record_.value
-        text += [f"; {record_.purpose}", zone_line(record_.name, record_.type, value)]
+    for published in records:
+        is_relative = published.type == "MX" and not published.value.endswith(".")
+        value = f"{published.value}." if is_relative else published.value
+        text += [f"; {published.purpose}", zone_line(published.name, published.type, value)]
     return text
 
 
 async def _checked(
-    settings: "Config", wanted: "Sequence[DnsRecord]", patience: float, talks: bool
+    settings: "Config", records: "Sequence[DnsRecord]", patience: float, verbose: bool
 ) -> "list[CheckedRecord]":
-    """Each record as DNS shows it, once all are right or the time is over; each that comes is told once."""
+    """Check the records until all are correct or the time is over; print each one once when it is correct."""
     import trio
 
     from appliance.dns.check import check
     from appliance.dns.records import sending_host
     from appliance.dns.resolver import DnsResolver
 
-    deadline, right = trio.current_time() + patience, set()
-    if talks and patience:
-        click.echo("\nLooking in DNS until all is there (Ctrl-C ends it; run this again at any time):")
+    deadline, correct = trio.current_time() + patience, set()
+    if verbose and patience:
+        click.echo("\nWaiting for the DNS records (Ctrl-C stops; you can run this again at any time):")
     while True:
-        # A resolver that remembers nothing: what was missing may be there now.
+        # A new resolver without a cache: a missing record may be published now.
         resolver = DnsResolver(settings.dns.resolvers)
-        checked = await check(resolver, sending_host(settings), wanted, for_operator=True)
-        for each in checked:
-            if talks and each.status == "ok" and each.record not in right:
-                click.echo(f"  {click.style('ok', fg='green')}  {each.record.name}  {each.record.type}")
-            if each.status == "ok":
-                right.add(each.record)
-        if not any(each.is_wrong for each in checked) or trio.current_time() >= deadline:
+        checked = await check(resolver, sending_host(settings), records, for_operator=True)
+        for result in checked:
+            if result.status == "ok" and result.record not in correct:
+                correct.add(result.record)
+                if verbose:
+                    click.echo(f"  {click.style('ok', fg='green')}  {result.record.name}  {result.record.type}")
+        if not any(result.is_wrong for result in checked) or trio.current_time() >= deadline:
             return checked
         await trio.sleep(min(ASK_DNS_EVERY, max(0.1, deadline - trio.current_time())))
 
 
-# ---- the test message, and what is told
+# ---- the test message and the output
 
 
-async def _tested(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
+async def _send_test(account: str, domain: str, to: str, settings: "Config", store: "Store") -> dict[str, Any]:
     from appliance.environment import Environment
 
     message_id = await queue_test(store, settings, await store.accounts.named(account), to, f"test@{domain}")
@@ -431,9 +345,9 @@ def _summary(
     rows = {"Settings": f"{settings.source}{' (written)' if written else ''}", "Host name": settings.server.hostname}
     rows |= {"Account": sender.account, "Login": sender.login}
     if sender.password is not None:
-        rows["Password"] = f"{sender.password}   (shown only now)"
+        rows["Password"] = f"{sender.password}   (shown only once)"
     if sender.key is not None:
-        rows["API key"] = f"{sender.key}   (shown only now)"
+        rows["API key"] = f"{sender.key}   (shown only once)"
     rows["Domain"] = domain
     text = [f"{title:<10} {value}" for title, value in rows.items()]
     if findings:
@@ -442,23 +356,23 @@ def _summary(
     return text
 
 
-def _told(finding: "Finding") -> dict[str, Any]:
+def _row(finding: "Finding") -> dict[str, Any]:
     return record(finding, "level", "check", "subject", "text")
 
 
 def _end(answer: dict[str, Any], unfit: "Sequence[Finding]") -> list[str]:
-    """What is left to do; `unfit` is what keeps the running server from sending a test message."""
-    wrong = [each for each in answer["records"] if each["status"] != "ok"]
+    """Return the last lines; `unfit` are the faults that prevent a test message."""
+    wrong = [row for row in answer["records"] if row["status"] != "ok"]
     text = [""]
     if answer["dns_ok"]:
-        text.append("DNS shows all that mail needs.")
+        text.append("All required DNS records are published.")
     else:
-        text += ["Not yet in DNS:", *(f"  {each['name']}  {each['type']}  {each['status']}" for each in wrong)]
+        text += ["Not yet in DNS:", *(f"  {row['name']}  {row['type']}  {row['status']}" for row in wrong)]
     if (test := answer["test"]) is not None:
         text.append(f"{test['id']} to {printable(test['to'])}: {printable(test['explanation'])}")
         if not test["server_running"]:
-            text.append("No server runs here: it is sent once one does.")
+            text.append("No server is running: the message is sent once one starts.")
     if unfit:
         text += ["No test message was sent.", *lines(unfit)]
-    text.append("Run `appliance setup` again when something has changed; `appliance doctor` looks at everything.")
+    text.append("Run `appliance setup` again after changes; `appliance doctor` checks everything.")
     return text

@@ -1,4 +1,4 @@
-"""`appliance store copy`: moves an installation to another database."""
+"""`appliance store copy`: copies an installation to another database."""
 
 import os
 import sys
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from appliance.config.settings import Config
     from appliance.store.copying import Copied, CopyEndpoint, CopyProgress
 
-LINE_EVERY = 10.0  # seconds between two lines about one table
+LINE_EVERY = 10.0  # seconds between two progress lines of one table
 
 
 @click.group()
 @config_option
 def store() -> None:
-    """Move everything that is stored to another database."""
+    """Move the installation to another database."""
 
 
 @store.command("copy")
-@click.option("--to", "url", metavar="URL", help="A PostgreSQL database: postgresql://user@host/name.")
-@click.option("--to-sqlite", "path", type=click.Path(path_type=Path), metavar="PATH", help="A data directory.")
+@click.option("--to", "url", metavar="URL", help="Target PostgreSQL database: postgresql://user@host/name.")
+@click.option("--to-sqlite", "path", type=click.Path(path_type=Path), metavar="PATH", help="Target data directory.")
 @common
 def copy(url: str | None, path: Path | None, as_json: bool) -> None:
-    """Copy everything that is stored into an empty database, and compare every row.
+    """Copy the whole database into an empty one, and compare every row.
 
-    Stop the server first. Mail waits meanwhile, and a server on the new database sends it. The old database is only
-    read, and stays as it is. Killed in the middle, the same command goes on; until it has ended, no server starts on
-    the new database.
+    Stop the server first. Queued mail is delivered by the server on the new database. The old database is only read. If
+    the copy is interrupted, run the same command again to continue. No server starts on the new database until the copy
+    is complete.
 
     \b
     Examples:
@@ -51,7 +51,7 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
 
     where = url or path
     if where is None or (url and path):
-        raise click.UsageError("Give either --to URL or --to-sqlite PATH.")
+        raise click.UsageError("Use either --to URL or --to-sqlite PATH.")
     if url:
         _check_url(url)
     settings = database.load_settings()
@@ -144,15 +144,15 @@ def _lines(
 ) -> "Iterator[str]":
     from appliance.keys.keyfile import KEY_FILE
 
-    yield f"Copied to {target.name}: {copied.rows:,} rows of {copied.tables} tables, each compared with the old one."
+    yield f"Copied {copied.rows:,} rows of {copied.tables} tables to {target.name}, and compared each one."
     if copied.replaced:
-        yield f"In {copied.replaced:,} texts U+FFFD stands for the character NUL, which PostgreSQL cannot store."
+        yield f"In {copied.replaced:,} texts U+FFFD replaces the character NUL, which PostgreSQL cannot store."
     key = settings.server.data_dir / KEY_FILE
     if url:
         yield "Next: set `url` in [store] to the new database,"
-        yield f"copy {key} into the data_dir of every node (without it secrets cannot be read), and start."
+        yield f"copy {key} into the data_dir of every node (secrets cannot be read without it), and start."
     else:
         directory = Path(target.name).parent
         yield f'Next: set `data_dir` in [server] to "{directory}", remove `url` from [store],'
-        yield f"copy {key} there unless it is there already (without it secrets cannot be read), and start."
-    yield f"{source.name} is as it was. Start no server on it any more: what waits in it would be sent twice."
+        yield f"copy {key} there unless it exists (secrets cannot be read without it), and start."
+    yield f"{source.name} is unchanged. Do not start a server on it again: it would send queued mail a second time."

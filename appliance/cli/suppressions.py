@@ -1,4 +1,4 @@
-"""`appliance suppressions …`: the addresses that an account no longer sends to, also from and to files."""
+"""`appliance suppressions …`: lists, changes, imports and exports the addresses that an account may not send to."""
 
 import sys
 from typing import IO, TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, config_option
+from appliance.cli.options import config_option, reason_option, text_option
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 SUPPRESSION_COLUMNS = {"address": "ADDRESS", "origin": "ORIGIN", "reason": "REASON", "created_at": "SINCE (UTC)"}
 ROWS_AT_A_TIME = 1_000
 LINE_BYTES = 16_000  # of an imported line; longer ones are skipped
-SKIPPED_SHOWN = 20  # lines that were not imported
+SKIPPED_SHOWN = 20  # lines
 
 
 @click.group()
 @config_option
 def suppressions() -> None:
-    """Suppressions: addresses that an account no longer sends to."""
+    """Manage suppressions: addresses that an account may not send to."""
 
 
 @suppressions.command("list")
@@ -38,16 +38,16 @@ def list_all(name: str, as_json: bool) -> None:
       appliance suppressions list acme
       appliance suppressions list acme --json
     """
-    rows = [record(each, *SUPPRESSION_COLUMNS) for each in _all(name)]
+    rows = [record(suppression, *SUPPRESSION_COLUMNS) for suppression in _all(name)]
     nothing = f"No address is suppressed. Add one: appliance suppressions add {name} ADDRESS"
     show_list(as_json, "suppressions", rows, SUPPRESSION_COLUMNS, nothing)
 
 
 @suppressions.command()
 @database.of_only_account_and("ADDRESS")
-@click.option("--reason", type=PRINTABLE, default="added by hand", show_default=True, help="Shown beside the address.")
+@reason_option("added by hand", "Reason to show with the address.")
 def add(name: str, address: str, reason: str, as_json: bool) -> None:
-    """Let the account NAME send to ADDRESS no more; an address that is listed already keeps its reason.
+    """Stop the account NAME from sending to ADDRESS. An address that is already listed keeps its reason.
 
     \b
     Examples:
@@ -56,12 +56,12 @@ def add(name: str, address: str, reason: str, as_json: bool) -> None:
     """
     key = _key(address)
     made = database.run_for(name, lambda store, account_id: store.suppressions.add(account_id, key, reason))
-    show(as_json, record(made, *SUPPRESSION_COLUMNS), f"Account {name} no longer sends to {made.address}.")
+    show(as_json, record(made, *SUPPRESSION_COLUMNS), f"Account {name} may no longer send to {made.address}.")
 
 
 @suppressions.command()
-@click.option("--tag", type=PRINTABLE, metavar="TAG", help="Only messages with this tag, which it unsubscribed from.")
-@click.option("--template", type=PRINTABLE, metavar="ALIAS", help="Only those of this template, likewise.")
+@text_option("--tag", "TAG", "Only undo an unsubscription from this tag.")
+@text_option("--template", "ALIAS", "Only undo an unsubscription from this template.")
 @database.of_only_account_and("ADDRESS")
 def remove(name: str, address: str, tag: str | None, template: str | None, as_json: bool) -> None:
     """Let the account NAME send to ADDRESS again.
@@ -72,7 +72,7 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
       appliance suppressions remove acme ada@example.net --tag news
     """
     if tag is not None and template is not None:
-        raise click.UsageError("Give --tag or --template, not both.")
+        raise click.UsageError("Use --tag or --template, not both.")
     from appliance.model.mail import lists_of
 
     key, lists = _key(address), lists_of([] if tag is None else [tag], template)
@@ -90,10 +90,10 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
 @suppressions.command("import")
 @database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
 def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_json: bool) -> None:
-    """Suppress every address of FILE (`-`: standard input) for the account NAME.
+    """Suppress every address in FILE (`-` for standard input) for the account NAME.
 
-    FILE has an address a line, or is CSV as hosted services export it: the heading tells where address and reason are.
-    Without a heading the address is the first column, the reason the second. What cannot be read is skipped and told.
+    FILE has one address per line, or is CSV as hosted services export it, with headings for address and reason. Without
+    headings, the address is in the first column and the reason in the second. Invalid lines are skipped and reported.
 
     \b
     Examples:
@@ -102,10 +102,10 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
     """
     from appliance.model.mail import SuppressionOrigin
 
-    found, skipped = file
+    reasons, skipped = file
 
     async def work(store: "Store", account_id: str) -> int:
-        entries, added = list(found.items()), 0
+        entries, added = list(reasons.items()), 0
         with progress_bar("importing") as done:
             for at in range(0, len(entries), ROWS_AT_A_TIME):
                 part = entries[at : at + ROWS_AT_A_TIME]
@@ -114,10 +114,10 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
         return added
 
     added = database.run_for(name, work)
-    listed = len(found) - added
-    lines = [{"line": each.line, "error": printable(each.error)} for each in skipped]
-    text = f"Imported {added} addresses; {listed} were listed already; {len(lines)} lines were skipped."
-    text += "".join(f"\n  line {each['line']}: {each['error']}" for each in lines[:SKIPPED_SHOWN])
+    listed = len(reasons) - added
+    lines = [{"line": entry.line, "error": printable(entry.error)} for entry in skipped]
+    text = f"Imported {added} addresses; {listed} were already listed; {len(lines)} lines were skipped."
+    text += "".join(f"\n  line {entry['line']}: {entry['error']}" for entry in lines[:SKIPPED_SHOWN])
     show(as_json, {"imported": added, "listed_already": listed, "skipped": lines}, text)
 
 
@@ -126,8 +126,8 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
 def export(name: str, as_json: bool) -> None:
     """Write the suppressed addresses of the account NAME as CSV: address, reason, origin, since.
 
-    Without those that have only unsubscribed from a tag or a template. A cell that a spreadsheet would take for a
-    formula begins with an apostrophe, which `suppressions import` removes.
+    Addresses that only unsubscribed from a tag or a template are not included. A cell that a spreadsheet would read as
+    a formula starts with an apostrophe, which `suppressions import` removes.
 
     \b
     Examples:
@@ -138,11 +138,12 @@ def export(name: str, as_json: bool) -> None:
 
     from appliance.message.characters import guard_cell
 
-    rows = [record(each, "address", "reason", "origin", "created_at") for each in _all(name) if not each.mail_list]
+    fields = ("address", "reason", "origin", "created_at")
+    rows = [record(suppression, *fields) for suppression in _all(name) if not suppression.mail_list]
     if as_json:
         show(True, {"suppressions": rows}, "")
         return
-    writer = csv.DictWriter(sys.stdout, ("address", "reason", "origin", "created_at"))
+    writer = csv.DictWriter(sys.stdout, fields)
     writer.writeheader()
     writer.writerows({name: guard_cell(cell) for name, cell in row.items()} for row in rows)
 
@@ -155,35 +156,35 @@ def _key(address: str) -> str:
 
 
 def _all(name: str) -> "list[Suppression]":
-    return database.run_for(name, _of)
+    async def read(store: "Store", account_id: str) -> "list[Suppression]":
+        suppressions: list[Suppression] = []
+        while True:
+            last = suppressions[-1] if suppressions else None
+            address, mail_list = (last.address, last.mail_list) if last else ("", "")
+            page = await store.suppressions.page(account_id, address, ROWS_AT_A_TIME, mail_list)
+            suppressions += page
+            if len(page) < ROWS_AT_A_TIME:
+                return suppressions
 
-
-async def _of(store: "Store", account_id: str) -> "list[Suppression]":
-    found: list[Suppression] = []
-    while True:
-        after = (found[-1].address, found[-1].mail_list) if found else ("", "")
-        page = await store.suppressions.page(account_id, after[0], ROWS_AT_A_TIME, after[1])
-        found += page
-        if len(page) < ROWS_AT_A_TIME:
-            return found
+    return database.run_for(name, read)
 
 
 def _read(file: IO[bytes]) -> "tuple[dict[str, str], list[SkippedLine]]":
-    """The addresses, each in its key form, with reasons; and the lines that cannot be read."""
+    """Return the reasons by address key, and the lines that are not valid."""
     from appliance.message.suppression_file import ROW_LENGTH, SkippedLine, read_suppressions
 
     def lines() -> "Iterator[str]":
         while line := file.readline(LINE_BYTES):
             text = line.decode("utf-8", "replace")
             while len(line) == LINE_BYTES and not line.endswith(b"\n"):
-                line, text = file.readline(LINE_BYTES), "x" * (ROW_LENGTH + 1)  # the rest of an overlong one
+                line, text = file.readline(LINE_BYTES), "x" * (ROW_LENGTH + 1)  # the rest of an overlong line
             yield text
 
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     skipped: list[SkippedLine] = []
-    for each in read_suppressions(lines()):
-        if isinstance(each, SkippedLine):
-            skipped.append(each)
+    for entry in read_suppressions(lines()):
+        if isinstance(entry, SkippedLine):
+            skipped.append(entry)
         else:
-            found[each.address] = printable(each.reason)
-    return found, skipped
+            reasons[entry.address] = printable(entry.reason)
+    return reasons, skipped

@@ -1,7 +1,7 @@
-"""`appliance template …`: an account's templates, also as a folder of files for a repository.
+"""`appliance template …`: manages an account's templates, also as a folder of files in a repository.
 
-A folder has a directory for each alias, with `subject.txt`, `text.txt`, `html.html` and `template.toml`. Pulling and
-then pushing it changes nothing; pushing stores a new version only of what differs.
+A folder has one directory per alias, with `subject.txt`, `text.txt`, `html.html` and `template.toml`. A pull followed
+by a push changes nothing; a push stores a new version only of templates that differ.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option
+from appliance.cli.options import config_option, flag
 from appliance.cli.output import printable, record, show, show_list, system_text
 
 if TYPE_CHECKING:
@@ -18,19 +18,15 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 TEMPLATE_COLUMNS = {"alias": "ALIAS", "version": "VERSION", "subject": "SUBJECT", "updated_at": "SAVED (UTC)"}
-SUBJECT_FILE, TEXT_FILE, HTML_FILE, OPTIONS_FILE = TEMPLATE_FILES = (
-    "subject.txt",
-    "text.txt",
-    "html.html",
-    "template.toml",
-)
+OPTIONS_FILE = "template.toml"
+TEMPLATE_FILES = ("subject.txt", "text.txt", "html.html", OPTIONS_FILE)
 TEMPLATES_AT_A_TIME = 100
-FILE_BYTES = 40 * 1024 * 1024  # more than the ten million characters that a body may have
+FILE_BYTES = 40 * 1024 * 1024  # more than the ten million characters of the largest body
 UNSUBSCRIBE_LINE = "unsubscribe = true\n"
 
 
 class _Content(NamedTuple):
-    """What a template consists of, in the database and in files."""
+    """The content of a template, in the database and in files."""
 
     subject: str | None
     text: str | None
@@ -41,7 +37,7 @@ class _Content(NamedTuple):
 @click.group()
 @config_option
 def template() -> None:
-    """Templates: what messages are made of, also as files in a repository."""
+    """Manage templates, also as files in a repository."""
 
 
 @template.command("list")
@@ -54,10 +50,10 @@ def list_all(name: str, as_json: bool) -> None:
       appliance template list
       appliance template list acme --json
     """
-    found = database.run_for(name, _all)
-    rows = [record(each, "alias", "version", "subject", "unsubscribe", "updated_at") for each in found]
+    fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
+    rows = [record(template, *fields) for template in database.run_for(name, _all)]
     shown = rows if as_json else [row | {"subject": printable(row["subject"] or "")} for row in rows]
-    nothing = "No templates yet. Store a folder of them: appliance template push DIR"
+    nothing = "No templates yet. Store a folder: appliance template push DIR"
     show_list(as_json, "templates", shown, TEMPLATE_COLUMNS, nothing)
 
 
@@ -73,18 +69,19 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
     """
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
-        if (found := await store.templates.current(account_id, alias)) is None:
-            raise click.ClickException(f"there is no template {alias!r}")
-        return found
+        if (template := await store.templates.current(account_id, alias)) is None:
+            raise click.ClickException(f"there is no template {alias!r}: see appliance template list")
+        return template
 
-    found = database.run_for(name, work)
-    head = f"{found.alias}, version {found.version}" + (", with links to unsubscribe" if found.unsubscribe else "")
-    parts = [head, f"subject: {printable(found.subject)}" if found.subject is not None else "without a subject"]
-    for title, body in (("text", found.text), ("html", found.html)):
+    template = database.run_for(name, work)
+    links = ", with unsubscribe links" if template.unsubscribe else ""
+    subject = "no subject" if template.subject is None else f"subject: {printable(template.subject)}"
+    parts = [f"{template.alias}, version {template.version}{links}", subject]
+    for title, body in (("text", template.text), ("html", template.html)):
         if body is not None:
             parts.append(f"\n---- {title}\n" + "\n".join(map(printable, body.splitlines())))
     fields = ("alias", "version", "subject", "text", "html", "unsubscribe", "created_at", "updated_at")
-    show(as_json, record(found, *fields), "\n".join(parts))
+    show(as_json, record(template, *fields), "\n".join(parts))
 
 
 @template.command()
@@ -103,34 +100,34 @@ def remove(name: str, alias: str, as_json: bool) -> None:
 @template.command()
 @database.of_only_account_and("DIR")
 def pull(name: str, dir: str, as_json: bool) -> None:
-    """Write the templates of the account NAME into the folder DIR, a directory for each alias.
+    """Write the templates of the account NAME into the folder DIR, one directory per alias.
 
-    What of these is there already is overwritten; everything else in DIR stays, and directories that are no template of
-    the account are named.
+    Files of these templates are overwritten; all other files in DIR stay. The output lists directories that are not a
+    template of the account.
 
     \b
     Examples:
       appliance template pull templates
       appliance template pull acme templates
     """
-    found, folder = database.run_for(name, _all), Path(dir)
+    templates, folder = database.run_for(name, _all), Path(dir)
+    rows = [record(template, "alias", "version") for template in templates]
     try:
-        written = sum([_write(folder / each.alias, _stored(each)) for each in found])
-        others = sorted(set(_aliases(folder)) - {each.alias for each in found}) if folder.is_dir() else []
+        written = sum([_write(folder / template.alias, _stored(template)) for template in templates])
+        others = sorted(set(_aliases(folder)) - {row["alias"] for row in rows}) if folder.is_dir() else []
     except OSError as error:
         raise _cannot(error) from None
-    rows = [record(each, "alias", "version") for each in found]
-    text = f"Pulled {len(found)} templates into {folder}: {written} files changed."
+    text = f"Pulled {len(rows)} templates into {folder}: {written} files changed."
     if others:
-        text += f"\nNot of this account: {', '.join(map(printable, others))}"
+        text += f"\nNot in this account: {', '.join(map(printable, others))}"
     show(as_json, {"templates": rows, "files_changed": written, "not_of_account": others}, text)
 
 
 class _Folder(NamedTuple):
-    """The templates of a folder by alias, each as it may be stored; and the files that are none of theirs."""
+    """The valid templates of a folder by alias, and the files that belong to no template."""
 
     path: Path
-    wanted: dict[str, _Content]
+    templates: dict[str, _Content]
     unknown: list[str]
 
 
@@ -143,13 +140,13 @@ def _folder(path: str) -> _Folder:
 
 @template.command()
 @database.of_only_account_and("DIR", _folder)
-@click.option("--dry-run", is_flag=True, help="Tell what would be stored; store nothing.")
+@flag("--dry-run", "Show what would be stored without storing it.")
 def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
-    """Store the folder DIR as templates of the account NAME: a new version of each that differs, and no other.
+    """Store the folder DIR as templates of the account NAME, as a new version of each template that differs.
 
-    DIR has a directory for each alias: subject.txt (one line), text.txt and html.html, at least one of these two, and
-    template.toml with `unsubscribe = true` for links to unsubscribe. Files of other names are named and passed over,
-    those that begin with a dot silently. Templates that DIR does not have stay. If one cannot be read, none is stored.
+    DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
+    `unsubscribe = true` for unsubscribe links. Other files are listed and skipped; names that start with a dot are
+    skipped silently. Templates that are not in DIR stay. If a template is not valid, nothing is stored.
 
     \b
     Examples:
@@ -158,15 +155,15 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     """
     from appliance.feedback.unsubscribe import UnsubscribeLinks
 
-    settings, (folder, wanted, unknown) = database.load_settings(), dir
+    settings, (folder, templates, unknown) = database.load_settings(), dir
     if not UnsubscribeLinks(b"", settings.http.base_url).usable:
-        for alias in [alias for alias, content in wanted.items() if content.unsubscribe]:
-            reason = "links to unsubscribe need a server that is reached over https: set http.base_url"
+        for alias in [alias for alias, content in templates.items() if content.unsubscribe]:
+            reason = "unsubscribe links need HTTPS: set http.base_url to an https URL"
             raise click.ClickException(f"{folder / alias / OPTIONS_FILE}: {reason}; nothing was stored")
 
     async def work(store: "Store", account_id: str) -> list[dict[str, Any]]:
-        known, rows = {each.alias: each for each in await _all(store, account_id)}, []
-        for alias, content in wanted.items():
+        known, rows = {template.alias: template for template in await _all(store, account_id)}, []
+        for alias, content in templates.items():
             current = known.get(alias)
             change = "new" if current is None else "unchanged" if _stored(current) == content else "changed"
             if change != "unchanged" and not dry_run:
@@ -178,23 +175,24 @@ def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     rows = database.run_for(name, work, settings=settings)
     changed = [row for row in rows if row["change"] != "unchanged"]
     lines = [f"{row['alias']}: {row['change']}" + ("" if dry_run else f", version {row['version']}") for row in changed]
-    lines += [f"passed over: {printable(each)}" for each in unknown]
+    lines += [f"skipped: {printable(name)}" for name in unknown]
     stored = "would be stored" if dry_run else "stored"
-    lines.append(f"{len(changed)} of {len(rows)} templates {stored}; the others are unchanged.")
+    lines.append(f"{len(changed)} of {len(rows)} templates {stored}; {len(rows) - len(changed)} unchanged.")
     show(as_json, {"dry_run": dry_run, "templates": rows, "unknown": unknown}, "\n".join(lines))
 
 
 async def _all(store: "Store", account_id: str) -> "list[StoredTemplate]":
-    found: list[StoredTemplate] = []
+    templates: list[StoredTemplate] = []
     while True:
-        page, more = await store.templates.page(account_id, found[-1].alias if found else "", TEMPLATES_AT_A_TIME)
-        found += page
+        after = templates[-1].alias if templates else ""
+        page, more = await store.templates.page(account_id, after, TEMPLATES_AT_A_TIME)
+        templates += page
         if not more:
-            return found
+            return templates
 
 
-def _stored(found: "StoredTemplate") -> _Content:
-    return _Content(found.subject, found.text, found.html, found.unsubscribe)
+def _stored(template: "StoredTemplate") -> _Content:
+    return _Content(template.subject, template.text, template.html, template.unsubscribe)
 
 
 # ---- files
@@ -205,19 +203,19 @@ def _cannot(error: OSError) -> click.ClickException:
 
 
 def _aliases(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _write(directory: Path, content: _Content) -> int:
-    """Make the files of one template what it is; how many of them were not."""
+    """Write the files of one template, and return how many changed."""
     directory.mkdir(parents=True, exist_ok=True)
     subject = None if content.subject is None else f"{content.subject}\n"
-    wanted = (subject, content.text, content.html, UNSUBSCRIBE_LINE if content.unsubscribe else None)
+    texts = (subject, content.text, content.html, UNSUBSCRIBE_LINE if content.unsubscribe else None)
     changed = 0
-    for name, text in zip(TEMPLATE_FILES, wanted, strict=True):
+    for name, text in zip(TEMPLATE_FILES, texts, strict=True):
         path, data = directory / name, None if text is None else text.encode()
-        there = path.read_bytes() if path.is_file() else None
-        if there == data or (name == OPTIONS_FILE and _same_options(there, content)):
+        existing = path.read_bytes() if path.is_file() else None
+        if existing == data or (name == OPTIONS_FILE and _same_options(existing, content)):
             continue
         changed += 1
         if data is None:
@@ -227,10 +225,10 @@ def _write(directory: Path, content: _Content) -> int:
     return changed
 
 
-def _same_options(there: bytes | None, content: _Content) -> bool:
-    """Whether a file with options, which may also hold comments, says the same."""
+def _same_options(existing: bytes | None, content: _Content) -> bool:
+    """Whether the options file, which may have comments, has the same value."""
     try:
-        return there is not None and _unsubscribe(there.decode()) == content.unsubscribe
+        return existing is not None and _unsubscribe(existing.decode()) == content.unsubscribe
     except ValueError:
         return False
 
@@ -239,10 +237,10 @@ def _read_folder(folder: Path) -> tuple[dict[str, _Content], list[str]]:
     from appliance.errors import Refused
     from appliance.message.template import check_template
 
-    wanted, unknown = {}, [each.name for each in folder.iterdir() if not each.is_dir()]
+    templates, unknown = {}, [path.name for path in folder.iterdir() if not path.is_dir()]
     for alias in _aliases(folder):
         directory = folder / alias
-        unknown += [f"{alias}/{each.name}" for each in directory.iterdir() if each.name not in TEMPLATE_FILES]
+        unknown += [f"{alias}/{path.name}" for path in directory.iterdir() if path.name not in TEMPLATE_FILES]
         try:
             subject, text, html, options = (_read(directory / name) for name in TEMPLATE_FILES)
             line = None if subject is None else subject.removesuffix("\n").removesuffix("\r")
@@ -251,19 +249,19 @@ def _read_folder(folder: Path) -> tuple[dict[str, _Content], list[str]]:
         except (Refused, ValueError) as fault:
             reason = fault.text if isinstance(fault, Refused) else str(fault)
             raise click.ClickException(f"{directory}: {printable(reason)}; nothing was stored") from None
-        wanted[alias] = content
-    return wanted, sorted(each for each in unknown if not each.rpartition("/")[2].startswith("."))
+        templates[alias] = content
+    return templates, sorted(name for name in unknown if not name.rpartition("/")[2].startswith("."))
 
 
 def _read(path: Path) -> str | None:
     if not path.exists():
         return None
     if not path.is_file():
-        raise ValueError(f"{path.name} is no file")
+        raise ValueError(f"{path.name} is not a file")
     with path.open("rb") as file:
         data = file.read(FILE_BYTES + 1)
     if len(data) > FILE_BYTES:
-        raise ValueError(f"{path.name} is larger than a message may be (10 MiB)")
+        raise ValueError(f"{path.name} is larger than the largest message (10 MiB)")
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -271,11 +269,11 @@ def _read(path: Path) -> str | None:
 
 
 def _unsubscribe(options: str) -> bool:
-    """What template.toml says; ValueError unless that is all it says."""
+    """Return the `unsubscribe` of template.toml; raise ValueError for any other key."""
     import tomllib
 
-    found = tomllib.loads(options)
-    unsubscribe = found.pop("unsubscribe", False)
-    if found or not isinstance(unsubscribe, bool):
-        raise ValueError(f"{OPTIONS_FILE} may hold `unsubscribe = true` or `unsubscribe = false`, and nothing else")
+    table = tomllib.loads(options)
+    unsubscribe = table.pop("unsubscribe", False)
+    if table or not isinstance(unsubscribe, bool):
+        raise ValueError(f"{OPTIONS_FILE} may contain only `unsubscribe = true` or `unsubscribe = false`")
     return unsubscribe

@@ -1,6 +1,6 @@
-"""`appliance user …`: lists, invites, changes and removes the people of an account, and lets in who is locked out.
+"""`appliance user …`: lists, invites, changes and removes the users of an account, and helps users who are locked out.
 
-A link is printed once, by the command that makes it; the database has only the hash of its token.
+A link is printed once, by the command that creates it; the database has only the hash of its token.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option
+from appliance.cli.options import PRINTABLE, common, config_option, flag
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ USER_ROLES = click.Choice(["owner", "developer", "viewer"])
 @click.group()
 @config_option
 def user() -> None:
-    """People who log in to an account, and their roles in it."""
+    """Manage the users of an account and their roles."""
 
 
 @user.command("list")
 @database.of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the people of the account NAME, and the invitations that are open.
+    """List the users and the open invitations of the account NAME.
 
     \b
     Examples:
@@ -42,22 +42,22 @@ def list_all(name: str, as_json: bool) -> None:
         return await store.people.of(account_id), await store.people.invitations(account_id)
 
     people, links = database.run_for(name, read)
-    users, invitations = [_person(each) for each in people], [_invitation(each) for each in links]
+    users, invitations = [*map(_person, people)], [*map(_invitation, links)]
     if as_json:
         show(as_json, {"users": users, "invitations": invitations}, "")
     else:
-        none = dict.fromkeys(USER_COLUMNS)
-        show_list(as_json, "users", [none | each for each in (*users, *invitations)], USER_COLUMNS, "No users.")
+        empty = dict.fromkeys(USER_COLUMNS)
+        show_list(as_json, "users", [empty | row for row in (*users, *invitations)], USER_COLUMNS, "No users.")
 
 
 @user.command()
 @database.of_only_account_and("EMAIL")
-@click.option("--role", type=USER_ROLES, required=True, help="viewer only reads; developer does all but manage people.")
+@click.option("--role", type=USER_ROLES, required=True, help="viewer: read only; developer: all but managing users.")
 def invite(name: str, email: str, role: str, as_json: bool) -> None:
-    """Invite a person to the account NAME: makes a link, shown only now, by which they set a password.
+    """Invite a user to the account NAME: print a link, only once, with which the user sets a password.
 
-    Give the link to the person: no mail is sent. It is good for seven days, and once. Another invitation of the same
-    address replaces it.
+    Give the link to the user yourself; no mail is sent. It works once, within seven days. Another invitation to the
+    same address replaces it.
 
     \b
     Examples:
@@ -73,9 +73,9 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
         address = account_rules.login_email(email)
 
     async def work(store: "Store", account_id: str) -> "tuple[PasswordLink, str]":
-        taken = await store.accounts.user_by_email(address)
-        if taken is not None and taken.account_id != account_id:  # the operator may know
-            raise Refused(Code.CONFLICT, f"email: {address} logs in to account {taken.account_name}")
+        existing = await store.accounts.user_by_email(address)
+        if existing is not None and existing.account_id != account_id:  # the operator may know
+            raise Refused(Code.CONFLICT, f"email: {address} already logs in to account {existing.account_name}")
         about(address, {"role": role})
         return await store.people.invite(account_id, address, AccountRole(role))
 
@@ -86,10 +86,10 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
 @database.of_only_account_and("EMAIL")
 @click.argument("role", type=USER_ROLES)
 def change_role(name: str, email: str, role: str, as_json: bool) -> None:
-    """Give a person of the account NAME another role in it. An account keeps an owner.
+    """Change the role of a user of the account NAME. The last owner cannot be changed.
 
-    A person who becomes a viewer may no longer send: API keys of the person with the scope full or manage become read,
-    those with the scope send and the SMTP credentials are revoked.
+    A user who becomes a viewer may no longer send: the user's API keys with scope full or manage become read-only, and
+    API keys with scope send and SMTP credentials are revoked.
 
     \b
     Examples:
@@ -100,10 +100,10 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
     from appliance.store.audit import about
 
     async def work(store: "Store", account_id: str) -> "Person":
-        found = await _named(store, name, account_id, email)
-        about(found.email, {"role": role})
-        await store.people.set_role(account_id, found.id, AccountRole(role), by_admin=True)
-        return await store.people.one(account_id, found.id)
+        person = await _named(store, name, account_id, email)
+        about(person.email, {"role": role})
+        await store.people.set_role(account_id, person.id, AccountRole(role), by_admin=True)
+        return await store.people.one(account_id, person.id)
 
     row = _person(database.run_for(name, work))
     show(as_json, row, f"{row['email']} is now {role} in account {name}.")
@@ -111,12 +111,12 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
 
 @user.command()
 @database.of_only_account_and("EMAIL")
-@click.option("--keep-keys", is_flag=True, help="Keep the person's API keys and SMTP credentials for the account.")
+@flag("--keep-keys", "Keep the user's API keys and SMTP credentials.")
 def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
-    """Remove a person from the account NAME, or withdraw the invitation of that address.
+    """Remove a user from the account NAME, or withdraw an invitation.
 
-    The person's sessions end. The API keys and SMTP credentials that the person created are listed and revoked. An
-    account keeps an owner, and the installation an administrator.
+    The user's sessions end. The API keys and SMTP credentials that the user created are listed and revoked. The last
+    owner of an account and the last administrator of the installation cannot be removed.
 
     \b
     Examples:
@@ -132,9 +132,9 @@ def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
                 about(link.email)
                 await store.people.withdraw(account_id, link.id)
                 return link.id, RemovedPerson(link.email, OwnedAccess())
-        found = await _named(store, name, account_id, email)
-        about(found.email, {"keep_keys": "true"} if keep_keys else None)
-        return found.id, await store.people.remove(account_id, found.id, by_admin=True, keep_keys=keep_keys)
+        person = await _named(store, name, account_id, email)
+        about(person.email, {"keep_keys": "true"} if keep_keys else None)
+        return person.id, await store.people.remove(account_id, person.id, by_admin=True, keep_keys=keep_keys)
 
     removed_id, removed = database.run_for(name, work)
     address, keys, credentials = removed.email, removed.revoked.api_keys, removed.revoked.smtp_credentials
@@ -150,22 +150,22 @@ def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_password(email: str, as_json: bool) -> None:
-    """Make a link, shown only now, by which a person of any account sets another password.
+    """Print a link, only once, with which a user of any account sets a new password.
 
-    It is good for a day, and once. The password so far is good until then, and a second factor stays on.
+    It works once, within a day. The old password works until then, and two-factor authentication stays on.
 
     \b
     Example:
       appliance user reset-password ann@acme.example
     """
-    _show_link(as_json, *_run_for_user(email, lambda store, found: store.people.reset(found.id)))
+    _show_link(as_json, *_run_for_user(email, lambda store, user: store.people.reset(user.id)))
 
 
 @user.command("reset-totp")
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_totp(email: str, as_json: bool) -> None:
-    """Turn off the second factor of a person who has lost the app and the recovery codes.
+    """Turn off two-factor authentication for a user who lost the app and the recovery codes.
 
     \b
     Example:
@@ -173,28 +173,28 @@ def reset_totp(email: str, as_json: bool) -> None:
     """
     from appliance.errors import Code, Refused
 
-    async def work(store: "Store", found: "User") -> str:
-        if not found.has_totp:
-            raise Refused(Code.NOT_FOUND, f"{found.email} has no second factor")
-        await store.second_factors.remove(found.id)
-        return found.email
+    async def work(store: "Store", user: "User") -> str:
+        if not user.has_totp:
+            raise Refused(Code.NOT_FOUND, f"{user.email} does not use two-factor authentication")
+        await store.second_factors.remove(user.id)
+        return user.email
 
     address = _run_for_user(email, work)
-    show(as_json, {"email": address, "totp": False}, f"{address} now logs in without a second factor.")
+    show(as_json, {"email": address, "totp": False}, f"{address} now logs in without two-factor authentication.")
 
 
 def _run_for_user(email: str, work: "Callable[[Store, User], Awaitable[database.T]]") -> "database.T":
-    """The result of `work` on the user of that address, whichever account it logs in to."""
+    """Return the result of `work` on the user of that address, in any account."""
     from appliance.errors import Code, Refused
     from appliance.store.audit import about, concerns
 
     async def of_user(store: "Store") -> "database.T":
-        found = await store.accounts.user_by_email(email)
-        if found is None:
-            raise Refused(Code.NOT_FOUND, f"{email} logs in to no account")
-        about(found.email)
-        concerns(found.account_id)
-        return await work(store, found)
+        user = await store.accounts.user_by_email(email)
+        if user is None:
+            raise Refused(Code.NOT_FOUND, f"no user has the address {email}")
+        about(user.email)
+        concerns(user.account_id)
+        return await work(store, user)
 
     return database.run(of_user)
 
@@ -202,15 +202,15 @@ def _run_for_user(email: str, work: "Callable[[Store, User], Awaitable[database.
 async def _named(store: "Store", name: str, account_id: str, email: str) -> "Person":
     from appliance.errors import Code, Refused
 
-    for each in await store.people.of(account_id):
-        if each.email == email.lower():
-            return each
-    raise Refused(Code.NOT_FOUND, f"{email} is not in account {name}: `appliance user list {name}` shows who is")
+    for person in await store.people.of(account_id):
+        if person.email == email.lower():
+            return person
+    raise Refused(Code.NOT_FOUND, f"{email} is not a user of account {name}: see appliance user list {name}")
 
 
-def _person(found: "Person") -> dict[str, Any]:
-    row = {"id": found.id, "email": found.email, "role": found.account_role.value, "admin": found.role.value == "admin"}
-    return row | {"totp": found.has_totp} | record(found, "created_at", "last_seen_at")
+def _person(person: "Person") -> dict[str, Any]:
+    row = {**record(person, "id", "email"), "role": person.account_role.value, "admin": person.role.value == "admin"}
+    return row | {"totp": person.has_totp} | record(person, "created_at", "last_seen_at")
 
 
 def _invitation(link: "PasswordLink") -> dict[str, Any]:
@@ -222,5 +222,4 @@ def _show_link(as_json: bool, link: "PasswordLink", token: str) -> None:
     from appliance.intake import account_rules
 
     base_url = database.load_settings().http.base_url
-    made = _invitation(link) | {"link": account_rules.password_link(base_url, link.email, token)}
-    show_record(as_json, made, made)
+    show_record(as_json, _invitation(link) | {"link": account_rules.password_link(base_url, link.email, token)})

@@ -1,11 +1,11 @@
-"""`appliance webhook …`: where an account's events are posted, which ones, and a test of it."""
+"""`appliance webhook …`: sets, tests and replays the webhook of an account."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option
+from appliance.cli.options import config_option, flag
 from appliance.cli.output import printable, record, show, show_record
 
 if TYPE_CHECKING:
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from appliance.store import Store
 
 EVENTS = ("delivered", "bounced", "failed", "delayed", "late_bounced", "complained")
-POST_SECONDS = 30  # to wait for the first attempt: it is seen within 5, and takes 5 at most
-POST_ASKED_EVERY = 0.25  # seconds between two looks at a post
+POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5, and an attempt takes at most 5
+POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
 
 @click.group()
 @config_option
 def webhook() -> None:
-    """Webhooks: where the results of an account's mail are posted."""
+    """Manage the webhook of an account: where its events are posted."""
 
 
 @webhook.command("show")
 @database.of_only_account
 def show_one(name: str, as_json: bool) -> None:
-    """Show the webhook of the account NAME. Its secret is not shown again.
+    """Show the webhook of the account NAME, without its secret.
 
     \b
     Examples:
@@ -42,12 +42,12 @@ def show_one(name: str, as_json: bool) -> None:
         account = await store.accounts.named(name)
         return account, await store.webhooks.of(account.id)
 
-    account, found = database.run(work)
-    if found is None:
-        nothing = f"Account {account.name} has no webhook. Make one: appliance webhook set {account.name} URL"
+    account, webhook = database.run(work)
+    if webhook is None:
+        nothing = f"Account {account.name} has no webhook. Create one: appliance webhook set {account.name} URL"
         show(as_json, {"account": account.name, "webhook": None}, nothing)
         return
-    row = _row(found)
+    row = _row(webhook)
     worded = row | {"events": " ".join(row["events"])}
     show_record(as_json, {"account": account.name, "webhook": row}, {"account": account.name} | worded)
 
@@ -59,11 +59,11 @@ def show_one(name: str, as_json: bool) -> None:
     "events",
     type=click.Choice(EVENTS),
     multiple=True,
-    help="Post this; give it once for each. Else those it has, and at first delivered, bounced and failed.",
+    help="Event type to send; repeatable (default: keep the current ones, at first delivered, bounced, failed).",
 )
-@click.option("--enable/--disable", "enabled", default=None, help="Whether anything is posted. Else as it is.")
+@click.option("--enable/--disable", "enabled", default=None, help="Turn posts on or off (default: unchanged).")
 def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, as_json: bool) -> None:
-    """Post the events of the account NAME to URL. The secret that signs them is shown only when it is made.
+    """Post the events of the account NAME to URL. The signing secret is shown only when it is created.
 
     \b
     Examples:
@@ -81,9 +81,9 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
         account = await store.accounts.named(name)
         await _check_url(url, store, settings)
         known, env = await store.webhooks.of(account.id), Environment()
-        wanted = {f"email.{each}" for each in events} or set(RESULT_EVENTS if known is None else known.events)
+        chosen = {f"email.{event}" for event in events} or set(RESULT_EVENTS if known is None else known.events)
         is_enabled = (known is None or known.enabled) if enabled is None else enabled
-        options = WebhookOptions(url, tuple(each for each in EventType if each in wanted), is_enabled)
+        options = WebhookOptions(url, tuple(event for event in EventType if event in chosen), is_enabled)
         new_id = env.identifier("whk")
         secret, sealed = WebhookSecrets(await database.installation_key(store, settings), env).fresh(new_id)
         saved, made = await store.webhooks.save(account.id, options, new_id, sealed)
@@ -93,16 +93,16 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
     row = _row(saved)
     text = f"Events of account {account.name} are posted to {saved.url}: {' '.join(row['events'])}"
     if not saved.enabled:
-        text = f"The webhook of account {account.name} is disabled; it leads to {saved.url}"
+        text = f"The webhook of account {account.name} to {saved.url} is disabled."
     if secret is not None:
-        text += f"\nIt signs with this secret, which is shown only now: {secret}"
+        text += f"\nSigning secret, shown only once: {secret}"
     show(as_json, {"account": account.name, "webhook": row, "secret": secret}, text)
 
 
 @webhook.command()
 @database.of_only_account
 def remove(name: str, as_json: bool) -> None:
-    """Delete the webhook of the account NAME, what waits for it, and its history.
+    """Delete the webhook of the account NAME, its pending posts and its history.
 
     \b
     Example:
@@ -116,19 +116,19 @@ def remove(name: str, as_json: bool) -> None:
         return account
 
     account = database.run(work)
-    show(as_json, {"account": account.name, "removed": True}, f"Account {account.name} has no webhook any more.")
+    show(as_json, {"account": account.name, "removed": True}, f"Removed the webhook of account {account.name}.")
 
 
-wait_option = click.option("--wait", is_flag=True, help="Wait for the first answer, and tell it.")
+wait_option = flag("--wait", "Wait for the first response and print it.")
 
 
 @webhook.command()
 @database.of_only_account
 @wait_option
 def ping(name: str, wait: bool, as_json: bool) -> None:
-    """Have a test event posted to the webhook of the account NAME, at most every 15 seconds.
+    """Post a test event to the webhook of the account NAME, at most every 15 seconds.
 
-    A running server posts it within a few seconds. With --wait the exit code is 0 if the answer was a 2xx, else 1.
+    A running server posts it within a few seconds. With --wait the exit code is 0 for a 2xx response, otherwise 1.
 
     \b
     Examples:
@@ -142,10 +142,10 @@ def ping(name: str, wait: bool, as_json: bool) -> None:
 @database.of_only_account_and("DELIVERY")
 @wait_option
 def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
-    """Post the event of DELIVERY again, as it is in the history: GET /v1/webhook/deliveries, or the dashboard.
+    """Post the event of DELIVERY again; GET /v1/webhook/deliveries and the dashboard list the ids.
 
-    It is signed anew, and has the id of the first post, so that a receiver can tell it. With --wait the exit code is 0
-    if the answer was a 2xx, else 1.
+    The post has a new signature and the event id of the first post, so that a receiver can detect the duplicate. With
+    --wait the exit code is 0 for a 2xx response, otherwise 1.
 
     \b
     Examples:
@@ -160,7 +160,7 @@ def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
 def _post(
     what: str, name: str, begin: "Callable[[Store, str], Awaitable[WebhookDelivery]]", wait: bool, as_json: bool
 ) -> None:
-    """Begin a post by hand, and tell what became of it."""
+    """Start a post by hand, and print its result."""
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, WebhookDelivery, bool]":
@@ -173,43 +173,42 @@ def _post(
     answer: dict[str, Any] = {"account": account.name, "server_running": runs}
     answer |= record(posted, "id", "event_id", "url", "response_status", "error", "duration_ms", "created_at")
     ok = posted.response_status is not None and 200 <= posted.response_status < 300
-    show(as_json, answer, _told(what, posted, runs=runs, ok=ok))
+    show(as_json, answer, _described(what, posted, runs=runs, ok=ok))
     if wait and not ok:
-        raise click.ClickException("the receiver has not answered with a 2xx")
+        raise click.ClickException("the receiver did not return a 2xx status")
 
 
-def _told(what: str, posted: "WebhookDelivery", *, runs: bool, ok: bool) -> str:
+def _described(what: str, posted: "WebhookDelivery", *, runs: bool, ok: bool) -> str:
     if not runs:
-        return f"{what} for {posted.url} waits. No server runs here: it is posted once one does."
+        return f"{what} for {posted.url} is pending. No server is running: it is posted once one starts."
     if posted.attempted_at is None:
         return f"{what} is on its way to {posted.url}"
     if posted.response_status is None:
-        return f"{posted.url} was not reached: {printable(posted.error or 'no reason is known')}"
-    return f"{posted.url} answered {posted.response_status} after {posted.duration_ms} ms" + (
-        "" if ok else ": expected is a 2xx; it is tried again"
-    )
+        return f"{posted.url} was not reached: {printable(posted.error or 'unknown reason')}"
+    retried = "" if ok else ": expected a 2xx status; the post is retried"
+    return f"{posted.url} returned {posted.response_status} after {posted.duration_ms} ms{retried}"
 
 
 async def _attempted(store: "Store", account: "Account", posted: "WebhookDelivery") -> "WebhookDelivery":
-    """The post once it was tried, or as it is when the time is over."""
+    """Return the post once it was attempted, or unchanged after POST_SECONDS."""
     import trio
 
     with trio.move_on_after(POST_SECONDS):
         while posted.attempted_at is None:
             await trio.sleep(POST_ASKED_EVERY)
             newest = await store.webhook_history.page(account.id, None, None, 100)
-            posted = next((each for each in newest if each.id == posted.id), posted)
+            posted = next((delivery for delivery in newest if delivery.id == posted.id), posted)
     return posted
 
 
 async def _existing(store: "Store", account: "Account") -> None:
     if await store.webhooks.of(account.id) is None:
-        hint = f"`appliance webhook set {account.name} URL` makes one"
+        hint = f"create one with `appliance webhook set {account.name} URL`"
         raise click.ClickException(f"account {account.name} has no webhook: {hint}")
 
 
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
-    """Refuse what the API refuses: no https, an address of this machine or of a private network."""
+    """Refuse a URL that the API refuses: not https, an address of this machine or of a private network."""
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
     from appliance.webhook.build import build_poster
@@ -220,6 +219,6 @@ async def _check_url(url: str, store: "Store", settings: "Config") -> None:
         raise click.ClickException(f"url: {fault}")
 
 
-def _row(found: "Webhook") -> dict[str, Any]:
-    row = {"url": found.url, "events": [each.value for each in found.events], "enabled": found.enabled}
-    return row | record(found, "secret_hint", "created_at", "updated_at", "last_success_at", "last_failure_at")
+def _row(webhook: "Webhook") -> dict[str, Any]:
+    row = {"url": webhook.url, "events": [event.value for event in webhook.events], "enabled": webhook.enabled}
+    return row | record(webhook, "secret_hint", "created_at", "updated_at", "last_success_at", "last_failure_at")

@@ -1,25 +1,26 @@
-"""Checks settings against each other: contradictions, missing counterparts, and listeners on the same address."""
+"""Checks settings against each other: contradictions, missing counterparts, listeners on one address."""
 
 import itertools
 
-from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, DeliveryMode, RelaySettings, RelayTls, place_of
+from appliance.config.fields import place_of
+from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, DeliveryMode, RelaySettings, RelayTls
 from appliance.config.values import Endpoint
 
 
 def check_together(config: Config, file: str) -> None:
-    """Raises ConfigError for the first contradiction."""
+    """Raise ConfigError for the first contradiction."""
     for section, listener in (("http", config.http), ("smtp", config.smtp), ("inbound", config.inbound)):
         if bool(listener.tls_cert) != bool(listener.tls_key):
-            missing, given = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
-            raise ConfigError(file, f"{section}.{missing}", f"missing, though {given} is set")
+            missing, present = ("tls_key", "tls_cert") if listener.tls_cert else ("tls_cert", "tls_key")
+            raise ConfigError(file, f"{section}.{missing}", f"missing, though {present} is set")
     if config.http.body_memory < config.http.max_body:
         raise ConfigError(file, "http.body_memory", "is smaller than max_body, so the largest body could never come in")
     if config.acme.enabled:
         _check_acme(config, file)
-    # The rows of a message go last: its body and its webhook deliveries belong to them.
-    for kept_key, kept in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
-        if kept > config.retention.metadata:
-            raise ConfigError(file, f"retention.{kept_key}", "is longer than metadata, and would go with it")
+    # The rows of a message are deleted last: its body and webhook deliveries belong to them.
+    for key, seconds in (("bodies", config.retention.bodies), ("webhook_logs", config.retention.webhook_logs)):
+        if seconds > config.retention.metadata:
+            raise ConfigError(file, f"retention.{key}", "is longer than metadata, and would go with it")
     _check_relays(config, file)
     _check_pools(config, file)
 
@@ -37,10 +38,10 @@ def _check_acme(config: Config, file: str) -> None:
         raise ConfigError(file, "acme.enabled", reason)
     others = {"http.bind": config.http.bind, "smtp.bind": config.smtp.bind, "smtp.bind_tls": config.smtp.bind_tls}
     others |= {"inbound.bind": config.inbound.bind, "metrics.bind": config.metrics.bind}
-    for key, taken in others.items():
-        for ours, theirs in itertools.product(config.acme.bind, taken):
+    for key, binds in others.items():
+        for ours, theirs in itertools.product(config.acme.bind, binds):
             if _collide(ours, theirs):
-                raise ConfigError(file, "acme.bind", f"{ours} cannot be had beside {theirs} of {key}")
+                raise ConfigError(file, "acme.bind", f"{ours} conflicts with {theirs} of {key}")
 
 
 def _collide(one: Endpoint, other: Endpoint) -> bool:
@@ -65,10 +66,10 @@ def _check_relays(config: Config, file: str) -> None:
 
 
 def _check_login(relay: RelaySettings, file: str, before: str) -> None:
-    """Username and password come together, and a password is never sent in the clear."""
+    """Username and password must be set together, and a password needs TLS."""
     if bool(relay.username) != bool(relay.password):
-        missing, given = ("password", "username") if relay.username else ("username", "password")
-        raise ConfigError(file, before + missing, f"missing, though {given} is set")
+        missing, present = ("password", "username") if relay.username else ("username", "password")
+        raise ConfigError(file, before + missing, f"missing, though {present} is set")
     if relay.username and relay.tls is RelayTls.OFF:
         raise ConfigError(file, f"{before}tls", '"off", though username is set: a password is sent only under TLS')
 

@@ -1,4 +1,4 @@
-"""Loads the settings: one TOML file becomes a frozen Config, or an error of one line naming file, key and reason."""
+"""Loads the settings: one TOML file becomes a frozen Config, or a one-line error with file, key and reason."""
 
 import difflib
 import os
@@ -12,37 +12,38 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from appliance.config.checks import check_together
-from appliance.config.settings import SECTIONS, Config, ConfigError, Setting, named_tables, place_of, settings
+from appliance.config.fields import Setting, place_of
+from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 from appliance.config.values import DIRECTORY, FILE, PORT, Endpoint, ValueKind, is_host_name
 
 VARIABLE = "APPLIANCE_CONFIG"
 LOCAL_FILE = Path("config.toml")
 SYSTEM_FILE = Path("/etc/appliance/config.toml")
 
-# To try the program: nothing listens beyond this machine, no mail leaves it, one directory has all state.
+# For a first look: only this machine can connect, no mail leaves it, and all state is in one directory.
 EMBEDDED: dict[str, Any] = {
     "server": {"hostname": "localhost", "data_dir": "appliance-data"},
     "http": {"bind": ["127.0.0.1:8080"], "base_url": "http://127.0.0.1:8080"},
     "smtp": {"bind": ["127.0.0.1:2587"], "bind_tls": []},
     "delivery": {"mode": "sandbox"},
 }
-# What may be different without a file, by variables of the environment.
+# Environment variables that change these settings.
 HTTP_PORT_VARIABLE = "APPLIANCE_HTTP_PORT"
 SMTP_PORT_VARIABLE = "APPLIANCE_SMTP_PORT"
 DATA_DIR_VARIABLE = "APPLIANCE_DATA_DIR"
 EMBEDDED_VARIABLES = {HTTP_PORT_VARIABLE: PORT, SMTP_PORT_VARIABLE: PORT, DATA_DIR_VARIABLE: DIRECTORY}
 _INSTEAD = {HTTP_PORT_VARIABLE: "http.bind", SMTP_PORT_VARIABLE: "smtp.bind", DATA_DIR_VARIABLE: "server.data_dir"}
-# At the end of the line that refuses a ./config.toml.
+# Appended to the error about a ./config.toml.
 _IF_FOREIGN = " (if this file is another program's: start in another directory, or name your own with --config)"
 
 
 def parse(text: str, file: Path) -> Config:
-    """The settings that `text`, the content of `file`, describes; relative paths in it start where the file is."""
+    """Parse the content of `file`; relative paths in it start at the directory of the file."""
     return replace(_build(_tables(text, file), str(file), file.parent), source=file)
 
 
 def parse_known(text: str, file: Path) -> tuple[Config, list[str]]:
-    """The same without the sections and keys that this version does not know, and what these are."""
+    """Parse only the sections and keys that this version knows; also return the unknown ones."""
     tables, unknown = _tables(text, file), []
     known = set(known_keys())
     for name, table in list(tables.items()):
@@ -55,10 +56,10 @@ def parse_known(text: str, file: Path) -> tuple[Config, list[str]]:
             if key in nested:
                 for title, inner in _table(f"{name}.{key}", table[key], str(file)).items():
                     place = place_of(f"{name}.{key}", title)
-                    for each in list(_table(place, inner, str(file))):
-                        if f"{name}.{key}.*.{each}" not in known:
-                            unknown.append(f"{place}.{each}")
-                            del inner[each]
+                    for inner_key in list(_table(place, inner, str(file))):
+                        if f"{name}.{key}.*.{inner_key}" not in known:
+                            unknown.append(f"{place}.{inner_key}")
+                            del inner[inner_key]
             elif f"{name}.{key}" not in known:
                 unknown.append(f"{name}.{key}")
                 del table[key]
@@ -66,7 +67,7 @@ def parse_known(text: str, file: Path) -> tuple[Config, list[str]]:
 
 
 def known_keys() -> tuple[str, ...]:
-    """Every key of this version, with its section; `*` is in the place of a name that the operator chooses."""
+    """Return every key of this version, with its section; `*` replaces a name that the operator chooses."""
     plain = [f"{row.section}.{row.key}" for name in SECTIONS for row in settings(name)]
     nested = [
         f"{kind.place}.*.{row.key}"
@@ -83,7 +84,7 @@ def _tables(text: str, file: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(str(file), "nested too deeply") from None
     except ValueError as error:
-        # tomllib says "reason (at line 1, column 2)" or "reason (at end of document)".
+        # The text is "reason (at line 1, column 2)" or "reason (at end of document)".
         match = re.fullmatch(r"(.*) \(at (?:(line \d+, column \d+)|end of document)\)", str(error), re.DOTALL)
         last = f"line {text.rstrip().count(chr(10)) + 1}"
         place, reason = (match[2] or last, match[1]) if match else (last, str(error))
@@ -101,13 +102,13 @@ def _build(tables: Mapping[str, Any], file: str, base: Path) -> Config:
 
 
 def _section(name: str, table: object, file: str, base: Path) -> Any:
-    given = _table(name, table, file)
+    keys = _table(name, table, file)
     nested = {kind.key: kind for kind in named_tables(name)}
-    plain = {key: value for key, value in given.items() if key not in nested}
+    plain = {key: value for key, value in keys.items() if key not in nested}
     values = _values(name, plain, settings(name), file, base, nested)
-    for key in given.keys() & nested.keys():
+    for key in keys.keys() & nested.keys():
         kind, values[key] = nested[key], {}
-        for title, inner in _table(kind.place, given[key], file).items():
+        for title, inner in _table(kind.place, keys[key], file).items():
             place = place_of(kind.place, title)
             try:
                 read = kind.name.read(title)
@@ -127,7 +128,7 @@ def _table(place: str, table: object, file: str) -> dict[str, Any]:
 def _values(
     place: str, table: Mapping[str, Any], rows: Iterable[Setting], file: str, base: Path, also: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The values of one table; `also` are further names to suggest for an unknown key."""
+    """Read the values of one table; `also` are further names to suggest for an unknown key."""
     known = {row.key: row for row in rows}
     for key in table:
         if key not in known:
@@ -144,7 +145,7 @@ def _value(row: Setting, value: object, file: str, base: Path) -> object:
     if not isinstance(read, Path):
         return read
     path = base / read
-    # os.path, because Path.is_file raises where a directory may not be entered.
+    # os.path, because Path.is_file raises for a directory that may not be searched.
     if row.kind is FILE and not os.path.isfile(path):
         raise ConfigError(file, place, f"no such file: {path}")
     return path
@@ -156,7 +157,7 @@ def _unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def _complete(config: Config) -> Config:
-    """Fills in empty values whose default depends on the machine or on another key."""
+    """Fill in empty values whose default depends on the machine or on another key."""
     hostname, first = config.server.hostname or machine_name(), config.http.bind[0]
     secure = bool(config.http.tls_cert) or (config.acme.enabled and config.acme.http)
     everywhere = first.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
@@ -174,24 +175,24 @@ def _complete(config: Config) -> Config:
 
 
 def named_host(text: str, file: Path) -> str:
-    """The host name that a settings file says; "" if it says none. Raises ConfigError if it cannot be used."""
+    """Return the host name in a settings file, or an empty text. Raises ConfigError if the file is not valid."""
     parse(text, file)
     return str(tomllib.loads(text).get("server", {}).get("hostname", ""))
 
 
 def machine_name() -> str:
-    """The machine's own name, without a DNS lookup (getfqdn makes one, and may hang)."""
+    """Return the machine's name without a DNS lookup (getfqdn makes one, and may hang)."""
     name = socket.gethostname().lower()
     return name if is_host_name(name) else "localhost"
 
 
 def embedded(cwd: Path, environ: Mapping[str, str] | None = None) -> Config:
-    """The settings of a start without any file; state is kept in `cwd`."""
+    """Return the built-in settings, for a start without a file; state is kept in `cwd`."""
     return replace(_build(embedded_tables(environ or {}), "built-in settings", cwd), embedded=True)
 
 
 def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The tables of a start without any file, as a file would have them."""
+    """Return the built-in settings as a file would contain them."""
     tables = {name: dict(table) for name, table in EMBEDDED.items()}
     if port := _variable(HTTP_PORT_VARIABLE, environ):
         tables["http"] = {"bind": [f"127.0.0.1:{port}"], "base_url": f"http://127.0.0.1:{port}"}
@@ -203,7 +204,7 @@ def embedded_tables(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
-    """The value of a variable, checked; "" when it is not set."""
+    """Return the checked value of a variable; "" if it is not set."""
     text = environ.get(name, "")
     kind: ValueKind[Any] = EMBEDDED_VARIABLES[name]
     try:
@@ -215,10 +216,10 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 
 def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path, str] | None:
-    """The first settings file there is, with its text: `path` (--config), the variable's, ./config.toml, /etc.
+    """Return the first settings file with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
-    A file that was named must exist: another one would mean a start with the wrong settings. For the same reason a
-    ./config.toml that cannot be read, or has nothing of these settings, is refused, and not passed over.
+    A named file must exist, because a fallback would start with the wrong settings. For the same reason a
+    ./config.toml that cannot be read, or has none of these sections, is an error.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     local = cwd / LOCAL_FILE
@@ -241,21 +242,23 @@ def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path
 
 
 def _may_enter(directory: Path) -> bool:
-    """Not so the service's user root's home: whether a file is there, it does not know."""
+    """Whether this user may search a directory; otherwise it cannot know whether a file exists."""
     return os.access(directory, os.X_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _has_our_section(text: str) -> bool:
-    """Whether any section, or a line that would begin one, has a name of ours: else it may be another program's."""
+    """Whether a section, or a line that starts one, has a name of ours; otherwise the file may be another program's."""
     return any(match[1] in SECTIONS for match in re.finditer(r"^[ \t]*\[{1,2}[ \t]*\"?([A-Za-z]+)", text, re.MULTILINE))
 
 
 def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
-    """The settings of the file that is found; without any, the embedded ones."""
-    found = find(path, environ, cwd)
-    if found is None:
+    """Load the first settings file, or without any the built-in settings."""
+    source = find(path, environ, cwd)
+    if source is None:
         return embedded(cwd, environ)
-    if given := [name for name in EMBEDDED_VARIABLES if environ.get(name)]:
-        only = f"is only for a start without a settings file: set {_INSTEAD[given[0]]} in {found[0]} instead"
-        raise ConfigError(f"${given[0]}", only)
-    return parse(found[1], found[0])
+    file, text = source
+    for name in EMBEDDED_VARIABLES:
+        if environ.get(name):
+            reason = f"is only for a start without a settings file: set {_INSTEAD[name]} in {file} instead"
+            raise ConfigError(f"${name}", reason)
+    return parse(text, file)

@@ -1,7 +1,7 @@
-"""Reloads settings while the program runs: which can change, and that all of them do or none.
+"""Reloads settings while the program runs: all that can change do so together, or none.
 
-A service registers a function of two steps: it reads what may fail (a certificate) and refuses the reload by raising;
-what it returns puts the new settings into force and cannot fail.
+A service registers a function of two steps: it reads what may fail (a certificate) and raises to refuse the reload; the
+function that it returns applies the new settings and cannot fail.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from appliance.config.settings import SECTIONS, Config, ConfigError, named_tables, settings
 
-# All others are used once, when the program starts.
+# All other settings are read only at start.
 _LIVE = {
     "server": "log_level",
     "http": "tls_cert tls_key trusted_proxies max_connections max_connections_per_address header_timeout body_timeout "
@@ -26,7 +26,7 @@ Prepare = Callable[[Config], Callable[[], None]]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The keys that a reload changed, and those that wait for a restart."""
+    """The keys that a reload changed, and the keys that need a restart."""
 
     adopted: tuple[str, ...]
     need_restart: tuple[str, ...]
@@ -43,13 +43,13 @@ class LiveSettings:
         self._services.append(prepare)
 
     def take_over(self, new: Config) -> Changes:
-        """Put into force what can be; raises, with nothing changed, when a service refuses."""
+        """Apply the settings that can change; if a service refuses, raise and change nothing."""
         changed = tuple(_changed(self.config, new))
         adopted = tuple(key for key in changed if _can_change(key, self.config, new))
         config = _with(self.config, new, adopted)
-        # The one rule between a setting that can change and one that cannot.
+        # The only rule between a setting that can change and one that cannot.
         if config.http.body_memory < config.http.max_body:
-            reason = "is larger than the body_memory in force: restart for both"
+            reason = "is larger than the current body_memory: restart to change both"
             raise ConfigError(str(new.source), "http.max_body", reason)
         for adopt in [prepare(config) for prepare in self._services]:
             adopt()
@@ -58,7 +58,7 @@ class LiveSettings:
 
 
 def _changed(old: Config, new: Config) -> Iterator[str]:
-    """The keys whose values differ, in the order of the documentation; of named tables only their kind."""
+    """Yield the keys whose values differ, in documentation order; for named tables only the table's key."""
     for section in SECTIONS:
         keys = [row.key for row in settings(section)] + [kind.key for kind in named_tables(section)]
         before, after = getattr(old, section), getattr(new, section)
@@ -67,7 +67,7 @@ def _changed(old: Config, new: Config) -> Iterator[str]:
 
 def _can_change(key: str, old: Config, new: Config) -> bool:
     if key in ("http.tls_cert", "http.tls_key"):
-        always = old.acme.enabled and old.acme.http  # the certificate by ACME replaces files that are gone
+        always = old.acme.enabled and old.acme.http  # the ACME certificate replaces missing files
         # Whether a listener speaks HTTP or HTTPS is decided when it opens.
         return always or bool(old.http.tls_cert) == bool(new.http.tls_cert)
     return key in LIVE

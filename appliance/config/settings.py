@@ -4,70 +4,34 @@ Loading, validation, config.example.toml and docs/configuration.md derive from t
 line here and regenerate both documents (tests/docs/test_configuration.py). A section can also contain named tables of
 one kind, such as `[delivery.relays."example.com"]`.
 """
-# ruff: noqa: RUF009 - _key makes a dataclass field, as field() itself does
+# ruff: noqa: RUF009 - key() makes a dataclass field, as field() itself does
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from appliance.config.values import (
-    ADDRESS,
-    BASE_URL,
-    BIND,
-    BOOLEAN,
-    DATABASE_URL,
-    DIRECTORY,
-    DOMAIN_PATTERN,
-    FILE,
-    HOST,
-    HOST_NAME,
-    HTTPS_URL,
-    KIB,
-    MAILBOX,
-    MIB,
-    NETWORK,
-    POOL_NAME,
-    PORT,
-    RESOLVER,
-    SECRET,
-    SIZE_OR_PERCENT,
-    Address,
-    Endpoint,
-    Network,
-    Share,
-    ValueKind,
-    choice,
-    duration,
-    integer,
-    many,
-    number,
-    optional,
-    size,
-)
-
-T = TypeVar("T")
+from appliance.config import values as v
+from appliance.config.fields import NamedTables, Setting, key, named, rows
 
 LETS_ENCRYPT = "https://acme-v02.api.letsencrypt.org/directory"
 DEFAULT_POOL = "default"  # the pool of all organisations that no other pool names
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_TIMEOUT = duration(positive=True)
-_DELAYS = many(duration(positive=False), at_least=1)
-_KEPT = duration(positive=True, at_least="24h")
-_CONNECTIONS = integer(1, 1_000_000)
-_SESSIONS = integer(1, 10_000)
-_BODY_SIZE = size(KIB, 16 * MIB, within='from "1KiB" to "16MiB"')
+_TIMEOUT = v.duration(positive=True)
+_DELAYS = v.many(v.duration(positive=False), at_least=1)
+_KEPT = v.duration(positive=True, at_least="24h")
+_CONNECTIONS = v.integer(1, 1_000_000)
+_SESSIONS = v.integer(1, 10_000)
+_BODY_SIZE = v.size(v.KIB, 16 * v.MIB, within='from "1KiB" to "16MiB"')
 
 
 class ConfigError(Exception):
-    """The program cannot start like this; the text is one line: file, key, reason."""
+    """The settings cannot be used; the text is one line: file, key, reason."""
 
     def __init__(self, *parts: str) -> None:
         line = ": ".join(parts)
-        # A key or value may hold anything TOML can escape; it must not break the line or drive the terminal.
+        # TOML can escape any character; a key or value must not break the line or control the terminal.
         super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line))
 
 
@@ -85,7 +49,7 @@ class LogLevel(StrEnum):
 
 
 class RelayTls(StrEnum):
-    """What a relay must offer before it gets mail or a password."""
+    """The TLS that a relay must offer before it gets mail or a password."""
 
     REQUIRED = "required"  # STARTTLS with a verified certificate
     OPPORTUNISTIC = "opportunistic"  # STARTTLS where offered, unverified; a password only under TLS
@@ -94,7 +58,7 @@ class RelayTls(StrEnum):
 
 
 class TotpDemand(StrEnum):
-    """Who must have a second factor."""
+    """Who must use two-factor authentication."""
 
     NONE = "none"
     ADMINS = "admins"
@@ -102,70 +66,24 @@ class TotpDemand(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table: a key, what a file that omits it gets, what it may hold and what it is for."""
-
-    section: str
-    key: str
-    default: object
-    kind: ValueKind[Any]
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTables:
-    """The tables `[section.key.NAME]` of a section: what a name may be, and the class of each table."""
-
-    section: str
-    key: str
-    name: ValueKind[str]
-    example: str
-    record: type[Any]
-
-    @property
-    def place(self) -> str:
-        return f"{self.section}.{self.key}"
-
-    def settings(self, name: str) -> Iterator[Setting]:
-        return _rows(place_of(self.place, name), self.record)
-
-
-def place_of(before: str, name: str) -> str:
-    """Where a key or table is, as TOML writes it: a name that is not of letters, digits, `_` and `-` in quotes."""
-    return f"{before}.{name}" if _BARE_KEY.fullmatch(name) else f'{before}."{name}"'
-
-
-def _key(kind: ValueKind[T], default: object, meaning: str) -> T:
-    """A field whose default is written as in the file; typed as its value, so mypy holds kind and field together."""
-    row = {"kind": kind, "default": default, "meaning": meaning}
-    # Passwords stay out of the repr.
-    return field(default_factory=lambda: kind.read(default), metadata=row, repr=kind not in (SECRET, DATABASE_URL))
-
-
-def _named(record: type[T], name: ValueKind[str], example: str) -> Mapping[str, T]:
-    """A field for tables of one kind, by their names; none unless the file has some."""
-    return field(default_factory=dict, metadata={"record": record, "name": name, "example": example})
-
-
-@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Host name, data directory, shutdown and log level."""
 
-    hostname: str = _key(
-        optional(HOST_NAME, ""),
+    hostname: str = key(
+        v.optional(v.HOST_NAME, ""),
         "",
         'Host name for HELO, e.g. "mail.example.com", and fallback for Message-IDs; empty: the machine\'s name',
     )
-    node: str = _key(optional(POOL_NAME, ""), "", "Unique name of this node in a cluster; empty: the machine's name")
-    data_dir: Path = _key(DIRECTORY, "/var/lib/appliance", "Directory of the database and its key file")
-    own_domains: tuple[str, ...] = _key(
-        many(HOST_NAME), [], "Other domains of this service; webhook URLs in or below them are rejected"
+    node: str = key(v.optional(v.POOL_NAME, ""), "", "Unique name of this node in a cluster; empty: the machine's name")
+    data_dir: Path = key(v.DIRECTORY, "/var/lib/appliance", "Directory of the database and its key file")
+    own_domains: tuple[str, ...] = key(
+        v.many(v.HOST_NAME), [], "Other domains of this service; webhook URLs in or below them are rejected"
     )
-    shutdown_timeout: float = _key(
+    shutdown_timeout: float = key(
         _TIMEOUT, "60s", "Maximum time for a shutdown; three quarters of it for work in flight"
     )
-    log_level: LogLevel = _key(
-        choice(LogLevel),
+    log_level: LogLevel = key(
+        v.choice(LogLevel),
         "info",
         "Lowest level to log: debug, info (normal operation), warning (handled problems) or error",
     )
@@ -175,8 +93,8 @@ class ServerSettings:
 class StoreSettings:
     """The database: SQLite by default, PostgreSQL for a cluster."""
 
-    url: str = _key(
-        DATABASE_URL,
+    url: str = key(
+        v.DATABASE_URL,
         "",
         "PostgreSQL database that several nodes can share; empty: an SQLite file in server.data_dir",
     )
@@ -186,33 +104,35 @@ class StoreSettings:
 class HttpSettings:
     """The listener of the API and the dashboard."""
 
-    bind: tuple[Endpoint, ...] = _key(many(BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
-    base_url: str = _key(
-        optional(BASE_URL, ""), "", 'Public URL, e.g. "https://mail.example.com"; empty: the first address in bind'
+    bind: tuple[v.Endpoint, ...] = key(v.many(v.BIND, at_least=1), ["127.0.0.1:8080"], "Addresses to listen on")
+    base_url: str = key(
+        v.optional(v.BASE_URL, ""), "", 'Public URL, e.g. "https://mail.example.com"; empty: the first address in bind'
     )
-    tls_cert: Path | None = _key(
-        FILE,
+    tls_cert: Path | None = key(
+        v.FILE,
         "",
         "Certificate chain (PEM) for HTTPS, with tls_key; empty: the [acme] certificate, or plain HTTP for a proxy",
     )
-    tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
-    trusted_proxies: tuple[Network, ...] = _key(many(NETWORK), [], "Proxies whose X-Forwarded-For header is trusted")
-    max_connections: int = _key(_CONNECTIONS, 1000, "Maximum open connections in total")
-    max_connections_per_address: int = _key(
+    tls_key: Path | None = key(v.FILE, "", "Private key (PEM) of tls_cert")
+    trusted_proxies: tuple[v.Network, ...] = key(
+        v.many(v.NETWORK), [], "Proxies whose X-Forwarded-For header is trusted"
+    )
+    max_connections: int = key(_CONNECTIONS, 1000, "Maximum open connections in total")
+    max_connections_per_address: int = key(
         _CONNECTIONS, 100, "Maximum open connections per address or IPv6 /64; further ones get 503"
     )
-    header_timeout: float = _key(_TIMEOUT, "5s", "Maximum time for a client to send the request headers")
-    body_timeout: float = _key(_TIMEOUT, "60s", "Maximum time for a client to send the request body")
-    write_timeout: float = _key(_TIMEOUT, "30s", "Maximum time for a client to read the response")
-    keep_alive_timeout: float = _key(_TIMEOUT, "75s", "Time after which an idle connection is closed")
-    max_body: int = _key(_BODY_SIZE, "16MiB", "Maximum request body, 1KiB to 16MiB; larger ones get 413")
-    body_memory: int = _key(
-        size(),
+    header_timeout: float = key(_TIMEOUT, "5s", "Maximum time for a client to send the request headers")
+    body_timeout: float = key(_TIMEOUT, "60s", "Maximum time for a client to send the request body")
+    write_timeout: float = key(_TIMEOUT, "30s", "Maximum time for a client to read the response")
+    keep_alive_timeout: float = key(_TIMEOUT, "75s", "Time after which an idle connection is closed")
+    max_body: int = key(_BODY_SIZE, "16MiB", "Maximum request body, 1KiB to 16MiB; larger ones get 413")
+    body_memory: int = key(
+        v.size(),
         "256MiB",
         "Memory for request bodies in flight, at least max_body; lower on small machines; further requests get 503",
     )
-    text_from_html: bool = _key(
-        BOOLEAN, True, "Add a text part, generated from the HTML, to messages sent with html only"
+    text_from_html: bool = key(
+        v.BOOLEAN, True, "Add a text part, generated from the HTML, to messages sent with html only"
     )
 
 
@@ -220,8 +140,8 @@ class HttpSettings:
 class DashboardSettings:
     """Rules for people who log in."""
 
-    require_totp: TotpDemand = _key(
-        choice(TotpDemand),
+    require_totp: TotpDemand = key(
+        v.choice(TotpDemand),
         "none",
         "Users who must set up two-factor authentication before any other action: none, admins or all",
     )
@@ -231,29 +151,29 @@ class DashboardSettings:
 class SmtpSettings:
     """SMTP submission: mail from your applications."""
 
-    bind: tuple[Endpoint, ...] = _key(many(BIND), ["0.0.0.0:587"], "Listen addresses with STARTTLS; [] for none")
-    bind_tls: tuple[Endpoint, ...] = _key(
-        many(BIND), ["0.0.0.0:465"], "Listen addresses with implicit TLS; [] for none"
+    bind: tuple[v.Endpoint, ...] = key(v.many(v.BIND), ["0.0.0.0:587"], "Listen addresses with STARTTLS; [] for none")
+    bind_tls: tuple[v.Endpoint, ...] = key(
+        v.many(v.BIND), ["0.0.0.0:465"], "Listen addresses with implicit TLS; [] for none"
     )
-    tls_cert: Path | None = _key(
-        FILE, "", "Certificate chain (PEM); empty: the [acme] certificate, or a generated self-signed one"
+    tls_cert: Path | None = key(
+        v.FILE, "", "Certificate chain (PEM); empty: the [acme] certificate, or a generated self-signed one"
     )
-    tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
-    allow_plaintext_auth: bool = _key(BOOLEAN, False, "Allow AUTH without TLS, for loopback clients only")
-    max_connections: int = _key(_CONNECTIONS, 1000, "Maximum open connections in total")
-    max_connections_per_address: int = _key(
+    tls_key: Path | None = key(v.FILE, "", "Private key (PEM) of tls_cert")
+    allow_plaintext_auth: bool = key(v.BOOLEAN, False, "Allow AUTH without TLS, for loopback clients only")
+    max_connections: int = key(_CONNECTIONS, 1000, "Maximum open connections in total")
+    max_connections_per_address: int = key(
         _CONNECTIONS, 30, "Maximum open connections per address or IPv6 /64 before login"
     )
-    max_connections_per_credential: int = _key(_CONNECTIONS, 100, "Maximum open connections per credential after login")
-    command_timeout: float = _key(_TIMEOUT, "60s", "Maximum time for a client to send the next command")
-    data_timeout: float = _key(
+    max_connections_per_credential: int = key(_CONNECTIONS, 100, "Maximum open connections per credential after login")
+    command_timeout: float = key(_TIMEOUT, "60s", "Maximum time for a client to send the next command")
+    data_timeout: float = key(
         _TIMEOUT, "5m", "Maximum time for a client to send one message; the minimum rate is 500 bytes a second"
     )
-    session_timeout: float = _key(
+    session_timeout: float = key(
         _TIMEOUT, "15m", "Maximum duration of a connection; a message in transfer is finished first"
     )
-    message_memory: int = _key(
-        size(), "256MiB", "Memory for incoming messages; lower on small machines; further messages get 451"
+    message_memory: int = key(
+        v.size(), "256MiB", "Memory for incoming messages; lower on small machines; further messages get 451"
     )
 
 
@@ -261,13 +181,13 @@ class SmtpSettings:
 class InboundSettings:
     """Inbound SMTP for return paths: bounces, complaints and reports only."""
 
-    bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Listen addresses with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
+    bind: tuple[v.Endpoint, ...] = key(
+        v.many(v.BIND), [], 'Listen addresses with STARTTLS, e.g. ["0.0.0.0:25"]; [] for none'
     )
-    tls_cert: Path | None = _key(FILE, "", "Certificate chain (PEM); empty: the [smtp] certificate")
-    tls_key: Path | None = _key(FILE, "", "Private key (PEM) of tls_cert")
-    forward_to: str = _key(
-        optional(MAILBOX, ""),
+    tls_cert: Path | None = key(v.FILE, "", "Certificate chain (PEM); empty: the [smtp] certificate")
+    tls_key: Path | None = key(v.FILE, "", "Private key (PEM) of tls_cert")
+    forward_to: str = key(
+        v.optional(v.MAILBOX, ""),
         "",
         "Address that gets copies of mail to postmaster@ and abuse@ of return-path domains; empty: no copies",
     )
@@ -277,29 +197,31 @@ class InboundSettings:
 class AcmeSettings:
     """Automatic certificates from an ACME authority such as Let's Encrypt."""
 
-    enabled: bool = _key(BOOLEAN, False, "Get and renew a certificate; true accepts the authority's terms of service")
-    email: str = _key(
-        optional(MAILBOX, ""), "", "Contact address, sent once when the ACME account is created; empty: none"
+    enabled: bool = key(v.BOOLEAN, False, "Get and renew a certificate; true accepts the authority's terms of service")
+    email: str = key(
+        v.optional(v.MAILBOX, ""), "", "Contact address, sent once when the ACME account is created; empty: none"
     )
-    names: tuple[str, ...] = _key(
-        many(HOST_NAME),
+    names: tuple[str, ...] = key(
+        v.many(v.HOST_NAME),
         [],
         "Names in the certificate; empty: server.hostname and the host of http.base_url, of all nodes in a cluster",
     )
-    bind: tuple[Endpoint, ...] = _key(
-        many(BIND, at_least=1),
+    bind: tuple[v.Endpoint, ...] = key(
+        v.many(v.BIND, at_least=1),
         ["0.0.0.0:80"],
         "Listen addresses for http-01 challenges; port 80 of every name must reach them",
     )
-    http: bool = _key(
-        BOOLEAN, True, "Use the certificate for HTTP; false: plain HTTP for a proxy, and the certificate for SMTP only"
+    http: bool = key(
+        v.BOOLEAN,
+        True,
+        "Use the certificate for HTTP; false: plain HTTP for a proxy, and the certificate for SMTP only",
     )
-    directory: str = _key(HTTPS_URL, LETS_ENCRYPT, "URL of the authority's ACME directory")
-    ca_file: Path | None = _key(
-        FILE, "", "Certificates (PEM) to trust in addition to the system's, for your own authority"
+    directory: str = key(v.HTTPS_URL, LETS_ENCRYPT, "URL of the authority's ACME directory")
+    ca_file: Path | None = key(
+        v.FILE, "", "Certificates (PEM) to trust in addition to the system's, for your own authority"
     )
-    renew_before: float | None = _key(
-        optional(_TIMEOUT, None), "", 'Time before expiry to renew, e.g. "30d"; empty: a third of the lifetime'
+    renew_before: float | None = key(
+        v.optional(_TIMEOUT, None), "", 'Time before expiry to renew, e.g. "30d"; empty: a third of the lifetime'
     )
 
 
@@ -307,11 +229,11 @@ class AcmeSettings:
 class DnsSettings:
     """DNS resolvers and blocklists."""
 
-    resolvers: tuple[Endpoint, ...] = _key(
-        many(RESOLVER), [], 'Resolvers for all lookups, e.g. ["127.0.0.1:5353"]; empty: the system\'s resolvers'
+    resolvers: tuple[v.Endpoint, ...] = key(
+        v.many(v.RESOLVER), [], 'Resolvers for all lookups, e.g. ["127.0.0.1:5353"]; empty: the system\'s resolvers'
     )
-    blocklists: tuple[str, ...] = _key(
-        many(HOST_NAME),
+    blocklists: tuple[str, ...] = key(
+        v.many(v.HOST_NAME),
         ["zen.spamhaus.org", "bl.spamcop.net"],
         "Blocklists that `appliance doctor --blocklists` checks for this machine's addresses",
     )
@@ -321,26 +243,26 @@ class DnsSettings:
 class RelaySettings:
     """A relay for mail to one recipient domain, or to all its subdomains with `*.`. Ignored in mode sandbox."""
 
-    host: str = _key(optional(HOST, ""), "", "Host name or address of the relay; required")
-    port: int = _key(PORT, 587, "Port of the relay")
-    username: str = _key(SECRET, "", "User name for AUTH; empty: no AUTH")
-    password: str = _key(SECRET, "", "Password for AUTH; sent only over TLS")
-    tls: RelayTls = _key(choice(RelayTls), "required", "Same values as delivery.relay_tls")
+    host: str = key(v.optional(v.HOST, ""), "", "Host name or address of the relay; required")
+    port: int = key(v.PORT, 587, "Port of the relay")
+    username: str = key(v.SECRET, "", "User name for AUTH; empty: no AUTH")
+    password: str = key(v.SECRET, "", "Password for AUTH; sent only over TLS")
+    tls: RelayTls = key(v.choice(RelayTls), "required", "Same values as delivery.relay_tls")
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
     """Limits of a pool, built-in or new; `default` covers all other providers. Empty: built-in, or as in `default`."""
 
-    suffixes: tuple[str, ...] = _key(
-        many(HOST_NAME), [], "Suffixes of MX host names in this pool; a new pool needs at least one"
+    suffixes: tuple[str, ...] = key(
+        v.many(v.HOST_NAME), [], "Suffixes of MX host names in this pool; a new pool needs at least one"
     )
-    concurrency: int | None = _key(optional(_SESSIONS, None), "", "Maximum concurrent SMTP sessions")
-    messages_per_connection: int | None = _key(
-        optional(_CONNECTIONS, None), "", "Maximum messages per connection before the server opens a new one"
+    concurrency: int | None = key(v.optional(_SESSIONS, None), "", "Maximum concurrent SMTP sessions")
+    messages_per_connection: int | None = key(
+        v.optional(_CONNECTIONS, None), "", "Maximum messages per connection before the server opens a new one"
     )
-    per_minute: int | None = _key(
-        optional(integer(0, 1_000_000), None), "", "Maximum transactions started per minute; 0: no limit"
+    per_minute: int | None = key(
+        v.optional(v.integer(0, 1_000_000), None), "", "Maximum transactions started per minute; 0: no limit"
     )
 
 
@@ -348,65 +270,67 @@ class PoolSettings:
 class DeliverySettings:
     """Outgoing mail: MX servers or a relay, retries and concurrency."""
 
-    mode: DeliveryMode = _key(
-        choice(DeliveryMode),
+    mode: DeliveryMode = key(
+        v.choice(DeliveryMode),
         "direct",
         "direct (to MX servers), relay (through relay_host) or sandbox (no mail leaves the machine)",
     )
-    mx_port: int = _key(PORT, 25, "Port of recipients' mail servers")
-    allow_networks: tuple[Network, ...] = _key(
-        many(NETWORK), [], 'Private networks that delivery may connect to (normally refused), e.g. ["127.0.0.0/8"]'
+    mx_port: int = key(v.PORT, 25, "Port of recipients' mail servers")
+    allow_networks: tuple[v.Network, ...] = key(
+        v.many(v.NETWORK), [], 'Private networks that delivery may connect to (normally refused), e.g. ["127.0.0.0/8"]'
     )
-    retry_delays: tuple[float, ...] = _key(
+    retry_delays: tuple[float, ...] = key(
         _DELAYS,
         ["5m", "10m", "15m", "30m", "1h", "2h", "4h", "8h", "8h", "12h", "12h"],
         "Delay before each retry, plus up to 20 %; after the last retry the recipient fails",
     )
-    ca_file: Path | None = _key(
-        FILE, "", "Certificates (PEM) to trust in addition to the system's, for relays and verified TLS"
+    ca_file: Path | None = key(
+        v.FILE, "", "Certificates (PEM) to trust in addition to the system's, for relays and verified TLS"
     )
-    relay_host: str = _key(
-        optional(HOST, ""), "", "Relay for all mail in mode relay: its host name or address, without an MX lookup"
+    relay_host: str = key(
+        v.optional(v.HOST, ""), "", "Relay for all mail in mode relay: its host name or address, without an MX lookup"
     )
-    relay_port: int = _key(PORT, 587, "Port of relay_host: 587 for STARTTLS, 465 for relay_tls implicit")
-    relay_username: str = _key(SECRET, "", "User name for AUTH at relay_host; empty: no AUTH")
-    relay_password: str = _key(SECRET, "", "Password for AUTH at relay_host; sent only over TLS")
-    relay_tls: RelayTls = _key(
-        choice(RelayTls),
+    relay_port: int = key(v.PORT, 587, "Port of relay_host: 587 for STARTTLS, 465 for relay_tls implicit")
+    relay_username: str = key(v.SECRET, "", "User name for AUTH at relay_host; empty: no AUTH")
+    relay_password: str = key(v.SECRET, "", "Password for AUTH at relay_host; sent only over TLS")
+    relay_tls: RelayTls = key(
+        v.choice(RelayTls),
         "required",
         "required (verified STARTTLS), implicit (verified TLS), opportunistic (STARTTLS if offered) or off",
     )
-    own_addresses: tuple[Address, ...] = _key(
-        many(ADDRESS), [], "Public addresses of this machine behind NAT; the server never delivers to itself"
+    own_addresses: tuple[v.Address, ...] = key(
+        v.many(v.ADDRESS), [], "Public addresses of this machine behind NAT; the server never delivers to itself"
     )
-    sessions: int = _key(_SESSIONS, 500, "Maximum concurrent SMTP transactions in all pools")
-    relays: Mapping[str, RelaySettings] = _named(RelaySettings, DOMAIN_PATTERN, "example.com")
-    pools: Mapping[str, PoolSettings] = _named(PoolSettings, POOL_NAME, "google")
+    sessions: int = key(_SESSIONS, 500, "Maximum concurrent SMTP transactions in all pools")
+    relays: Mapping[str, RelaySettings] = named(RelaySettings, v.DOMAIN_PATTERN, "example.com")
+    pools: Mapping[str, PoolSettings] = named(PoolSettings, v.POOL_NAME, "google")
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupSettings:
     """Lower limits for new sending addresses, per pool and address of this machine; see delivery.md."""
 
-    enabled: bool = _key(
-        BOOLEAN, False, "Limit recipients per hour; mail above the limit stays queued without an attempt"
+    enabled: bool = key(
+        v.BOOLEAN, False, "Limit recipients per hour; mail above the limit stays queued without an attempt"
     )
-    first_hour: int = _key(integer(1, 1_000_000), 20, "Recipients per hour and pool on the first day")
-    growth: float = _key(number(1, 3), 1.4, "Factor by which the limit grows on each further day with mail; 1 to 3")
-    days: int = _key(integer(1, 365), 30, "Days with mail until warm-up ends for a pool and address")
-    addresses: tuple[Address, ...] = _key(many(ADDRESS), [], "New local addresses of this machine; empty: all of them")
+    first_hour: int = key(v.integer(1, 1_000_000), 20, "Recipients per hour and pool on the first day")
+    growth: float = key(v.number(1, 3), 1.4, "Factor by which the limit grows on each further day with mail; 1 to 3")
+    days: int = key(v.integer(1, 365), 30, "Days with mail until warm-up ends for a pool and address")
+    addresses: tuple[v.Address, ...] = key(
+        v.many(v.ADDRESS), [], "New local addresses of this machine; empty: all of them"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
     """Event posts to customers' servers."""
 
-    allow_networks: tuple[Network, ...] = _key(
-        many(NETWORK), [], 'Private networks that webhooks may connect to (normally refused), e.g. ["10.0.0.0/8"]'
+    allow_networks: tuple[v.Network, ...] = key(
+        v.many(v.NETWORK), [], 'Private networks that webhooks may connect to (normally refused), e.g. ["10.0.0.0/8"]'
     )
-    ports: tuple[int, ...] = _key(many(PORT, at_least=1), [443, 8443], "Ports allowed in webhook URLs")
-    ca_file: Path | None = _key(FILE, "", "Certificates (PEM) to trust in addition to the system's")
-    retry_delays: tuple[float, ...] = _key(
+    ports: tuple[int, ...] = key(v.many(v.PORT, at_least=1), [443, 8443], "Ports allowed in webhook URLs")
+    ca_file: Path | None = key(v.FILE, "", "Certificates (PEM) to trust in addition to the system's")
+    retry_delays: tuple[float, ...] = key(
         _DELAYS,
         ["5s", "5m", "30m", "2h", "5h", "10h"],
         "Delay before each retry; after the last retry the delivery fails",
@@ -417,17 +341,17 @@ class WebhookSettings:
 class LimitSettings:
     """Request rate, disk space and storage limits."""
 
-    requests_per_second: int = _key(
-        integer(0, 1_000_000), 200, "Requests per second per credential, with bursts of twice that; 0: no limit"
+    requests_per_second: int = key(
+        v.integer(0, 1_000_000), 200, "Requests per second per credential, with bursts of twice that; 0: no limit"
     )
-    min_free_disk: int = _key(
-        size(), "1GiB", 'Minimum free disk space; below it, new mail is refused temporarily; "0": no check at all'
+    min_free_disk: int = key(
+        v.size(), "1GiB", 'Minimum free disk space; below it, new mail is refused temporarily; "0": no check at all'
     )
-    min_free_disk_percent: int = _key(
-        integer(0, 99), 10, "Minimum free space in percent of the disk; the larger of both minimums applies; 0: off"
+    min_free_disk_percent: int = key(
+        v.integer(0, 99), 10, "Minimum free space in percent of the disk; the larger of both minimums applies; 0: off"
     )
-    stored_bytes_per_account: Share = _key(
-        SIZE_OR_PERCENT,
+    stored_bytes_per_account: v.Share = key(
+        v.SIZE_OR_PERCENT,
         "25%",
         'Storage quota per account: a size, or a share of the space usable for mail; "0": no quota',
     )
@@ -438,25 +362,27 @@ class RetentionSettings:
     """How long the server keeps data. It never deletes undelivered mail."""
 
     # At least an hour: a delivery may be reading the bytes when its message is cancelled.
-    bodies: float = _key(
-        duration(positive=True, at_least="1h"),
+    bodies: float = key(
+        v.duration(positive=True, at_least="1h"),
         "24h",
         "Message content, counted from the last recipient's final result; from 1h up to metadata",
     )
-    metadata: float = _key(
+    metadata: float = key(
         _KEPT,
         "30d",
         "Messages with recipients and attempts, counted the same way; at least 24h, bodies and webhook_logs",
     )
-    webhook_logs: float = _key(_KEPT, "7d", "Webhook deliveries, counted from their event; at least 24h")
+    webhook_logs: float = key(_KEPT, "7d", "Webhook deliveries, counted from their event; at least 24h")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
     """Prometheus metrics."""
 
-    bind: tuple[Endpoint, ...] = _key(
-        many(BIND), [], 'Listen addresses for /metrics, without authentication, e.g. ["127.0.0.1:9180"]; [] for none'
+    bind: tuple[v.Endpoint, ...] = key(
+        v.many(v.BIND),
+        [],
+        'Listen addresses for /metrics, without authentication, e.g. ["127.0.0.1:9180"]; [] for none',
     )
 
 
@@ -464,7 +390,7 @@ class MetricsSettings:
 class LogSettings:
     """The log on stderr."""
 
-    messages: bool = _key(BOOLEAN, True, "Log a line per accepted message and per delivery attempt")
+    messages: bool = key(v.BOOLEAN, True, "Log a line per accepted message and per delivery attempt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,17 +426,11 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 def settings(section: str) -> Iterator[Setting]:
-    """The rows of one section, in the order in which they are documented."""
-    return _rows(section, SECTIONS[section])
+    """Return the settings of one section, in documentation order."""
+    return rows(section, SECTIONS[section])
 
 
 def named_tables(section: str) -> Iterator[NamedTables]:
     for entry in fields(SECTIONS[section]):
         if "record" in entry.metadata:
             yield NamedTables(section, entry.name, **entry.metadata)
-
-
-def _rows(heading: str, record: type[Any]) -> Iterator[Setting]:
-    for entry in fields(record):
-        if "kind" in entry.metadata:
-            yield Setting(heading, entry.name, **entry.metadata)

@@ -1,6 +1,6 @@
-"""Reads one TOML value into the type the program works with; what it cannot be raises ValueError with the reason.
+"""Converts one TOML value into the program's type, or raises ValueError with the reason. No I/O.
 
-No I/O. The kinds of values below are what `settings` builds its tables of.
+`settings.py` declares each setting with one of these kinds of values.
 """
 
 import ipaddress
@@ -22,8 +22,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 KIB = 1024
 MIB = 1024 * KIB
-MAX_DURATION = 365 * 86400.0  # seconds; a longer one is taken for a typing error
-MAX_SIZE = 2**63 - 1  # bytes; what SQLite and the kernel can count
+MAX_DURATION = 365 * 86400.0  # seconds; a longer one is probably a typing error
+MAX_SIZE = 2**63 - 1  # bytes; the limit of SQLite and the kernel
 DNS_PORT = 53
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -35,7 +35,7 @@ _SIZE = re.compile(r"([0-9]{1,19})\s?([A-Za-z]*)")
 _PORT = re.compile(r"[0-9]{1,5}")
 # RFC 1123 2.1; the last label may not be a number, so that no IP address passes for a name.
 _HOST_NAME = re.compile(r"(?!.*(?:^|\.)[0-9]+$)(?:(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!$)|$))+")
-# RFC 8555 7.3: one address and nothing else, so none of what would have a meaning of its own in a mailto URL.
+# RFC 8555 7.3: a single address, without characters that have a meaning in a mailto URL.
 _MAILBOX = re.compile(r"[A-Za-z0-9._+=-]{1,64}@([A-Za-z0-9.-]+)")
 _URL_PATH = re.compile(r"/[A-Za-z0-9/._~%+:@-]*")
 _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
@@ -43,14 +43,14 @@ _POOL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62})")
 
 @dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T_co]):
-    """One kind of value: what the documentation calls it, and its reader, which raises ValueError with the reason."""
+    """A kind of value: its name in the documentation, and its reader, which raises ValueError with the reason."""
 
     name: str
     read: Callable[[object], T_co]
 
 
 class Endpoint(NamedTuple):
-    """An address and port to listen on, or of a resolver."""
+    """An IP address and a port."""
 
     host: str
     port: int
@@ -59,28 +59,28 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def _wrong(wanted: str, value: object) -> ValueError:
+def _wrong(expected: str, value: object) -> ValueError:
     shown = json.dumps(value, default=str, ensure_ascii=False)
-    return ValueError(f"must be {wanted}, not {shown if len(shown) <= 60 else shown[:59] + '…'}")
+    return ValueError(f"must be {expected}, not {shown if len(shown) <= 60 else shown[:59] + '…'}")
 
 
-def _kind(name: str, wanted: str, read: Callable[[Any], T | None], *types: type) -> ValueKind[T]:
-    """What `read` makes of text, or of `types`; None or ValueError: it is not what is wanted."""
+def _kind(name: str, expected: str, read: Callable[[Any], T | None], *types: type) -> ValueKind[T]:
+    """A kind that applies `read` to text, or to `types`; None or ValueError means that the value is not valid."""
 
     def reading(value: object) -> T:
         try:
-            found = read(value) if type(value) in (types or (str,)) else None
+            result = read(value) if type(value) in (types or (str,)) else None
         except ValueError:
-            found = None
-        if found is None:
-            raise _wrong(wanted, value)
-        return found
+            result = None
+        if result is None:
+            raise _wrong(expected, value)
+        return result
 
     return ValueKind(name, reading)
 
 
 def is_host_name(text: str) -> bool:
-    """Whether this is a host name in lower-case ASCII, of one label or more."""
+    """Whether this is a host name in lower-case ASCII, with one label or more."""
     return len(text) <= 253 and _HOST_NAME.fullmatch(text) is not None
 
 
@@ -105,14 +105,14 @@ def _read_host_name(value: object) -> str:
 
 
 def _read_secret(value: object) -> str:
-    """A password, or text sent with one. The reason does not quote it."""
+    """A password, or text sent with one. The error does not quote it."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError("must be text without control characters")
     return value
 
 
 def _read_database_url(value: object) -> str:
-    """Where a PostgreSQL is, often with its password. The reason does not quote it."""
+    """A PostgreSQL URL, often with a password. The error does not quote it."""
     text = _read_secret(value)
     if text and not text.startswith(("postgresql://", "postgres://")):
         raise ValueError('must be empty, or a URL such as "postgresql://appliance:PASSWORD@db.example.com/appliance"')
@@ -120,8 +120,8 @@ def _read_database_url(value: object) -> str:
 
 
 def _read_mailbox(text: str) -> str | None:
-    found = _MAILBOX.fullmatch(text)
-    return text if found and is_host_name(found[1].lower()) else None
+    match = _MAILBOX.fullmatch(text)
+    return text if match and is_host_name(match[1].lower()) else None
 
 
 def _read_https_url(text: str) -> str | None:
@@ -133,9 +133,9 @@ def _read_https_url(text: str) -> str | None:
 
 def _read_base_url(text: str) -> str | None:
     text = text.rstrip("/")
-    parts = urlsplit(text)  # ValueError: half an IPv6 address, or below a port that is none
+    parts = urlsplit(text)  # ValueError for half an IPv6 address, or below for an invalid port
     port, host = parts.port, parts.hostname or ""
-    # Rebuilt and compared, because urlsplit quietly drops what it does not like (newlines, userinfo, an empty query).
+    # Rebuilt and compared, because urlsplit silently drops some parts (newlines, userinfo, an empty query).
     shown = f"[{host}]" if ":" in host else host
     rebuilt = f"{parts.scheme}://{shown}" + ("" if port is None else f":{port}")
     return rebuilt if parts.scheme in ("http", "https") and _is_host(host) and rebuilt == text.lower() else None
@@ -151,29 +151,29 @@ def _read_network(value: object) -> Network:
 
 
 def _read_bind(value: object) -> Endpoint:
-    wanted = 'an IP address and a port, such as "127.0.0.1:8080" or "[::1]:8080"'
+    expected = 'an IP address and a port, such as "127.0.0.1:8080" or "[::1]:8080"'
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-    return _endpoint("127.0.0.1" if host == "localhost" else host, port, wanted, value)
+    return _endpoint("127.0.0.1" if host == "localhost" else host, port, expected, value)
 
 
 def _read_resolver(value: object) -> Endpoint:
     text = value if isinstance(value, str) else ""
-    wanted = 'an IP address with or without a port, such as "127.0.0.1:5353" or "::1"'
+    expected = 'an IP address with or without a port, such as "127.0.0.1:5353" or "::1"'
     if is_address(text):
         return Endpoint(text, DNS_PORT)
     host, _, port = text.rpartition(":")
-    endpoint = _endpoint(host, port, wanted, value)
+    endpoint = _endpoint(host, port, expected, value)
     if endpoint.port == 0:
-        raise _wrong(wanted, value)
+        raise _wrong(expected, value)
     return endpoint
 
 
-def _endpoint(host: str, port: str, wanted: str, value: object) -> Endpoint:
+def _endpoint(host: str, port: str, expected: str, value: object) -> Endpoint:
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
-    # Brackets are for IPv6 and IPv6 is for brackets: "::1:80" could be read in two ways.
+    # IPv6 needs brackets, and only IPv6 has them: "::1:80" would be ambiguous.
     if not is_address(bare) or bracketed != (":" in bare) or not _PORT.fullmatch(port):
-        raise _wrong(wanted, value)
+        raise _wrong(expected, value)
     if int(port) > 65535:
         raise ValueError(f"port {port} is over 65535")
     return Endpoint(bare, int(port))
@@ -190,9 +190,9 @@ def _lower(test: Callable[[str], bool]) -> Callable[[str], str | None]:
 
 
 def integer(minimum: int, maximum: int, name: str = "integer") -> ValueKind[int]:
-    """A whole number between the two, both included."""
-    wanted = f"a whole number from {minimum} to {maximum}"
-    return _kind(name, wanted, lambda value: value if minimum <= value <= maximum else None, int)
+    """A whole number, bounds included."""
+    expected = f"a whole number from {minimum} to {maximum}"
+    return _kind(name, expected, lambda value: value if minimum <= value <= maximum else None, int)
 
 
 BOOLEAN: ValueKind[bool] = _kind("boolean", "true or false", lambda value: value, bool)
@@ -223,12 +223,12 @@ FILE = ValueKind("file", _read_file)
 
 
 def number(minimum: float, maximum: float) -> ValueKind[float]:
-    wanted = f"a number from {minimum:g} to {maximum:g}"
-    return _kind("number", wanted, lambda value: float(value) if minimum <= value <= maximum else None, int, float)
+    expected = f"a number from {minimum:g} to {maximum:g}"
+    return _kind("number", expected, lambda value: float(value) if minimum <= value <= maximum else None, int, float)
 
 
 def duration(*, positive: bool, at_least: str = "") -> ValueKind[float]:
-    """Seconds, written with their unit: "500ms", "30s", "1h30m"; `at_least` is the shortest, written so."""
+    """Seconds, written with units: "500ms", "30s", "1h30m"; `at_least` is the minimum in the same form."""
 
     def read(value: object) -> float:
         if not isinstance(value, str) or not _DURATION.fullmatch(value):
@@ -244,7 +244,7 @@ def duration(*, positive: bool, at_least: str = "") -> ValueKind[float]:
 
 
 def size(minimum: int = 0, maximum: int = MAX_SIZE, *, within: str = "under 8EiB") -> ValueKind[int]:
-    """Bytes: a plain number, or text with a unit; `within` says the bounds in words."""
+    """Bytes: a number, or text with a unit; `within` names the bounds for the error."""
 
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -262,14 +262,14 @@ def size(minimum: int = 0, maximum: int = MAX_SIZE, *, within: str = "under 8EiB
 
 
 class Share(NamedTuple):
-    """A number of bytes, or a share of what there is; neither: no limit."""
+    """A number of bytes, or a percentage; zeros mean no limit."""
 
     bytes: int = 0
     percent: int = 0
 
 
 def _read_share(value: object) -> Share:
-    wanted = 'a share such as "25%", a size such as "10GiB", or "0"'
+    expected = 'a share such as "25%", a size such as "10GiB", or "0"'
     text = value if isinstance(value, str) else ""
     percent = text.removesuffix("%") if text.endswith("%") else ""
     if percent.isascii() and percent.isdecimal() and len(percent) <= 3 and 1 <= int(percent) <= 100:
@@ -277,15 +277,15 @@ def _read_share(value: object) -> Share:
     try:
         return Share(size().read(value))
     except ValueError:
-        raise _wrong(wanted, value) from None
+        raise _wrong(expected, value) from None
 
 
 SIZE_OR_PERCENT = ValueKind("size or percent", _read_share)
 
 
 def choice(options: type[E]) -> ValueKind[E]:
-    wanted = "one of " + ", ".join(f'"{option.value}"' for option in options)
-    return _kind(" or ".join(options), wanted, options)
+    expected = "one of " + ", ".join(f'"{option.value}"' for option in options)
+    return _kind(" or ".join(options), expected, options)
 
 
 def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
@@ -300,5 +300,5 @@ def many(kind: ValueKind[T], *, at_least: int = 0) -> ValueKind[tuple[T, ...]]:
 
 
 def optional(kind: ValueKind[T], nothing: T) -> ValueKind[T]:
-    """A value that may be left empty (""), which reads as `nothing`."""
+    """A value that may be empty (""), which becomes `nothing`."""
     return ValueKind(kind.name, lambda value: nothing if value == "" else kind.read(value))

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings, place_of
+from appliance.config.fields import place_of
+from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
 
 
 @dataclass(frozen=True, slots=True)

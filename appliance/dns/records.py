@@ -11,7 +11,6 @@ from enum import StrEnum
 from ipaddress import ip_address
 
 from appliance.config.settings import Config, DeliveryMode
-from appliance.message.dkim_keys import record_name
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
@@ -93,7 +92,8 @@ def records(
     current, leaving, retired = [], [], []
     rotating = any(key.pending for key in keys)
     for key in keys:
-        name, algorithm = record_name(domain, key.selector), _ALGORITHMS[key.algorithm]
+        name = f"{key.selector}._domainkey.{domain}"  # RFC 6376 3.6.2.1
+        algorithm = _ALGORITHMS[key.algorithm]
         if key.pending:
             purpose = f"DKIM, a new {algorithm} key: publish it now; it signs once DNS shows all new keys"
             current.append(DnsRecord(RecordKind.DKIM, name, key.record, purpose, pending=True))

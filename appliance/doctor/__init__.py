@@ -1,4 +1,4 @@
-"""`appliance doctor`: observes everything that mail depends on, and reports findings: what is wrong and what to do."""
+"""`appliance doctor`: checks everything that mail depends on; a finding says what is wrong and what to do."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ class FindingLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordToPublish:
-    """A DNS record, as it is written in a zone."""
+    """A DNS record in zone-file terms."""
 
     name: str
     type: str
@@ -23,7 +23,7 @@ class RecordToPublish:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report: `check` is the kind of thing, `subject` which one, `text` its state."""
+    """One line of the report: `check` is the kind of check, `subject` its object, `text` the result."""
 
     level: FindingLevel
     check: str

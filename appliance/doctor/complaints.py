@@ -1,4 +1,4 @@
-"""Judges the rate of complaints by provider, by the lines that large mailbox providers publish for bulk senders."""
+"""Judges complaint rates per provider, by the limits that large mailbox providers publish for bulk senders."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,24 +11,24 @@ COMPLAINTS_SINCE: Final = 7 * DAY
 WARNING_RATE, FAULT_RATE = COMPLAINT_MARKS
 
 _ADVICE: Final = (
-    "Send only what recipients asked for, and let them unsubscribe with one click."
-    " Above 0.3 % large providers refuse mail."
+    "Send only mail that recipients requested, and let them unsubscribe with one click."
+    " Above 0.3 % large providers reject mail."
 )
 
 
 def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
-    """A line for each provider that took enough mail and whose users complained."""
-    found = []
-    for each in rates:
-        if each.delivered < COMPLAINTS_JUDGED_FROM or not each.complaints:
+    """Return a finding for each provider with complaints and enough delivered mail."""
+    findings = []
+    for provider in rates:
+        if provider.delivered < COMPLAINTS_JUDGED_FROM or not provider.complaints:
             continue
-        rate = each.complaints / each.delivered
-        subject = each.provider or "other providers"
-        text = f"{each.complaints:,} complaints of {each.delivered:,} delivered in 7 days: {rate:.2%}"
+        rate = provider.complaints / provider.delivered
+        subject = provider.provider or "other providers"
+        text = f"{provider.complaints:,} complaints of {provider.delivered:,} delivered in 7 days: {rate:.2%}"
         if rate > FAULT_RATE:
-            found.append(fault("complaints", subject, text, _ADVICE))
+            findings.append(fault("complaints", subject, text, _ADVICE))
         elif rate > WARNING_RATE:
-            found.append(warning("complaints", subject, text, _ADVICE))
+            findings.append(warning("complaints", subject, text, _ADVICE))
         else:
-            found.append(ok("complaints", subject, text))
-    return found
+            findings.append(ok("complaints", subject, text))
+    return findings

@@ -19,54 +19,54 @@ _DURABLE = ("on", "remote_apply")
 
 
 def judge_server(facts: ServerFacts) -> list[Finding]:
-    """A line for the server, for each thing that is wrong with it, and for the main ones that are right."""
+    """Return a finding for the server, for each fault of it, and for the main settings that are correct."""
     answers = f"a round trip takes {facts.round_trip * 1_000:.1f} ms"
-    found = [*_schema(facts), *_durability(facts), *_standbys(facts)]
+    findings = [*_schema(facts), *_durability(facts), *_standbys(facts)]
     if facts.round_trip > SLOW_ROUND_TRIP:
-        advice = "Run node and database in one place: every message waits for several round trips."
-        found.append(warning(CHECK, "round trip", answers, advice))
+        advice = "Run node and database at one site: every message takes several round trips."
+        findings.append(warning(CHECK, "round trip", answers, advice))
     else:
-        found.append(ok(CHECK, "round trip", answers))
-    return [*found, _clock(facts.skew), *_wear(facts), _connections(facts)]
+        findings.append(ok(CHECK, "round trip", answers))
+    return [*findings, _clock(facts.skew), *_wear(facts), _connections(facts)]
 
 
 def judge_unusable(reason: str) -> Finding:
-    return fault(CHECK, "store.url", reason, "Mend this first: no node starts, and a running one answers with 503.")
+    return fault(CHECK, "store.url", reason, "Fix this first: no node starts, and running nodes return 503.")
 
 
 def _schema(facts: ServerFacts) -> Iterator[Finding]:
     what = f"PostgreSQL {facts.version}"
     if not facts.schema:
-        yield warning(CHECK, facts.place, f"{what}, and nothing in it yet", "The first start fills it: appliance serve")
+        yield warning(CHECK, facts.place, f"{what}, still empty", "The first start creates the tables: appliance serve")
     elif facts.is_too_new:
-        text = f"is of schema {facts.schema}, this version knows only {facts.newest_schema}"
+        text = f"has schema {facts.schema}, this version knows only {facts.newest_schema}"
         yield fault(CHECK, facts.place, text, "Run the newer appliance.")
     elif facts.due_schema:
-        text = f"is of schema {facts.schema}: it is upgraded to {facts.due_schema} at the next start"
-        yield warning(CHECK, facts.place, text, "Make sure that there is a backup of it.")
+        text = f"has schema {facts.schema}: the next start upgrades it to {facts.due_schema}"
+        yield warning(CHECK, facts.place, text, "Make sure that you have a backup.")
     elif facts.schema > facts.newest_schema:
-        text = f"is of schema {facts.schema}; this version knows only {facts.newest_schema}, and can still use it"
-        yield warning(CHECK, facts.place, text, "Upgrade this node, too.")
+        text = f"has schema {facts.schema}; this version knows only {facts.newest_schema}, and can still use it"
+        yield warning(CHECK, facts.place, text, "Upgrade this node too.")
     else:
         yield ok(CHECK, facts.place, f"{what}, schema {facts.schema}")
     if facts.older_nodes:
         text = f"to schema {facts.newest_schema} waits for nodes of older versions: {', '.join(facts.older_nodes)}"
-        yield warning(CHECK, "upgrade", text, "Upgrade them, or stop them; it then goes on by itself.")
+        yield warning(CHECK, "upgrade", text, "Upgrade or stop them; the upgrade then continues automatically.")
 
 
 def _durability(facts: ServerFacts) -> Iterator[Finding]:
-    """Whether a commit is on disk when we are told so."""
+    """Check that an acknowledged commit is on disk."""
     if facts.settings["fsync"] == "off":
-        text = "is off: a crash of its machine loses what was acknowledged, and may damage the database"
-        yield fault(CHECK, "fsync", text, "Set fsync = on in postgresql.conf, and reload it.")
+        text = "is off: a crash of the database machine loses acknowledged mail, and may damage the database"
+        yield fault(CHECK, "fsync", text, "Set fsync = on in postgresql.conf, and reload PostgreSQL.")
     if facts.settings["full_page_writes"] == "off":
-        text = "is off: a crash of its machine may leave pages half written"
+        text = "is off: a crash of the database machine may leave pages half written"
         advice = "Set full_page_writes = on, unless its file system writes whole pages (ZFS)."
         yield warning(CHECK, "full_page_writes", text, advice)
     level = facts.settings["synchronous_commit"]
     if level not in _DURABLE:
-        text = f"is {level} for our connections, which ask for on: what was acknowledged can be lost"
-        advice = "A pooler in between drops the options of a connection: let it pass them on, or connect directly."
+        text = f"is {level}, although our connections request on: acknowledged mail can be lost"
+        advice = "A connection pooler drops the options: make it pass them on, or connect directly."
         judge = fault if level == "off" else warning
         yield judge(CHECK, "synchronous_commit", text, advice)
 
@@ -74,40 +74,38 @@ def _durability(facts: ServerFacts) -> Iterator[Finding]:
 def _standbys(facts: ServerFacts) -> Iterator[Finding]:
     subject, names = "synchronous_standby_names", facts.settings["synchronous_standby_names"]
     if not names:
-        text = "is empty: when the primary is lost, so is what was acknowledged last"
-        advice = (
-            "Have a standby, and name it there (ANY 1 (a, b)); of a managed database, see what it replicates itself."
-        )
+        text = "is empty: if the primary is lost, so is the mail acknowledged last"
+        advice = "Set up a standby, and name it there (ANY 1 (a, b)); for a managed database, check its replication."
         yield warning(CHECK, subject, text, advice)
     elif facts.synchronous_standbys == 0:
-        text = f"is {names}, and none of them is connected: every write waits"
-        yield fault(CHECK, subject, text, "Start the standby, or take it out of synchronous_standby_names.")
+        text = f"is {names}, and no standby is connected: every write blocks"
+        yield fault(CHECK, subject, text, "Start the standby, or remove it from synchronous_standby_names.")
     else:
-        yield ok(CHECK, subject, f"is {names}: a commit is on a standby, too")
+        yield ok(CHECK, subject, f"is {names}: every commit is on a standby too")
 
 
 def _clock(skew: float) -> Finding:
     text = f"of the database is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
-    advice = "Keep both right with NTP: timedatectl set-ntp true"
+    advice = "Synchronise both with NTP: timedatectl set-ntp true"
     if abs(skew) >= SKEW_FAULT:
-        return fault(CHECK, "clock", f"{text}: a node stops its delivery", advice)
+        return fault(CHECK, "clock", f"{text}: the node stops delivery", advice)
     if abs(skew) >= SKEW_WARNING:
         return warning(CHECK, "clock", text, advice)
     return ok(CHECK, "clock", "of the database agrees with this machine's")
 
 
 def _wear(facts: ServerFacts) -> Iterator[Finding]:
-    """What keeps dead rows from being removed, and the tables that have too many: reading them gets slower."""
+    """Check for dead rows, which slow down reads, and for what keeps vacuum from removing them."""
     if facts.settings["autovacuum"] == "off":
         yield warning(CHECK, "autovacuum", "is off: dead rows are never removed", "Set autovacuum = on, and reload it.")
     if facts.oldest_transaction > OLD_TRANSACTION:
-        text = f"began {facts.oldest_transaction / 3_600:.1f} h ago: nothing that died since can be removed"
-        advice = "End it: pg_stat_activity (xact_start) and pg_prepared_xacts show whose it is."
+        text = f"began {facts.oldest_transaction / 3_600:.1f} h ago: rows that died since cannot be removed"
+        advice = "End it: pg_stat_activity (xact_start) and pg_prepared_xacts show its owner."
         yield warning(CHECK, "oldest transaction", text, advice)
     for table in facts.tables:
         if table.dead > DEAD_ROWS + DEAD_SHARE * table.live:
             text = f"has {table.dead:,} dead rows to {table.live:,} live ones, and as many dead entries in its indexes"
-            advice = f"VACUUM {table.name}; let autovacuum come sooner (autovacuum_vacuum_scale_factor, …_cost_limit)."
+            advice = f"VACUUM {table.name}; make autovacuum run sooner (autovacuum_vacuum_scale_factor, …_cost_limit)."
             yield warning(CHECK, f"table {table.name}", text, advice)
 
 
@@ -115,7 +113,7 @@ def _connections(facts: ServerFacts) -> Finding:
     allowed = int(facts.settings["max_connections"]) - int(facts.settings["superuser_reserved_connections"])
     text = f"{facts.connections} of {allowed} are in use"
     if facts.connections > CONNECTIONS_SHARE * allowed:
-        return warning(CHECK, "connections", text, "Raise max_connections: a node takes about seven.")
+        return warning(CHECK, "connections", text, "Raise max_connections: a node uses about seven.")
     return ok(CHECK, "connections", text)
 
 
@@ -123,8 +121,8 @@ def _connections(facts: ServerFacts) -> Finding:
 
 
 def judge_key_file(data_dir: Path, stored: str | None) -> list[Finding]:
-    """Whether the key file is the one that all nodes of this database have."""
-    file, advice = data_dir / KEY_FILE, "Copy the key file of another node, or that kept with the backup."
+    """Check that the key file is the one of all nodes of this database."""
+    file, advice = data_dir / KEY_FILE, "Copy the key file of another node, or the one kept with the backup."
     if not file.exists():
         return [fault(CHECK, str(file), "is missing: this node cannot start", advice)] if stored else []
     try:

@@ -1,4 +1,4 @@
-"""Findings on a From domain: its records for DKIM, SPF, DMARC, MX and its return path, and its DMARC policy."""
+"""Checks of a sending domain: its DKIM, SPF, DMARC, MX and return-path records, and its DMARC policy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,60 +11,60 @@ from appliance.feedback.dmarc_policy import DmarcState, next_step
 from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcStanding
 
-RECORD_LENGTH = 450  # characters of a record that are shown, and of one that our term may be added to
-_PLAIN = re.compile(r"[ !#-\[\]-~]+")  # what needs no escapes in a zone
+RECORD_LENGTH = 450  # characters of a record that are shown, and up to which our term may be added
+_PLAIN = re.compile(r"[ !#-\[\]-~]+")  # characters that need no escapes in a zone file
 
-_CHECKS = dict.fromkeys(RETURN_PATH_KINDS, "return_path")  # of other kinds as the kind is called
+_CHECKS = dict.fromkeys(RETURN_PATH_KINDS, "return_path")  # other kinds have their own name
 _AT_THE_DOMAIN = frozenset((RecordKind.SPF, RecordKind.DMARC, RecordKind.TLS_RPT))
 _SPF = frozenset((RecordKind.SPF, RecordKind.RETURN_PATH_SPF))
 _WHAT = {RecordKind.RETURN_PATH_MX: "its MX ", RecordKind.RETURN_PATH_SPF: "its SPF record "}
 
 
 def judge_records(domain: str, checked: Sequence[CheckedRecord]) -> list[Finding]:
-    """All records of a domain. Nothing is wrong with a return path that nothing was published for.
+    """Judge all records of a domain. A return path without an MX record is not a fault.
 
-    Many zones have an SPF record for every name that has no other.
+    Its SPF record alone means nothing: many zones have one for every name without other records.
     """
-    begun = any(
-        each.record.kind is RecordKind.RETURN_PATH_MX and each.status is not RecordStatus.MISSING for each in checked
+    has_mx = any(
+        one.record.kind is RecordKind.RETURN_PATH_MX and one.status is not RecordStatus.MISSING for one in checked
     )
-    return [finding for each in checked for finding in _judge_record(domain, each, return_path_begun=begun)]
+    return [finding for one in checked for finding in _judge_record(domain, one, uses_return_path=has_mx)]
 
 
-def _judge_record(domain: str, checked: CheckedRecord, *, return_path_begun: bool) -> list[Finding]:
-    """One record: a wrong one is a fault if receivers need it, and a warning if it only helps."""
+def _judge_record(domain: str, checked: CheckedRecord, *, uses_return_path: bool) -> list[Finding]:
+    """Judge one record: a wrong one is a fault if receivers need it, otherwise a warning."""
     record, missing = checked.record, checked.status is RecordStatus.MISSING
     name, subject = _CHECKS.get(record.kind, record.kind.value), record.name
     subject, what = domain if record.kind in _AT_THE_DOMAIN else subject, _WHAT.get(record.kind, "")
     if record.kind is RecordKind.TLS_RPT and missing:
-        return []  # few domains have one, and none needs it
+        return []  # optional, and rare
     if checked.status is RecordStatus.OK:
         return [ok(name, subject, f"{what}is published{f' ({checked.note})' if checked.note else ''}")]
     if checked.status is RecordStatus.UNKNOWN:
         return [not_looked_up(name, subject, checked.note)]
-    text = what + ("is missing" if missing else f"is not as it should be: {checked.note}")
+    text = what + ("is missing" if missing else f"is wrong: {checked.note}")
     paste = () if _needs_manual_repair(checked) else (RecordToPublish(record.name, record.type, _value(checked)),)
     helps_only = record.kind is RecordKind.DMARC or "k=ed25519" in record.value or record.pending
     if record.kind in RETURN_PATH_KINDS:
-        helps_only = not return_path_begun
+        helps_only = not uses_return_path
     level = FindingLevel.FAULT if checked.is_wrong and not helps_only else FindingLevel.WARNING
     return [Finding(level, name, subject, text, _advice(checked), paste)]
 
 
 def _needs_manual_repair(checked: CheckedRecord) -> bool:
-    """Whether publishing our record would not help: the one that is there is broken, or right already."""
+    """Whether publishing our record would not help: the published one is broken, or contains ours."""
     return checked.record.kind in _SPF and (checked.permerror or _value(checked) in checked.found)
 
 
 def _value(checked: CheckedRecord) -> str:
-    """What to publish. A domain may have one SPF record only, so ours goes into one that is there."""
+    """Return the value to publish. A domain may have only one SPF record, so ours is merged into an existing one."""
     record = checked.record
-    there = checked.found[0] if len(checked.found) == 1 else ""
-    if record.kind not in _SPF or not there or len(there) > RECORD_LENGTH or not _PLAIN.fullmatch(there):
+    existing = checked.found[0] if len(checked.found) == 1 else ""
+    if record.kind not in _SPF or not existing or len(existing) > RECORD_LENGTH or not _PLAIN.fullmatch(existing):
         return record.value
     version, term, *_ = record.value.split()
-    others = [word for word in there.split()[1:] if word.lower() not in (term, f"+{term}")]
-    return " ".join([version, term, *others])  # first, because whatever stands behind `all` is not read
+    others = [word for word in existing.split()[1:] if word.lower() not in (term, f"+{term}")]
+    return " ".join([version, term, *others])  # first, because terms after `all` are ignored
 
 
 def _advice(checked: CheckedRecord) -> str:
@@ -73,25 +73,25 @@ def _advice(checked: CheckedRecord) -> str:
         return f"{record.purpose}."
     if checked.status is not RecordStatus.DIFFERS:
         return "Publish this record."
-    found = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)
+    published = " | ".join(text if len(text) <= RECORD_LENGTH else f"{text[:RECORD_LENGTH]}…" for text in checked.found)
     if record.kind in _SPF and len(checked.found) > 1:
-        return f"Make one record of these, with {record.value.split()[1]} in it: {found}"
+        return f"Merge these into one record that contains {record.value.split()[1]}: {published}"
     if _needs_manual_repair(checked):
-        return f"Mend that first. The record that is there: {found}"
-    return f"Publish this record in place of: {found}"
+        return f"Fix that first. The published record: {published}"
+    return f"Publish this record instead of: {published}"
 
 
 async def check_mx(resolver: Resolver, domain: str) -> list[Finding]:
-    """Whether the sender address can receive: some servers refuse a domain that cannot."""
+    """Check that the domain can receive mail: some servers refuse senders that cannot."""
     exchangers: tuple[Mx, ...] = ()
     try:
         exchangers = (await resolver.mx(domain)).records
     except LookupFailed as failed:
         if failed.fault is DnsFault.TEMPORARY:
             return [not_looked_up("mx", domain, failed.text)]
-    advice = "Let the domain have an MX: some servers refuse senders that can receive nothing."
+    advice = "Publish an MX record: some servers refuse senders that cannot receive mail."
     if any(mx.host == "" for mx in exchangers):
-        return [warning("mx", domain, "takes no mail (null MX)", advice)]
+        return [warning("mx", domain, "accepts no mail (null MX)", advice)]
     try:
         if not exchangers and not await addresses_of(resolver, domain):
             return [warning("mx", domain, "has neither an MX nor an address", advice)]
@@ -107,11 +107,11 @@ async def check_mx(resolver: Resolver, domain: str) -> list[Finding]:
 def judge_policy(
     sender: Domain, standing: DmarcStanding, checked: Sequence[CheckedRecord], *, receives: bool
 ) -> list[Finding]:
-    """The next step of a domain's DMARC policy. A proposal is advice: nothing is wrong with a policy that only watches.
+    """Return the next step of a domain's DMARC policy. A proposal is only advice: p=none is not a fault.
 
-    Without a report nothing is said where the installation does not take any.
+    Without any report there is no finding, unless the installation receives reports.
     """
-    texts = next((each.found for each in checked if each.record.kind is RecordKind.DMARC and not each.note), ())
+    texts = next((one.found for one in checked if one.record.kind is RecordKind.DMARC and not one.note), ())
     tags = read_tags(texts[0]) if len(texts) == 1 else {}
     published = _published(tags)
     if not standing.days and not (receives and published):
@@ -134,6 +134,6 @@ def _published(tags: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _halves(text: str) -> tuple[str, str]:
-    """What is so, and what to do."""
-    said, _, advice = text.partition(". ")
-    return said, advice
+    """Split into the state and the advice."""
+    state, _, advice = text.partition(". ")
+    return state, advice

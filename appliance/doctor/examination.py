@@ -1,4 +1,4 @@
-"""A whole examination: everything is observed concurrently, within one timeout, and turned into findings."""
+"""A complete examination: runs all checks concurrently, within one timeout, and returns their findings."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ from appliance.store import FILE_NAME, DatabaseRefused, Store, examine_server, n
 from appliance.times import DAY, SECOND
 from appliance.tls.certificate_files import by_acme
 
-# Lookups of domains at once: each opens some sockets, of which a shell often allows 1024, and resolvers drop bursts.
+# Concurrent domain lookups: each opens sockets, which a shell often limits to 1024, and resolvers drop bursts.
 DOMAINS_AT_ONCE = 40
 EXAMINATION_TIMEOUT = 30.0  # seconds for everything
-DATABASE_TIMEOUT = 10.0  # seconds of them for the integrity check of the database
-WARMUPS_READ = 1_000  # counted; few of them get a line
+DATABASE_TIMEOUT = 10.0  # seconds of it for the integrity check of the database
+WARMUPS_READ = 1_000  # counted; only a few are listed
 
 ORDER = (
     *("server", "listener", "database", "disk", "clock", "certificate", "hostname", "ptr", "port", "relay"),
@@ -42,12 +42,12 @@ OF_MACHINE = ("server", "hostname", "port", "relay")  # the checks that need nei
 
 
 Check = Callable[[], Awaitable[list[Finding]]]
-Tell = Callable[[list[Finding]], None]
+Report = Callable[[list[Finding]], None]
 
 
 @dataclass(slots=True)
 class Stored:
-    """What an examination needs of the database."""
+    """The part of the database that an examination needs."""
 
     senders: list[tuple[Domain, list[StoredDkimKey]]] = field(default_factory=list)  # From domains and their keys
     reports: dict[str, DmarcStanding] = field(default_factory=dict)  # what DMARC reports say, by domain
@@ -73,42 +73,42 @@ class Examination:
     _lookups: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, DOMAINS_AT_ONCE))
 
     async def run(self) -> list[Finding]:
-        """Every finding, in the order of a report."""
+        """Return all findings in report order."""
         deadline = trio.current_time() + self.timeout
-        found, stored = await (self._database_server() if self.config.store.url else self._database_file())
+        findings, stored = await (self._database_server() if self.config.store.url else self._database_file())
         await self._observe(self._checks(stored), deadline, self._findings.extend)
         now = self.env.now()
-        self._findings += found
+        self._findings += findings
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
         self._findings += judge_complaints(stored.complaints)
         return in_order(self._findings)
 
-    async def of_machine(self, tell: Tell) -> None:
-        """Tell of the machine, its name, port 25 and blocklists, each as soon as it is found; without the database."""
-        tell(machine.check_clock(self.env.now(), None) + machine.check_disk(self.config))
+    async def of_machine(self, report: Report) -> None:
+        """Check the machine, its name, port 25 and blocklists, without the database; report each finding at once."""
+        report(machine.check_clock(self.env.now(), None) + machine.check_disk(self.config))
         checks = {name: check for name, check in self._checks(Stored()).items() if name.partition(" ")[0] in OF_MACHINE}
-        await self._observe(checks, trio.current_time() + self.timeout, tell)
+        await self._observe(checks, trio.current_time() + self.timeout, report)
 
-    async def _observe(self, checks: dict[str, Check], deadline: float, tell: Tell) -> None:
-        """Run all concurrently until the deadline, and tell of each as it ends."""
+    async def _observe(self, checks: dict[str, Check], deadline: float, report: Report) -> None:
+        """Run all checks concurrently until the deadline, and report the findings of each when it ends."""
         open_checks = set(checks)
 
         async def one(name: str, check: Check) -> None:
-            found = await check()
+            findings = await check()
             open_checks.discard(name)
-            tell(found)
+            report(findings)
 
         with trio.CancelScope(deadline=deadline):
             async with trio.open_nursery() as nursery:
                 for name, check in checks.items():
                     nursery.start_soon(one, name, check)
         for name in open_checks:
-            text = f"could not be found out within {self.timeout:.0f} s"
-            tell([warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text)])
+            text = f"no result within {self.timeout:.0f} s"
+            report([warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text)])
 
     def _checks(self, stored: Stored) -> dict[str, Check]:
-        """The checks that take time, by name; they run concurrently."""
+        """Return the checks that take time, by name."""
         checks: dict[str, Check] = {
             "certificate": self._certificates,
             "server": partial(machine.check_name, self.config),
@@ -127,42 +127,42 @@ class Examination:
 
     async def _certificates(self) -> list[Finding]:
         config, now = self.config, datetime.fromtimestamp(self.env.now() / SECOND, UTC)
-        found = []
+        findings = []
         if not by_acme(config, "http"):
-            found += machine.check_certificate(config, "http", now)
+            findings += machine.check_certificate(config, "http", now)
         if (config.smtp.bind or config.smtp.bind_tls) and not by_acme(config, "smtp"):
-            found += machine.check_certificate(config, "smtp", now)
+            findings += machine.check_certificate(config, "smtp", now)
         if config.inbound.bind and config.inbound.tls_cert is not None:
-            found += machine.check_certificate(config, "inbound", now)
-        return found + machine.check_acme(config, now) if config.acme.enabled else found
+            findings += machine.check_certificate(config, "inbound", now)
+        return findings + machine.check_acme(config, now) if config.acme.enabled else findings
 
     async def _names(self) -> list[Finding]:
-        """The server's name, and then what its addresses lead to."""
+        """Check the server's name, then its addresses."""
         hostname, mode = self.config.server.hostname, self.config.delivery.mode
         if mode is DeliveryMode.SANDBOX:
-            advice = 'Set delivery.mode to "direct", or to "relay".'
-            return [warning("hostname", hostname, "nothing leaves: delivery.mode is sandbox", advice)]
+            advice = 'Set delivery.mode to "direct" or "relay".'
+            return [warning("hostname", hostname, "no mail leaves: delivery.mode is sandbox", advice)]
         if mode is DeliveryMode.RELAY:
             return [ok("hostname", hostname, "mail leaves through a relay")]
         leaving = names.leaving_addresses(self.config)
         finding, addresses = await names.check_host(self.resolver, hostname, leaving)
-        found, leaving = [finding], leaving or tuple(addresses)
+        findings, leaving = [finding], leaving or tuple(addresses)
         for address in leaving:
-            found += await names.check_ptr(self.resolver, address, hostname)
-        return found + await names.check_blocklists(self.resolver, self.blocklists, leaving)
+            findings += await names.check_ptr(self.resolver, address, hostname)
+        return findings + await names.check_blocklists(self.resolver, self.blocklists, leaving)
 
     async def _records(self, sender: Domain, keys: Sequence[StoredDkimKey], stored: Stored) -> list[Finding]:
-        domain, host, found = sender.name, sending_host(self.config), []
+        domain, host, findings = sender.name, sending_host(self.config), []
         if all(key.retired_at is not None for key in keys):
-            text = "has no signing keys yet: they are made with its first message"
-            advice = "Make them now, and publish what is shown: appliance domain records."
-            found.append(warning("dkim", domain, text, advice))
-        wanted = records_for(self.config, sender, keys, self.env.now(), stored.nodes)
+            text = "has no signing keys yet: its first message creates them"
+            advice = "Create them now, and publish their records: appliance domain records."
+            findings.append(warning("dkim", domain, text, advice))
+        records = records_for(self.config, sender, keys, self.env.now(), stored.nodes)
         async with self._lookups:
-            checked = await dns_check.check(self.resolver, host, wanted, for_operator=True)
+            checked = await dns_check.check(self.resolver, host, records, for_operator=True)
         standing = stored.reports.get(domain, DmarcStanding())
         policy = domains.judge_policy(sender, standing, checked, receives=bool(self.config.inbound.bind))
-        return found + domains.judge_records(domain, checked) + policy
+        return findings + domains.judge_records(domain, checked) + policy
 
     async def _mx(self, domain: str) -> list[Finding]:
         async with self._lookups:
@@ -175,7 +175,7 @@ class Examination:
         path, looked, stored = data_dir / FILE_NAME, None, Stored()
         if path.exists():
             looked = await trio.to_thread.run_sync(quick_check, path, DATABASE_TIMEOUT)
-            if not looked.damage and looked.schema == newest_known():  # else reading it would fail, or change it
+            if not looked.damage and looked.schema == newest_known():  # otherwise reading it would fail or change it
                 async with open_store(data_dir, self.env, inline=True, may_upgrade=False) as store:
                     stored = await self._stored(store)
         return machine.judge_database(data_dir, looked, stored.unopened_keys, stored.unopened_secrets), stored
@@ -190,36 +190,35 @@ class Examination:
         except (DatabaseRefused, StorageUnavailable) as refused:
             return [database_server.judge_unusable(str(refused))], stored
         wrong_key = database_server.judge_key_file(data_dir, facts.key_fingerprint)
-        found = database_server.judge_server(facts) + wrong_key + machine.judge_modes(data_dir, data_dir / KEY_FILE)
-        # With another key file nothing opens: that is said once.
+        findings = database_server.judge_server(facts) + wrong_key + machine.judge_modes(data_dir, data_dir / KEY_FILE)
+        # With another key file no secret opens: one finding is enough.
         secrets = [] if wrong_key else machine.judge_secrets(stored.unopened_keys, stored.unopened_secrets)
-        return found + secrets, stored
+        return findings + secrets, stored
 
     async def _stored(self, store: Store) -> Stored:
-        key, found = self._key(), Stored()
+        key, stored = self._key(), Stored()
         for account in await store.accounts.all():
             webhook = await store.webhooks.of(account.id)
             if webhook is not None and not _opens(partial(open_webhook_secret, key, webhook.id, webhook.secret)):
-                found.unopened_secrets.append(account.name)
+                stored.unopened_secrets.append(account.name)
             for sender in (domain for domain in await store.access.domains(account.id) if domain.usable):
-                name = sender.name
-                keys = await store.dkim_keys.of(account.id, name)
-                found.senders.append((sender, keys))
-                signing = [each for each in keys if each.retired_at is None]  # of others only the records are needed
-                opening = partial(open_signing_key, key, account.id, name)
-                if not all(_opens(partial(opening, each.selector, each.private_key)) for each in signing):
-                    found.unopened_keys.append(name)
+                keys = await store.dkim_keys.of(account.id, sender.name)
+                stored.senders.append((sender, keys))
+                signing = [one for one in keys if one.retired_at is None]  # of retired keys only the records matter
+                opening = partial(open_signing_key, key, account.id, sender.name)
+                if not all(_opens(partial(opening, one.selector, one.private_key)) for one in signing):
+                    stored.unopened_keys.append(sender.name)
             since = self.env.now() - (PROPOSAL_DAYS - 1) * DAY
-            found.reports |= {each.domain: each.dmarc for each in await store.reports.of(account.id, since)}
-        found.nodes = await store.engine.hosts()
-        found.holds = await store.pools.all_holds()
-        found.newest_message_at = await store.messages.newest_at()
-        found.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
-        found.complaints = await store.feedback.complaint_rates(self.env.now() - COMPLAINTS_SINCE)
-        return found
+            stored.reports |= {report.domain: report.dmarc for report in await store.reports.of(account.id, since)}
+        stored.nodes = await store.engine.hosts()
+        stored.holds = await store.pools.all_holds()
+        stored.newest_message_at = await store.messages.newest_at()
+        stored.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
+        stored.complaints = await store.feedback.complaint_rates(self.env.now() - COMPLAINTS_SINCE)
+        return stored
 
     def _key(self) -> bytes:
-        """The installation's key; zeros, which open nothing, where it cannot be read."""
+        """Return the installation's key; zeros, which open nothing, if it cannot be read."""
         try:
             key = (self.config.server.data_dir / KEY_FILE).read_bytes()
         except OSError:
@@ -228,8 +227,8 @@ class Examination:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """In the order of a report."""
-    return sorted(findings, key=lambda each: ORDER.index(each.check))
+    """Sort into report order."""
+    return sorted(findings, key=lambda finding: ORDER.index(finding.check))
 
 
 def _opens(work: Callable[[], bytes]) -> bool:

@@ -1,4 +1,4 @@
-"""Checks of the machine itself: clock, disk, certificates, listeners, database, held pools, warm-ups."""
+"""Checks of the machine: clock, disk, certificates, listeners, database, paused pools, warm-ups."""
 
 import ctypes
 import errno
@@ -33,36 +33,36 @@ from appliance.times import SECOND
 from appliance.tls.certificate import tls_context
 from appliance.tls.certificate_files import acme_directory
 
-CLOCK_TOLERANCE = 60 * SECOND  # by which a message may be newer than the clock, which may have been set meanwhile
-RENEWAL_DUE = timedelta(days=14)  # before its end a certificate should have been renewed
+CLOCK_TOLERANCE = 60 * SECOND  # a message may be newer than the clock by this much: the clock may have been set since
+RENEWAL_DUE = timedelta(days=14)  # before expiry a certificate should be renewed
 LISTENER_TIMEOUT = 3.0  # seconds for a listener on this machine to accept a connection, and to greet
-BANNER_BYTES = 512  # read of a greeting, which is one line
+BANNER_BYTES = 512  # of a greeting, which is one line
 TIMEX = 512  # bytes, more than adjtimex(2) writes
 UNSYNCHRONISED = 5  # TIME_ERROR
-WARMUP_LINES = 20  # there may be a pool for every domain that got mail
+WARMUP_LINES = 20  # there may be a pool for every recipient domain
 ACME = "acme"  # the subject of its findings
 
-_SEE_LOG = "Look for lines of appliance.acme in the log."
+_SEE_LOG = "See the lines of appliance.acme in the log."
 _WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
 _UNVERIFIED = ssl.create_default_context()  # to read the greeting of a server on this machine
 _UNVERIFIED.check_hostname, _UNVERIFIED.verify_mode = False, ssl.CERT_NONE
-_NOT_RUNNING = warning("server", "appliance", "does not run", "Start it: appliance serve")
+_NOT_RUNNING = warning("server", "appliance", "is not running", "Start it: appliance serve")
 
 
 def check_clock(now: int, newest_message_at: int | None) -> list[Finding]:
     """A wrong clock makes signatures expire and tokens fail."""
     if newest_message_at is not None and newest_message_at > now + CLOCK_TOLERANCE:
         behind = timedelta(microseconds=newest_message_at - now)
-        text = f"is {behind} behind a message that was accepted already"
-        return [fault("clock", "system", text, f"Set the clock, and keep it right with NTP: {_WITH_NTP}")]
-    kept_right = synchronised()
-    if kept_right is False:
-        return [warning("clock", "system", "is not kept right by NTP", _WITH_NTP)]
-    return [ok("clock", "system", "is kept right" if kept_right else "looks right")]
+        text = f"is {behind} behind the newest message"
+        return [fault("clock", "system", text, f"Set the clock, and synchronise it with NTP: {_WITH_NTP}")]
+    is_synchronised = synchronised()
+    if is_synchronised is False:
+        return [warning("clock", "system", "is not synchronised with NTP", _WITH_NTP)]
+    return [ok("clock", "system", "is synchronised" if is_synchronised else "is plausible")]
 
 
 def synchronised() -> bool | None:
-    """Whether the kernel's clock is being kept right; None where it does not say."""
+    """Whether the kernel's clock is synchronised; None if that is unknown."""
     c_library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(c_library, "adjtimex"):
         return None
@@ -71,16 +71,16 @@ def synchronised() -> bool | None:
 
 
 def check_disk(config: Config) -> list[Finding]:
-    """Free space for the database, or in the nearest directory above that exists: too little, and mail is refused."""
+    """Check the free space for the database. With too little, the server refuses new mail."""
     directory, limits = config.server.data_dir, config.limits
-    usage = shutil.disk_usage(next(each for each in (directory, *directory.parents) if each.exists()))
+    usage = shutil.disk_usage(next(path for path in (directory, *directory.parents) if path.exists()))
     below = max(limits.min_free_disk, usage.total * limits.min_free_disk_percent // 100) if limits.min_free_disk else 0
     subject, free = str(directory), f"{usage.free // MIB:,} MiB free of {usage.total // MIB:,}"
-    advice = "Make room: delete what is not needed there, or enlarge the disk."
+    advice = "Free space, or enlarge the disk."
     if usage.free < below:
         return [fault("disk", subject, f"{free}: new mail is refused below {below // MIB:,} MiB", advice)]
     if usage.free < 2 * below:
-        return [warning("disk", subject, f"{free}: it will be refused below {below // MIB:,} MiB", advice)]
+        return [warning("disk", subject, f"{free}: new mail will be refused below {below // MIB:,} MiB", advice)]
     return [ok("disk", subject, free)]
 
 
@@ -88,7 +88,7 @@ def check_disk(config: Config) -> list[Finding]:
 
 
 def check_certificate(config: Config, section: str, now: datetime) -> list[Finding]:
-    """The certificate of a listener: present, valid, for the host name, its key private."""
+    """Check a listener's certificate: present, valid, for the host name, its key private."""
     settings, hostname, subject = getattr(config, section), config.server.hostname, f"{section}.tls_cert"
     if settings.tls_cert is None or settings.tls_key is None:
         return [_no_certificate(subject, config, section)]
@@ -99,39 +99,39 @@ def check_certificate(config: Config, section: str, now: datetime) -> list[Findi
         tls_context(chain, key)
         mode = key.stat().st_mode & 0o777
     except (OSError, ValueError) as error:
-        why = "they do not fit together, are not PEM, or the key is encrypted"
+        why = "they do not match, are not PEM, or the key is encrypted"
         if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):  # whose texts name source lines
             why = error_text(error)
         text = f"{chain}: cannot be used with its key {key}: {why}"
-        return [fault("certificate", subject, text, f"Set {subject} and its key to a pair that fits.")]
-    names, found = _names(leaf), _validity(subject, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now)
+        return [fault("certificate", subject, text, f"Set {subject} and its key to a matching pair.")]
+    names, findings = _names(leaf), _validity(subject, leaf.not_valid_before_utc, leaf.not_valid_after_utc, now)
     if not any(_covers(name, hostname) for name in names):
         text = f"is for {', '.join(names) or 'no name'}, not for {hostname}"
-        found.append(fault("certificate", subject, text, f"Get one that names {hostname}."))
+        findings.append(fault("certificate", subject, text, f"Get a certificate for {hostname}."))
     if mode & 0o007:  # a group may read it: that of the service
         advice = f"chmod o= the file of {section}.tls_key"
-        found.append(warning("certificate", subject, "its private key can be read by other users", advice))
-    return found or [ok("certificate", subject, f"for {hostname} until {leaf.not_valid_after_utc:%Y-%m-%d}")]
+        findings.append(warning("certificate", subject, "its private key can be read by other users", advice))
+    return findings or [ok("certificate", subject, f"for {hostname} until {leaf.not_valid_after_utc:%Y-%m-%d}")]
 
 
 def _no_certificate(subject: str, config: Config, section: str) -> Finding:
     if section == "smtp":
-        text = "none: a generated certificate is shown, which no client trusts by itself"
-        advice = "Set smtp.tls_cert and smtp.tls_key to a certificate for the hostname."
+        text = "none: the server uses a generated certificate, which clients do not trust"
+        advice = "Set smtp.tls_cert and smtp.tls_key to a certificate for the host name, or enable [acme]."
         return warning("certificate", subject, text, advice)
     if any(map(is_exposed, config.http.bind)):
-        text = "none, and http.bind can be reached from anywhere: passwords and keys go in the clear"
-        advice = "Set http.tls_cert and http.tls_key; or put a proxy with TLS in front, and bind to 127.0.0.1 "
-        advice += "(of a container, publish the port there)."
+        text = "none, and http.bind is reachable from anywhere: passwords and keys are sent in clear text"
+        advice = "Set http.tls_cert and http.tls_key; or use a proxy with TLS, and bind to 127.0.0.1 "
+        advice += "(for a container, publish the port there)."
         return warning("certificate", subject, text, advice)
-    return ok("certificate", subject, "none: HTTP is for a proxy in front, or for this machine alone")
+    return ok("certificate", subject, "none: HTTP is for a proxy, or for this machine only")
 
 
 def _names(leaf: x509.Certificate) -> tuple[str, ...]:
     try:
         extension = leaf.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
     except x509.ExtensionNotFound:
-        return tuple(str(each.value) for each in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
+        return tuple(str(name.value) for name in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME))
     if not isinstance(extension, x509.SubjectAlternativeName):
         return ()
     addresses = extension.get_values_for_type(x509.IPAddress)
@@ -140,24 +140,24 @@ def _names(leaf: x509.Certificate) -> tuple[str, ...]:
 
 def _validity(key: str, not_before: datetime, not_after: datetime, now: datetime) -> list[Finding]:
     if now > not_after:
-        return [fault("certificate", key, f"has expired on {not_after:%Y-%m-%d}", "Renew it.")]
+        return [fault("certificate", key, f"expired on {not_after:%Y-%m-%d}", "Renew it.")]
     if now < not_before:
-        return [fault("certificate", key, f"is valid only from {not_before:%Y-%m-%d}", "Look at the clock.")]
+        return [fault("certificate", key, f"is valid only from {not_before:%Y-%m-%d}", "Check the clock.")]
     if now > not_after - RENEWAL_DUE:
-        advice = "Renew it, and let that be done by itself."
+        advice = "Renew it, and automate the renewal."
         return [warning("certificate", key, f"expires on {not_after:%Y-%m-%d}", advice)]
     return []
 
 
 def _covers(name: str, hostname: str) -> bool:
-    """RFC 6125 6.4.3: a star stands for one label, the first."""
+    """RFC 6125 6.4.3: a star matches one label, the first."""
     name = name.lower()
     return name == hostname or (name.startswith("*.") and name[1:] == hostname[hostname.find(".") :])
 
 
 def check_acme(config: Config, now: datetime) -> list[Finding]:
-    """The certificate that ACME renews: none yet and why, how long it lasts, or that it should have been renewed."""
-    files, wanted = AcmeFiles(acme_directory(config)), config.acme.names
+    """Check the certificate that ACME renews."""
+    files, names = AcmeFiles(acme_directory(config)), config.acme.names
     try:
         files.certificate.open("rb").close()
     except FileNotFoundError:
@@ -173,61 +173,64 @@ def check_acme(config: Config, now: datetime) -> list[Finding]:
         return [fault("certificate", ACME, f"none yet: {_renewal(state)}", advice)]
     until = f"{datetime.fromtimestamp(held.not_after, UTC):%Y-%m-%d}"
     if now.timestamp() > held.not_after:
-        return [fault("certificate", ACME, f"has expired on {until}: {_renewal(state)}", advice)]
+        return [fault("certificate", ACME, f"expired on {until}: {_renewal(state)}", advice)]
     if state.failures:
-        return [warning("certificate", ACME, f"is not renewed, and lasts until {until}: {_renewal(state)}", advice)]
+        return [warning("certificate", ACME, f"expires on {until} and is not renewed: {_renewal(state)}", advice)]
     if now.timestamp() > schedule.overdue(held.not_before, held.not_after, config.acme.renew_before):
-        text = f"should have been renewed by now, and lasts until {until}"
-        return [warning("certificate", ACME, text, "Start the server, and look at the clock.")]
-    if missing := [name for name in wanted if name not in held.names]:
+        text = f"expires on {until} and should have been renewed"
+        return [warning("certificate", ACME, text, "Start the server, and check the clock.")]
+    if missing := [name for name in names if name not in held.names]:
         text = f"is not for {', '.join(missing)} yet"
         return [warning("certificate", ACME, text, "Restart the server: it was started with other settings.")]
-    return [ok("certificate", ACME, f"for {', '.join(wanted)} until {until}, renewed by itself")]
+    return [ok("certificate", ACME, f"for {', '.join(names)} until {until}, renewed automatically")]
 
 
 def _renewal(state: AcmeState) -> str:
     if not state.failures:
-        return "renewal was not tried"
+        return "no renewal was attempted"
     again = datetime.fromtimestamp(max(state.next_try, state.not_before), UTC)
-    return f"{state.error} (failed {state.failures} times, next try at {again:%Y-%m-%d %H:%M} UTC)"
+    return f"{state.error} (failed {state.failures} times, next attempt at {again:%Y-%m-%d %H:%M} UTC)"
 
 
 # ---- listeners
 
 
 async def check_listeners(config: Config) -> list[Finding]:
-    """Whether the server runs and all its listeners answer; while it does not run, whether they could be bound."""
+    """Check that the server runs and its listeners answer; if it does not run, that their addresses are free."""
     running = is_running(config.server.data_dir)
-    found, exposed = [ok("server", "appliance", "runs")] if running else [_NOT_RUNNING], []
+    findings, exposed = [ok("server", "appliance", "is running")] if running else [_NOT_RUNNING], []
     for key, address in binds(config):
         if not address.port:
-            continue  # any free one
+            continue  # any free port
         if running and await _answers(address):
-            found.append(ok("listener", str(address), f"answers ({key})"))
+            findings.append(ok("listener", str(address), f"answers ({key})"))
         elif running:
             advice = "Restart the server: it was started with other settings, or is overloaded."
-            found.append(fault("listener", str(address), f"does not answer ({key})", advice))
-        # The server may be allowed to listen there where this user is not.
+            findings.append(fault("listener", str(address), f"does not answer ({key})", advice))
+        # EACCES: the server may be allowed to listen there, unlike this user.
         elif (code := bind_error(address)) not in (None, errno.EACCES):
-            text, advice = f"is not ours: {os.strerror(code).lower()}", f"Stop what listens there, or change {key}."
-            found.append(fault("listener", str(address), text, advice))
+            text, advice = (
+                f"cannot be used: {os.strerror(code).lower()}",
+                f"Stop the program that uses it, or change {key}.",
+            )
+            findings.append(fault("listener", str(address), text, advice))
         if key == "metrics.bind" and is_exposed(address):
-            text = f"can be reached from anywhere, without a password ({key})"
-            advice = "Name a loopback address, or one in a network that you trust."
+            text = f"is reachable from anywhere without a password ({key})"
+            advice = "Use a loopback address, or one in a trusted network."
             exposed.append(warning("listener", str(address), text, advice))
-    return found + exposed
+    return findings + exposed
 
 
 async def check_name(config: Config) -> list[Finding]:
-    """Nothing, unless the running server greets with another name than the settings': it was started before these."""
+    """Return a fault if the running server greets with another name than the settings: it started before the change."""
     if not is_running(config.server.data_dir):
         return []
-    listeners = [(each, False) for each in config.smtp.bind] + [(each, True) for each in config.smtp.bind_tls]
+    listeners = [(bind, False) for bind in config.smtp.bind] + [(bind, True) for bind in config.smtp.bind_tls]
     for address, tls in listeners:
         match (await _banner(address, tls=tls)).split():
             case ["220", name, *_] if name != config.server.hostname:
                 text = f"runs with older settings: it calls itself {name}, not {config.server.hostname}"
-                advice = "Restart it (in a container: restart that), for it takes a new name only when it starts."
+                advice = "Restart the server or its container: it reads its name only at start."
                 return [fault("server", "appliance", text, advice)]
             case ["220", *_]:
                 break
@@ -244,7 +247,7 @@ async def _answers(address: Endpoint) -> bool:
 
 
 async def _banner(address: Endpoint, *, tls: bool) -> str:
-    """The line that a mail server begins with; "" without one."""
+    """Return the greeting of a mail server, or an empty text."""
     try:
         with trio.fail_after(LISTENER_TIMEOUT):
             async with await _dial(address) as plain:
@@ -260,7 +263,7 @@ async def _dial(address: Endpoint) -> trio.SocketStream:
 
 
 def is_exposed(address: Endpoint) -> bool:
-    """Whether it is bound to all addresses or a public one, so that it can be reached from anywhere."""
+    """Whether an address is reachable from anywhere: all addresses, or a public one."""
     try:
         host = ip_address(address.host)
     except ValueError:
@@ -274,28 +277,28 @@ def is_exposed(address: Endpoint) -> bool:
 def judge_database(
     data_dir: Path, looked: QuickCheck | None, unopened_keys: Sequence[str], unopened_secrets: Sequence[str]
 ) -> list[Finding]:
-    """The file, its schema, who can read it, and the domains and accounts whose secrets the key file does not open."""
+    """Check the file, its schema, its permissions, and whether the key file opens all secrets."""
     subject, newest = str(data_dir / DATABASE), newest_known()
     if looked is None:
-        return [warning("database", subject, "is not there yet", "appliance account create makes it.")]
+        return [warning("database", subject, "does not exist yet", "appliance account create makes it.")]
     if looked.damage:
         advice = "Restore the last good backup: appliance restore FILE --force"
         return [fault("database", subject, looked.damage, advice)]
     if looked.schema > newest:
-        text = f"is of schema {looked.schema}, this version knows only {newest}"
+        text = f"has schema {looked.schema}, this version knows only {newest}"
         return [fault("database", subject, text, "Run the newer appliance.")]
-    found = []
+    findings = []
     if looked.schema < newest:
-        text = f"is of schema {looked.schema}: it is upgraded to {newest} at the next start"
-        found.append(warning("database", subject, text, "Make a backup first: appliance backup FILE"))
-    found += judge_modes(data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
-    found += judge_secrets(unopened_keys, unopened_secrets)
-    checked = "is whole" if looked.finished else "is whole as far as it was checked in the time there was"
-    return found or [ok("database", subject, f"{checked}, schema {looked.schema}")]
+        text = f"has schema {looked.schema}: the next start upgrades it to {newest}"
+        findings.append(warning("database", subject, text, "Make a backup first: appliance backup FILE"))
+    findings += judge_modes(data_dir, data_dir / DATABASE, data_dir / KEY_FILE)
+    findings += judge_secrets(unopened_keys, unopened_secrets)
+    checked = "is intact" if looked.finished else "is intact as far as it was checked in time"
+    return findings or [ok("database", subject, f"{checked}, schema {looked.schema}")]
 
 
 def judge_modes(*paths: Path) -> list[Finding]:
-    """Files and directories that other users can read."""
+    """Return a fault for each file or directory that other users can read."""
     return [
         fault("database", str(path), "can be read by other users", f"chmod go= {path}")
         for path in paths
@@ -304,23 +307,21 @@ def judge_modes(*paths: Path) -> list[Finding]:
 
 
 def judge_secrets(unopened_keys: Sequence[str], unopened_secrets: Sequence[str]) -> list[Finding]:
-    """Domains and accounts whose secrets the key file does not open."""
-    found = []
+    """Return a fault for each domain and account whose secrets the key file does not open."""
+    findings = []
     for domain in unopened_keys:
-        text = "its signing keys are sealed under another key file"
-        advice = "Put back the key file of the last backup; or make new keys and publish them: appliance domain rotate."
-        found.append(fault("database", domain, text, advice))
+        text = "its signing keys are sealed with another key file"
+        advice = "Restore the key file from the last backup; or publish new keys: appliance domain rotate."
+        findings.append(fault("database", domain, text, advice))
     for account in unopened_secrets:
-        text = "the secret of its webhook is sealed under another key file"
-        advice = (
-            "Put back the key file of the last backup; or have the account rotate it: POST /v1/webhook/rotate-secret."
-        )
-        found.append(fault("database", f"account {account}", text, advice))
-    return found
+        text = "its webhook secret is sealed with another key file"
+        advice = "Restore the key file from the last backup; or rotate the secret: POST /v1/webhook/rotate-secret."
+        findings.append(fault("database", f"account {account}", text, advice))
+    return findings
 
 
 def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
-    """Pools held by the operator or by the server."""
+    """Return a warning for each pool that the operator or the server paused."""
     return [
         warning("queue", "all mail", f"is paused: {hold.reason}", "appliance resume")
         if hold.pool == EVERY
@@ -332,12 +333,12 @@ def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
 
 
 def judge_warmups(warmups: Sequence[WarmupStatus], now: int) -> list[Finding]:
-    """One line for each of the first pools and addresses, and a count of the others; none of them is a fault."""
-    found = []
-    for each in warmups[:WARMUP_LINES]:
-        waits = "" if each.next_at is None else f"; next at {clock(each.next_at, now)}"
-        text = f"day {each.day} of {each.days}: {each.per_hour} an hour, {each.used} used{waits}"
-        found.append(ok("warmup", f"{each.pool} from {each.source}", text))
+    """List the first warm-ups, and count the others; a warm-up is never a fault."""
+    findings = []
+    for warmup in warmups[:WARMUP_LINES]:
+        next_at = "" if warmup.next_at is None else f"; next at {clock(warmup.next_at, now)}"
+        text = f"day {warmup.day} of {warmup.days}: {warmup.per_hour} an hour, {warmup.used} used{next_at}"
+        findings.append(ok("warmup", f"{warmup.pool} from {warmup.source}", text))
     if len(warmups) > WARMUP_LINES:
-        found.append(ok("warmup", "other pools", f"{len(warmups) - WARMUP_LINES} more are being warmed up"))
-    return found
+        findings.append(ok("warmup", "other pools", f"{len(warmups) - WARMUP_LINES} more are being warmed up"))
+    return findings

@@ -1,4 +1,4 @@
-"""How other servers see this machine: its name and addresses in DNS, port 25, blocklists."""
+"""Checks how other servers see this machine: its name and addresses in DNS, port 25, blocklists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
 from appliance.net.local_addresses import UNASSIGNED, source_address
 
-PROBED_DOMAINS = ("gmail.com", "outlook.com", "yahoo.com")  # whose mail servers are known to be up
+PROBED_DOMAINS = ("gmail.com", "outlook.com", "yahoo.com")  # their mail servers are reliably up
 PROBE_TIMEOUT = 8.0  # seconds for a connection and its greeting
-GREETING_BYTES = 512  # read of it
-UNDER_TLS = "220 (under TLS, which was not begun)"  # such a server greets only after the handshake
-REFUSED_RESOLVER = "127.255.255."  # the answer of blocklists to a resolver that they do not serve
+GREETING_BYTES = 512
+UNDER_TLS = "220 (implicit TLS, not started)"  # such a server greets only after the handshake
+REFUSED_RESOLVER = "127.255.255."  # the reply of blocklists to a resolver that they do not serve
 
 
 def leaving_addresses(config: Config) -> tuple[Address, ...]:
-    """The source addresses of mail: by the settings, else by the routing table if public; none behind a NAT."""
+    """Return the source addresses of mail, from the settings or the routing table; none behind NAT."""
     if config.delivery.own_addresses:
         return config.delivery.own_addresses
-    found = [address for nobodys in UNASSIGNED if (address := source_address(nobodys)) is not None]
-    return tuple(address for address in found if refusal(address) is None)
+    addresses = [address for unassigned in UNASSIGNED if (address := source_address(unassigned)) is not None]
+    return tuple(address for address in addresses if refusal(address) is None)
 
 
 async def check_host(resolver: Resolver, name: str, leaving: Sequence[Address]) -> tuple[Finding, Sequence[Address]]:
-    """The HELO name, fully qualified and with the addresses that mail leaves from; and its addresses in DNS."""
+    """Check that the HELO name is fully qualified and has the source addresses; also return its addresses in DNS."""
     try:
         addresses = await addresses_of(resolver, name)
     except LookupFailed as failed:
@@ -42,30 +42,30 @@ async def check_host(resolver: Resolver, name: str, leaving: Sequence[Address]) 
 
 def _unqualified(name: str) -> Finding | None:
     advice = 'Set server.hostname to a name such as "mail.example.com".'
-    return None if "." in name else fault("hostname", name, "is not a full name", advice)
+    return None if "." in name else fault("hostname", name, "is not a fully qualified name", advice)
 
 
 def _judge_host(name: str, addresses: Sequence[Address], leaving: Sequence[Address]) -> Finding:
     if not addresses:
         records = _address_records(name, leaving) or [RecordToPublish(name, "A", "ADDRESS")]
-        advice = "Publish the address of this machine at this name."
+        advice = "Publish the address of this machine under this name."
         return fault("hostname", name, "has no address in DNS", advice, *records)
     shown, missing = ", ".join(map(str, addresses)), [address for address in leaving if address not in addresses]
     if missing:
-        text = f"leads to {shown}, but mail leaves from {', '.join(map(str, missing))}"
-        advice = "Publish that address at this name, too, or list the public ones in delivery.own_addresses."
+        text = f"resolves to {shown}, but mail leaves from {', '.join(map(str, missing))}"
+        advice = "Publish that address under this name too, or list the public ones in delivery.own_addresses."
         return fault("hostname", name, text, advice, *_address_records(name, missing))
-    return ok("hostname", name, f"leads to {shown}")
+    return ok("hostname", name, f"resolves to {shown}")
 
 
 def _address_records(name: str, addresses: Sequence[Address]) -> list[RecordToPublish]:
-    return [RecordToPublish(name, "A" if each.version == 4 else "AAAA", str(each)) for each in addresses]
+    return [RecordToPublish(name, "A" if address.version == 4 else "AAAA", str(address)) for address in addresses]
 
 
 async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list[Finding]:
-    """The reverse name of an address: large providers refuse mail from one without a name that leads back to it."""
+    """Check the reverse name: large providers refuse mail from an address whose name does not resolve back to it."""
     subject, record = str(address), RecordToPublish(address.reverse_pointer, "PTR", f"{hostname}.")
-    rented = "It is set where the address was rented (reverse DNS)."
+    rented = "The provider of the address sets it (reverse DNS)."
     names: tuple[str, ...] = ()
     try:
         names = (await resolver.ptr(address.reverse_pointer)).records
@@ -73,7 +73,7 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
         if failed.fault is DnsFault.TEMPORARY:
             return [not_looked_up("ptr", subject, failed.text)]
     if not names:
-        advice = f"Let it lead to {hostname}. {rented}"
+        advice = f"Point it to {hostname}. {rented}"
         return [fault("ptr", subject, "has no reverse name (PTR)", advice, record)]
     confirmed = []
     for name in names:
@@ -83,15 +83,15 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
         except LookupFailed:
             pass  # not confirmed, whatever the cause
     if not confirmed and hostname in names:
-        return []  # the PTR is right; that the name does not lead here is another finding
+        return []  # the PTR is correct; the name that does not resolve to it is another finding
     if not confirmed:
-        text = f"its reverse name {', '.join(names)} does not lead back to it"
-        return [fault("ptr", subject, text, f"Let it lead to {hostname}. {rented}", record)]
+        text = f"its reverse name {', '.join(names)} does not resolve back to it"
+        return [fault("ptr", subject, text, f"Point it to {hostname}. {rented}", record)]
     if hostname not in confirmed:
-        text = f"its reverse name is {', '.join(names)}, in HELO we say {hostname}"
-        advice = f"Let it lead to {hostname}, or set server.hostname to {confirmed[0]}. {rented}"
+        text = f"its reverse name is {', '.join(names)}, but HELO says {hostname}"
+        advice = f"Point it to {hostname}, or set server.hostname to {confirmed[0]}. {rented}"
         return [warning("ptr", subject, text, advice, record)]
-    return [ok("ptr", subject, f"leads to {hostname} and back")]
+    return [ok("ptr", subject, f"resolves to {hostname} and back")]
 
 
 # ---- mail servers
@@ -99,16 +99,16 @@ async def check_ptr(resolver: Resolver, address: Address, hostname: str) -> list
 
 @dataclass(frozen=True, slots=True)
 class MailServerProbe:
-    """An attempt to reach a mail server: its greeting, or why there is none."""
+    """An attempt to reach a mail server: its greeting, or the failure."""
 
     target: str
     greeting: str | None
     trouble: str = ""
-    dialled: bool = True  # False: its name could not be looked up
+    dialled: bool = True  # False: the name lookup failed
 
 
 def judge_port(probes: Sequence[MailServerProbe], port: int, *, relay: bool = False) -> list[Finding]:
-    """Whether mail servers can be reached, of which one is enough; or the relay."""
+    """Judge whether at least one mail server, or the relay, can be reached."""
     for probe in probes:
         if probe.greeting is not None and probe.greeting.startswith("220"):
             return [ok("port", str(port), f"{probe.target} answers")]
@@ -116,43 +116,43 @@ def judge_port(probes: Sequence[MailServerProbe], port: int, *, relay: bool = Fa
         f"{probe.target}: {probe.trouble if probe.greeting is None else probe.greeting[:60]}" for probe in probes
     )
     if relay and any(probe.dialled for probe in probes):
-        advice = "Check delivery.relay_host and relay_port, and whether the relay lets this machine in."
-        return [fault("port", str(port), f"the relay does not take mail ({tried})", advice)]
+        advice = "Check delivery.relay_host and relay_port, and that the relay accepts this machine."
+        return [fault("port", str(port), f"the relay does not accept mail ({tried})", advice)]
     if any(probe.greeting is not None for probe in probes):
-        advice = "Its address may have a bad reputation: see the blocklists, or take another address."
-        return [fault("port", str(port), f"mail servers do not want to talk to this machine ({tried})", advice)]
+        advice = "Its address may have a bad reputation: check blocklists, or use another address."
+        return [fault("port", str(port), f"mail servers refuse this machine ({tried})", advice)]
     if not any(probe.dialled for probe in probes):
-        text = f"was not tried, because no mail server could be looked up ({tried})"
-        return [warning("port", str(port), text, "Check dns.resolvers, then ask again.")]
-    advice = f"Ask where the machine was rented to open outgoing port {port}, or send through a relay (delivery.mode)."
+        text = f"was not tested: the lookup of mail servers failed ({tried})"
+        return [warning("port", str(port), text, "Check dns.resolvers, then run this again.")]
+    advice = f"Ask the machine's provider to open outgoing port {port}, or send through a relay (delivery.mode)."
     return [fault("port", str(port), f"no mail server can be reached ({tried})", advice)]
 
 
 async def check_port(resolver: Resolver, config: Config, env: Environment) -> list[Finding]:
-    """Read the greetings of the mail servers of large providers, all at once, or that of the relay."""
+    """Read the greetings of large providers' mail servers, concurrently, or the relay's."""
     delivery = config.delivery
     relay = delivery.mode is DeliveryMode.RELAY
     port = delivery.relay_port if relay else delivery.mx_port
     if relay and delivery.relay_host:
-        # As delivery does: the operator named the relay, so its address may be a private one.
+        # Like delivery: the operator configured the relay, so its address may be private.
         under_tls = delivery.relay_tls is RelayTls.IMPLICIT
         probe = await _probe(resolver, env, delivery.relay_host, port, lambda _: None, under_tls=under_tls)
         return judge_port([probe], port, relay=True)
-    found: dict[str, MailServerProbe] = {}
+    probes: dict[str, MailServerProbe] = {}
 
     async def one(domain: str) -> None:
         try:
-            best = min((await resolver.mx(domain)).records, key=lambda each: each.preference)
+            best = min((await resolver.mx(domain)).records, key=lambda mx: mx.preference)
         except LookupFailed as failed:
-            found[domain] = MailServerProbe(domain, None, failed.text, dialled=False)
+            probes[domain] = MailServerProbe(domain, None, failed.text, dialled=False)
         else:
             refused = partial(refusal, allowed=delivery.allow_networks)
-            found[domain] = await _probe(resolver, env, best.host, delivery.mx_port, refused)
+            probes[domain] = await _probe(resolver, env, best.host, delivery.mx_port, refused)
 
     async with trio.open_nursery() as nursery:
         for domain in PROBED_DOMAINS:
             nursery.start_soon(one, domain)
-    return judge_port([found[domain] for domain in PROBED_DOMAINS], port, relay=relay)
+    return judge_port([probes[domain] for domain in PROBED_DOMAINS], port, relay=relay)
 
 
 async def _probe(
@@ -165,13 +165,13 @@ async def _probe(
     under_tls: bool = False,
 ) -> MailServerProbe:
     try:
-        found = await addresses_of(resolver, host_name)
+        addresses = await addresses_of(resolver, host_name)
     except LookupFailed as failed:
         return MailServerProbe(host_name, None, failed.text, dialled=False)
     reason = "it has no address"
-    for address in found[:2]:
-        if no := refused(address):
-            reason = no
+    for address in addresses[:2]:
+        if forbidden := refused(address):
+            reason = forbidden
             continue
         try:
             with trio.fail_after(PROBE_TIMEOUT):
@@ -179,9 +179,9 @@ async def _probe(
                     if under_tls:
                         return MailServerProbe(host_name, UNDER_TLS)
                     greeting = bytes(await stream.receive_some(GREETING_BYTES)).decode("ascii", "replace").strip()
-                    return MailServerProbe(host_name, greeting or "it hung up")
+                    return MailServerProbe(host_name, greeting or "it closed the connection")
         except trio.TooSlowError:
-            reason = f"no answer from {address} within {PROBE_TIMEOUT:.0f} s"
+            reason = f"no response from {address} within {PROBE_TIMEOUT:.0f} s"
         except OSError as error:
             reason = f"{address}: {error_text(error)}"
         except trio.BrokenResourceError:
@@ -195,17 +195,17 @@ async def _probe(
 async def check_blocklists(
     resolver: Resolver, blocklists: Sequence[str], addresses: Sequence[Address]
 ) -> list[Finding]:
-    """Whether a blocklist names an address; all are asked at once."""
-    asked: dict[tuple[str, Address], Finding] = {}
+    """Check whether a blocklist lists an address, with all lookups concurrent."""
+    listings: dict[tuple[str, Address], Finding] = {}
 
     async def one(blocklist: str, address: Address) -> None:
-        asked[blocklist, address] = await _listing(resolver, blocklist, address)
+        listings[blocklist, address] = await _listing(resolver, blocklist, address)
 
     async with trio.open_nursery() as nursery:
         for blocklist in blocklists:
             for address in addresses:
                 nursery.start_soon(one, blocklist, address)
-    return [asked[blocklist, address] for blocklist in blocklists for address in addresses]
+    return [listings[blocklist, address] for blocklist in blocklists for address in addresses]
 
 
 async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Finding:
@@ -214,22 +214,22 @@ async def _listing(resolver: Resolver, blocklist: str, address: Address) -> Find
         codes = [str(code) for code in (await resolver.ipv4(name)).records]
     except LookupFailed as failed:
         if failed.fault is DnsFault.TEMPORARY:
-            return warning("blocklist", subject, f"could not be asked: {failed.text}")
+            return warning("blocklist", subject, f"lookup failed: {failed.text}")
         codes = []
     if not codes:
         return ok("blocklist", subject, "not listed")
     if any(code.startswith(REFUSED_RESOLVER) for code in codes):
-        advice = "Use a resolver of your own (dns.resolvers), not a public one."
-        return warning("blocklist", subject, "does not answer this resolver", advice)
+        advice = "Use your own resolver (dns.resolvers), not a public one."
+        return warning("blocklist", subject, "does not serve this resolver", advice)
     try:
         reason = "; ".join((await resolver.txt(name)).records)
     except LookupFailed:
         reason = ""
     text = f"listed ({', '.join(codes)}){': ' + reason if reason else ''}"
-    return fault("blocklist", subject, text, "Find out why, mend it, and ask the list to remove the address.")
+    return fault("blocklist", subject, text, "Find and fix the cause, then ask the list to remove the address.")
 
 
 def query_name(blocklist: str, text: str) -> str:
-    """The name to look up for an address in a blocklist (RFC 5782 2.1)."""
+    """Return the name to look up for an address in a blocklist (RFC 5782 2.1)."""
     reverse = ip_address(text).reverse_pointer.removesuffix(".in-addr.arpa").removesuffix(".ip6.arpa")
     return f"{reverse}.{blocklist}"

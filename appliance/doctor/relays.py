@@ -1,6 +1,6 @@
-"""Whether the relays take our login: each that has a username is dialled and logged in to as delivery does it.
+"""Checks the login at each relay that has a username, in the same way as delivery.
 
-No mail is begun, and the password is sent under TLS only. The greeting of a relay without login is read in `names.py`.
+No mail is sent, and the password is sent only over TLS. `names.py` reads the greeting of a relay without login.
 """
 
 import trio
@@ -25,7 +25,7 @@ LOGIN_TIMEOUT = 10.0  # seconds for a connection, TLS and the login
 
 
 def with_login(config: Config) -> list[Relay]:
-    """The relays that are logged in to, each once."""
+    """Return the relays with a login, without duplicates."""
     known = relays(config.delivery)
     every = [*([known.default] if known.default else []), *known.by_domain.values()]
     return list(dict.fromkeys(relay for relay in every if relay.username))
@@ -49,22 +49,22 @@ async def check_login(resolver: Resolver, config: Config, env: Environment, rela
         except OSError as error:
             trouble = f"{address}: {error_text(error)}"
         else:
-            return [ok("relay", relay.host, f"takes our login, {encryption(tls)}")]
-    return [fault("relay", relay.host, f"cannot be logged in to: {trouble}", "Check its name, port and firewall.")]
+            return [ok("relay", relay.host, f"accepts our login, {encryption(tls)}")]
+    return [fault("relay", relay.host, f"login failed: {trouble}", "Check its name, port and firewall.")]
 
 
 def judge_login(relay: Relay, verdict: Verdict) -> Finding:
-    """What it means that a session with a relay was not opened."""
+    """Judge a session with a relay that could not be opened."""
     if verdict.stage is Stage.AUTH and verdict.kind is ResultKind.REJECTED:
         advice = "Check relay_username and relay_password, or username and password of the domain's relay."
-        return fault("relay", relay.host, f"refuses our login: {verdict.text}", advice)
-    advice = "Mail for it waits meanwhile; check its settings, TLS above all."
+        return fault("relay", relay.host, f"rejects our login: {verdict.text}", advice)
+    advice = "Its mail stays queued; check the relay's settings, TLS first."
     kind = warning if verdict.kind is ResultKind.DEFERRED else fault
-    return kind("relay", relay.host, f"cannot be logged in to: {verdict.text}", advice)
+    return kind("relay", relay.host, f"login failed: {verdict.text}", advice)
 
 
 async def _log_in(resolver: Resolver, config: Config, env: Environment, relay: Relay, address: Address) -> str | None:
-    """Open a session and end it; how it was encrypted. Raises NotOpened or OSError."""
+    """Open and close a session; return its encryption. Raises NotOpened or OSError."""
     host = Host(relay.host, (address,))
     route = Route("", (host,), relay.port, relay=relay)
     choice = TlsChoice(TlsPolicies(resolver, _no_policy), verifying_context(config.delivery.ca_file))
@@ -80,4 +80,4 @@ async def _log_in(resolver: Resolver, config: Config, env: Environment, relay: R
 
 
 async def _no_policy(domain: str) -> str:
-    raise NoPolicy("a relay's TLS is the operator's to choose")
+    raise NoPolicy("the operator chooses a relay's TLS")

@@ -5,12 +5,18 @@ keys, one transaction makes them sign and retires the old ones. So receivers can
 `switch_rotations` checks DNS every minute; verifying a domain checks as well.
 """
 
+import binascii
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from math import inf
 
 import trio
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization as form
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from appliance.concurrency.ttl_cache import TtlCache
 from appliance.dns.check import CheckedRecord, check
@@ -19,13 +25,13 @@ from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
-from appliance.message import dkim_keys
-from appliance.message.dkim import Algorithm, SigningKey
+from appliance.message.dkim import Algorithm, PrivateKey, SigningKey, algorithm_of
 from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
+RSA_BITS = 2048  # the minimum of RFC 8301 3.2; twice as many sign six times slower
 ALGORITHMS = (Algorithm.RSA, Algorithm.ED25519)
 DKIM_PURPOSE = "DKIM keys"  # purpose of the sealing key
 OPEN_KEYS = 2_000  # unsealed keys in memory
@@ -35,6 +41,60 @@ LOOK_TIMEOUT = 12.0  # seconds for one domain
 DOMAINS_LOOKED_AT = 1_000  # per round
 
 log = get_logger("keys")
+
+
+# ---- one key, without I/O
+
+
+class KeyUnusable(Exception):
+    """The bytes are not a private key that can sign mail."""
+
+
+def generate(algorithm: Algorithm) -> PrivateKey:
+    """Generate a key. RSA takes a tenth of a second of CPU or more: call it on a thread."""
+    if algorithm is Algorithm.RSA:
+        return rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
+    return Ed25519PrivateKey.generate()
+
+
+def to_der(key: PrivateKey) -> bytes:
+    """The private key as unencrypted PKCS #8. Seal it before you store it."""
+    return key.private_bytes(form.Encoding.DER, form.PrivateFormat.PKCS8, form.NoEncryption())
+
+
+def from_der(data: bytes) -> PrivateKey:
+    """Load a key that `to_der` wrote. Raises KeyUnusable for other bytes and for keys that receivers reject."""
+    try:
+        key = form.load_der_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as cause:
+        raise KeyUnusable("the bytes are not an unencrypted private key") from cause
+    if isinstance(key, Ed25519PrivateKey) or (isinstance(key, rsa.RSAPrivateKey) and key.key_size >= RSA_BITS):
+        return key
+    raise KeyUnusable(f"the key is neither Ed25519 nor RSA of at least {RSA_BITS} bits")
+
+
+def record_value(key: PrivateKey) -> str:
+    """The TXT record of the public key (RFC 6376 3.6.1); for Ed25519 the bare 32 octets (RFC 8463 4)."""
+    public = key.public_key()
+    if isinstance(public, rsa.RSAPublicKey):
+        data = public.public_bytes(form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
+    else:
+        data = public.public_bytes(form.Encoding.Raw, form.PublicFormat.Raw)
+    encoded = binascii.b2a_base64(data, newline=False).decode("ascii")
+    return f"v=DKIM1; k={algorithm_of(key)}; p={encoded}"
+
+
+def new_selector(algorithm: Algorithm, now_seconds: int, taken: Collection[str] = ()) -> str:
+    """A selector for a new key: `ma-rsa-20261115`, or `ma-rsa-20261115-2` for the second of a day (UTC).
+
+    The date shows operators which key is old; `ma-` avoids the selectors of other senders.
+    """
+    base = f"ma-{algorithm}-{time.strftime('%Y%m%d', time.gmtime(now_seconds))}"
+    names = (base if number == 1 else f"{base}-{number}" for number in count(1))
+    return next(name for name in names if name not in taken)
+
+
+# ---- the keys of all domains
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +115,13 @@ class SigningKeys:
             await self.rotate(account_id, domain, unless_there=True)
             stored = await self._signing(account_id, domain)
         signing: list[SigningKey] = []
-        for each in stored:
-            context = _context(account_id, domain, each.selector)
+        for key in stored:
+            context = _context(account_id, domain, key.selector)
             if (opened := self._opened.get(context)) is None:
-                der = open_sealed(self.key, account_id, domain, each.selector, each.private_key)
+                der = open_sealed(self.key, account_id, domain, key.selector, key.private_key)
                 # On a thread: loading an RSA key validates it, which takes a tenth of a second.
-                private = await trio.to_thread.run_sync(dkim_keys.from_der, der, limiter=self._threads)
-                opened = SigningKey(domain, each.selector, Algorithm(each.algorithm), private)
+                private = await trio.to_thread.run_sync(from_der, der, limiter=self._threads)
+                opened = SigningKey(domain, key.selector, Algorithm(key.algorithm), private)
                 self._opened.put(context, opened)
             signing.append(opened)
         return signing
@@ -96,10 +156,10 @@ class SigningKeys:
 
     async def switch(self, account_id: str, domain: str, checked: Iterable[CheckedRecord]) -> bool:
         """Activate a domain's pending keys if DNS shows all their records. Return whether it did."""
-        pending = [each for each in checked if each.record.pending]
-        if not pending or any(each.status is not RecordStatus.OK for each in pending):
+        pending = [record for record in checked if record.record.pending]
+        if not pending or any(record.status is not RecordStatus.OK for record in pending):
             return False
-        selectors = {each.record.name.partition(".")[0] for each in pending}
+        selectors = {record.record.name.partition(".")[0] for record in pending}
         if not await self.store.dkim_keys.activate(account_id, domain, selectors):
             return False
         log.info("DKIM keys activated: DNS shows their records", domain=domain, selectors=sorted(selectors))
@@ -124,12 +184,10 @@ class SigningKeys:
         taken = await self.store.dkim_keys.selectors(domain)  # of every account, because they share the domain in DNS
         fresh: list[StoredDkimKey] = []
         for algorithm in ALGORITHMS:
-            private = await trio.to_thread.run_sync(dkim_keys.generate, algorithm, limiter=self._threads)
-            selector = dkim_keys.selector(algorithm, self.env.now() // SECOND, taken)
-            sealed = seal(
-                derive(self.key, DKIM_PURPOSE), dkim_keys.to_der(private), _context(account_id, domain, selector)
-            )
-            fresh.append(StoredDkimKey(selector, algorithm.value, sealed, dkim_keys.record_value(private)))
+            private = await trio.to_thread.run_sync(generate, algorithm, limiter=self._threads)
+            selector = new_selector(algorithm, self.env.now() // SECOND, taken)
+            sealed = seal(derive(self.key, DKIM_PURPOSE), to_der(private), _context(account_id, domain, selector))
+            fresh.append(StoredDkimKey(selector, algorithm.value, sealed, record_value(private)))
         return fresh
 
 
@@ -160,6 +218,6 @@ async def switch_shown(keys: SigningKeys, resolver: Resolver) -> None:
     """Check the DNS of every domain with pending keys once."""
     for account_id, domain in await keys.store.dkim_keys.with_pending(DOMAINS_LOOKED_AT):
         stored = await keys.store.dkim_keys.of(account_id, domain)
-        wanted = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
+        pending = [record for record in records(domain, domain, stored, keys.env.now()) if record.pending]
         with trio.move_on_after(LOOK_TIMEOUT):
-            await keys.switch(account_id, domain, await check(resolver, domain, wanted))
+            await keys.switch(account_id, domain, await check(resolver, domain, pending))

@@ -32,11 +32,11 @@ def code_of(secret: bytes, step: int, digits: int = CODE_DIGITS) -> str:
 
 def step_of(secret: bytes, code: str, now: int) -> int | None:
     """The step of a code, if it is the current step or adjacent to it; the latest match."""
-    current, found = now // STEP, None
+    current, matched = now // STEP, None
     for step in range(current - STEPS_AROUND, current + STEPS_AROUND + 1):
         if hmac.compare_digest(code_of(secret, step).encode(), code.encode()):
-            found = step
-    return found
+            matched = step
+    return matched
 
 
 def plain_code(text: str) -> str:
@@ -52,8 +52,14 @@ def is_totp_code(code: str) -> bool:
 def key_uri(secret: str, issuer: str, user: str) -> str:
     """The URI that authenticator apps read from a QR code."""
     label = f"{quote(issuer, safe='')}:{quote(user, safe='@')}"
-    given = {"secret": secret, "issuer": issuer, "algorithm": "SHA1", "digits": CODE_DIGITS, "period": STEP // SECOND}
-    return f"otpauth://totp/{label}?{urlencode(given, quote_via=quote)}"
+    parameters = {
+        "secret": secret,
+        "issuer": issuer,
+        "algorithm": "SHA1",
+        "digits": CODE_DIGITS,
+        "period": STEP // SECOND,
+    }
+    return f"otpauth://totp/{label}?{urlencode(parameters, quote_via=quote)}"
 
 
 @dataclass(frozen=True, slots=True)

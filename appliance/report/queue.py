@@ -24,7 +24,7 @@ class WaitingDestination(Struct):
     waiting: Annotated[int, Meta(description="Recipients due for delivery.")]
     deferred: Annotated[int, Meta(description="Recipients that were tried and will be retried.")]
     oldest_at: Annotated[str, Meta(description="Acceptance time of the oldest message in the queue.")]
-    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt, or null.")]
 
 
 class NodeHold(Struct):
@@ -50,7 +50,7 @@ class WaitingPool(Struct):
     oldest_at: Annotated[
         str | None, Meta(description="Acceptance time of the oldest message; null if the queue is empty.")
     ]
-    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: Annotated[str | None, Meta(description="Time of the next attempt, or null.")]
     in_use: Annotated[int | None, Meta(description="Open sessions; null while the pool is idle.")]
     allowed: Annotated[int | None, Meta(description="Maximum number of open sessions; null while the pool is idle.")]
     held_at: Annotated[str | None, Meta(description="Start of the hold; null if the pool is not held.")]

@@ -56,6 +56,7 @@ _USERS = """SELECT u.id, u.account_id, a.name, u.email, u.role, u.password_hash,
 _CHANGE_LOGIN = """UPDATE users SET password_hash = :password_hash, token_epoch = token_epoch + 1
     WHERE id = :user_id AND token_epoch = coalesce(:epoch, token_epoch) RETURNING id"""
 _END_SESSIONS = "DELETE FROM sessions WHERE user_id = :user_id"
+_ACCOUNT_ADMINS = "SELECT count(*) FROM users WHERE account_id = :account_id AND role = 'admin'"
 # What ends with an account. Its domains' keys stay, for what is still queued; its name is free again.
 _DELETE_STEPS = (
     *(f"{item} IN (SELECT id FROM users WHERE account_id = :account_id)" for item in OF_USER),
@@ -191,12 +192,18 @@ class Accounts(StorePart):
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
     async def delete(self, account_id: str) -> None:
-        """End an account for good: it cannot log in, send or receive posts. Queued mail is still delivered."""
+        """Delete an account: it can no longer log in, send or receive posts. Queued mail is still delivered.
+
+        The only administrator of the installation cannot be deleted.
+        """
         row = {"account_id": account_id, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
+            has_admin = one(tx, int, _ACCOUNT_ADMINS, {"account_id": account_id})
             for step in _DELETE_STEPS:
                 run(tx, step, row)
+            if has_admin:
+                check_admin(tx)
 
         await self.engine.write(work)
 

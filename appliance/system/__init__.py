@@ -1,1 +1,1 @@
-"""What the program asks of the operating system, besides sockets."""
+"""The operating system: locks, memory, file ownership, and the systemd service."""

@@ -1,8 +1,7 @@
-"""Lets only one server run on a data directory: two would deliver the same mail twice.
+"""Allows only one server on a data directory: two would deliver the same mail twice.
 
-The lock is on the directory itself, which cannot be deleted while it holds files and whose replacement is another
-directory; a lock file alone locks nothing once it is deleted. The lock file is locked as well, for earlier versions and
-for file systems that cannot lock directories.
+The lock is on the directory itself, because a deleted lock file would lock nothing. The lock file is locked as well,
+for earlier versions and for file systems that cannot lock directories.
 """
 
 import errno
@@ -15,22 +14,22 @@ from pathlib import Path
 
 LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
-LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not be taken for a server
+LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not look like a server
 LOCK_PAUSE = 0.05  # seconds between two tries
 
 
 class AlreadyRunning(Exception):
-    """Another server works on this data directory."""
+    """Another server runs on this data directory."""
 
 
 @contextmanager
 def only_server(data_dir: Path) -> Iterator[None]:
-    """Hold the directory's locks; the system releases them when the process ends, however it ends."""
+    """Hold the directory's locks; the system releases them when the process ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for path, flags in ((data_dir, os.O_RDONLY), (data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT)):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-            held.callback(os.close, descriptor)
+            locks.callback(os.close, descriptor)
             for _ in range(LOCK_TRIES):
                 if _try(descriptor, fcntl.LOCK_EX):
                     break

@@ -1,8 +1,8 @@
-"""How much memory incoming messages may take, given what the system allows this process.
+"""Limits the memory of incoming messages to what the system allows this process.
 
-The settings are the upper bound. Where the process may have less (a limit on its address space, a control group, a
-small machine), messages get less: a client is then answered 503 or 451 and retries, whereas a process without memory
-fails anywhere.
+The settings are the upper bound. If the process may use less (a limit on its address space, a control group, a small
+machine), messages get less: a client then gets 503 or 451 and retries, whereas a process without memory can fail
+anywhere.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from appliance.config.values import MIB
 
-# Memory for all else: one large message being composed (five times its size), threads with their
-# stacks and heaps, SQLite's cache, deliveries. Address space is reserved in larger pieces than are used.
+# Memory for everything but messages: composing one large message (five times its size), stacks and heaps of threads,
+# SQLite's cache, deliveries. Address space is reserved in larger pieces than are used.
 RESERVED_MEMORY = 128 * MIB
 RESERVED_ADDRESSES = 160 * MIB
 MIN_MESSAGE_MEMORY = 8 * MIB  # enough for one message at a time
@@ -23,26 +23,26 @@ MEMORY_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Where Linux describes a process and its control groups; a parameter for tests."""
+    """The paths where Linux describes a process and its control groups; a parameter for tests."""
 
     process: Path = Path("/proc/self")
     groups: Path = Path("/sys/fs/cgroup")
     machine: int = os.sysconf("SC_PHYS_PAGES") * MEMORY_PAGE_BYTES
 
 
-def for_messages(wanted: int, system: System | None = None) -> int:
-    """The bytes of messages for HTTP, and again for SMTP: `wanted`, or half of what is available if that is less."""
+def for_messages(configured: int, system: System | None = None) -> int:
+    """Return the bytes for messages over HTTP, and again over SMTP: `configured`, or half of the available memory."""
     available = min(_available(system or System()))
-    return min(wanted, max(MIN_MESSAGE_MEMORY, available // 2))
+    return min(configured, max(MIN_MESSAGE_MEMORY, available // 2))
 
 
 def is_address_space_limited() -> bool:
-    """Whether address space is limited, so that none should be reserved without need."""
+    """Whether address space is limited, so that none should be reserved needlessly."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _available(system: System) -> Iterator[int]:
-    """What each limit leaves for messages; below zero where it leaves nothing."""
+    """Yield the bytes that each limit leaves for messages, which may be negative."""
     try:  # proc_pid_statm(5), in pages: address space, resident memory, …, data
         pages = [int(word) for word in (system.process / "statm").read_text().split()]
     except OSError:
@@ -54,11 +54,11 @@ def _available(system: System) -> Iterator[int]:
             yield limit - used * MEMORY_PAGE_BYTES - RESERVED_ADDRESSES
     for limit in _group_limits(system):
         yield limit - resident - RESERVED_MEMORY
-    yield system.machine * 3 // 4 - resident - RESERVED_MEMORY  # the system itself needs some
+    yield system.machine * 3 // 4 - resident - RESERVED_MEMORY  # leaves some for the system
 
 
 def _group_limits(system: System) -> Iterator[int]:
-    """The memory limits of the process's control group and its parents (cgroups(7)), version 2 and 1."""
+    """Yield the memory limits of the process's control group and its parents (cgroups(7)), versions 2 and 1."""
     try:
         lines = (system.process / "cgroup").read_text().splitlines()
     except OSError:
@@ -78,6 +78,6 @@ def _limits_along(group: Path, path: str, file: str) -> Iterator[int]:
         try:
             text = (group / file).read_text().strip()
         except OSError:
-            continue  # the root group has none
-        if text.isdigit():  # and not "max"
+            continue  # the root group has no such file
+        if text.isdigit():  # not "max"
             yield int(text)

@@ -1,6 +1,6 @@
 """Notifies the service manager: ready, reloading, stopping, and watchdog keep-alives (sd_notify(3)).
 
-The manager names a datagram socket in $NOTIFY_SOCKET; without it nothing is sent.
+The manager sets $NOTIFY_SOCKET to a datagram socket; without it nothing is sent.
 """
 
 import os
@@ -21,28 +21,28 @@ log = get_logger("notify")
 
 @dataclass(frozen=True, slots=True)
 class ServiceManager:
-    """Its socket (None: there is no manager), and how often its watchdog wants a keep-alive."""
+    """Its socket (None without a manager), and the interval of its watchdog's keep-alives."""
 
     address: bytes | None = None
     keepalive_interval: float | None = None  # seconds
 
     def ready(self, status: str) -> None:
-        """Every listener is open; also the end of a reload."""
+        """All listeners are open, or a reload has ended."""
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, text: str) -> None:
-        """One line that `systemctl status` shows."""
+        """Set the line that `systemctl status` shows."""
         self._send(f"STATUS={text}")
 
     def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
+        """A reload starts; `ready` ends it."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self, status: str) -> None:
         self._send("STOPPING=1", f"STATUS={status}")
 
     async def keep_alive(self) -> None:
-        """Send keep-alives until cancelled, from the event loop itself: a stuck loop sends none."""
+        """Send keep-alives until cancelled, from the event loop: a stuck loop sends none."""
         while self.keepalive_interval is not None:
             self._send("WATCHDOG=1")
             await trio.sleep(self.keepalive_interval)
@@ -52,22 +52,22 @@ class ServiceManager:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.setblocking(False)  # a manager that does not read must not stop the mail
+                sender.setblocking(False)  # a manager that does not read must not block mail
                 sender.sendto("\n".join(assignments).encode(), self.address)
         except OSError as error:
-            log.warning("the service manager cannot be notified", what=assignments[0], reason=str(error))
+            log.warning("service manager not notified", what=assignments[0], reason=str(error))
 
 
 def service_manager(environ: Mapping[str, str]) -> ServiceManager:
     name, timeout = os.fsencode(environ.get(SOCKET, "")), environ.get(WATCHDOG, "")
     if name[:1] not in (b"/", b"@"):
         if name:
-            log.warning("the service manager's socket is of an unknown kind", name=environ[SOCKET])
+            log.warning("unknown kind of NOTIFY_SOCKET", name=environ[SOCKET])
         return ServiceManager()
-    # The single-file binary unpacks itself in a process of its own, which the manager knows: our parent.
+    # The single-file binary unpacks itself in another process, our parent, which the manager knows.
     ours = (str(os.getpid()), str(os.getppid()))
     microseconds = int(timeout) if timeout.isascii() and timeout.isdigit() else 0
     watched = microseconds and environ.get(WATCHDOG_PROCESS, ours[0]) in ours
-    address = b"\0" + name[1:] if name[:1] == b"@" else name  # an abstract name begins with a NUL
+    address = b"\0" + name[1:] if name[:1] == b"@" else name  # an abstract name starts with NUL
     # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
     return ServiceManager(address, microseconds / SECOND / 2 if watched else None)

@@ -1,6 +1,6 @@
-"""Plans the steps that install the appliance as a service, or remove it. Only reads files; `steps` does the work.
+"""Plans the steps that install or remove the systemd service. Only reads files; `service_steps.py` does the work.
 
-Every path may be below another root, for an image that is being built; nothing is started then.
+Every path may be below another root, for an image; then nothing is started.
 """
 
 import shlex
@@ -24,10 +24,10 @@ CONFIG_FILE = Path("/etc/appliance/config.toml")
 DATA_DIR = Path("/var/lib/appliance")
 USER = "appliance"
 
-# What the unit keeps from the service: ProtectHome, PrivateTmp.
+# Directories that the unit hides from the service (ProtectHome, PrivateTmp).
 HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  # noqa: S108 - compared, not used
 
-# Lines of the files that are replaced for other settings.
+# Lines of the files that depend on the installation.
 _PROGRAM_LINE = "ExecStart=/usr/bin/appliance serve --config /etc/appliance/config.toml"
 _NOTIFY_LINE, _NOTIFY_FROM_CHILD = "NotifyAccess=main", "NotifyAccess=all"
 _BACKUP_PROGRAM_LINE = "Environment=APPLIANCE=/usr/bin/appliance"
@@ -46,7 +46,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the operator asked for; `data_dir` is that of the settings."""
+    """The options of an installation; `data_dir` is from the settings."""
 
     root: Path = Path("/")
     config_file: Path = CONFIG_FILE
@@ -55,12 +55,12 @@ class Installation:
     start: bool = True
 
     def at(self, path: Path) -> Path:
-        """Where a path of the installed machine is now."""
+        """Return the path below `root`."""
         return self.root / path.relative_to("/")
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it is for another root, whose system does not run."""
+        """Whether the target is an image, whose system is not running."""
         return self.root != Path("/")
 
 
@@ -69,7 +69,7 @@ def file(name: str) -> str:
 
 
 def unit(program: Program, target: Installation) -> str:
-    """The unit for this program and these settings."""
+    """Return the unit for this program and these settings."""
     path = PROGRAM if program.single_file else program.path
     text = file("appliance.service")
     command = f"ExecStart={_quoted(path)} serve --config {_quoted(target.config_file)}"
@@ -81,7 +81,7 @@ def unit(program: Program, target: Installation) -> str:
 
 
 def backup_unit(program: Program, target: Installation) -> str:
-    """The unit of the nightly backup, for this program and these settings."""
+    """Return the unit of the nightly backup for this program and these settings."""
     path = PROGRAM if program.single_file else program.path
     text = file("appliance-backup.service")
     text = text.replace(_BACKUP_PROGRAM_LINE, f"Environment={_assigned('APPLIANCE', path)}")
@@ -96,21 +96,21 @@ def _with_data_dir(text: str, target: Installation) -> str:
 
 
 def _assigned(name: str, path: Path) -> str:
-    """A word of `Environment=`, where a dollar sign means nothing."""
+    """Quote a word for `Environment=`, where a dollar sign has no meaning."""
     return _quoted(Path(f"{name}={path}")).replace("$$", "$")
 
 
 def _quoted(path: Path) -> str:
-    """A word of a systemd command line, in which percent and dollar signs must be doubled."""
+    """Quote a word for a systemd command line, where percent and dollar signs are doubled."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return text if shlex.quote(text) == text else f'"{text}"'
 
 
 def install(program: Program, target: Installation) -> Iterator[InstallStep]:
-    """The steps of an installation; repeated, they are an upgrade."""
+    """Yield the steps of an installation; repeated, they upgrade it."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
     if not target.elsewhere and UNIT_FILE.exists():
-        # A running single-file program reads its own file when it needs parts of it, so the file must not change.
+        # A running single-file program reads parts of its own file later, so the file must not change.
         yield run("systemctl", "stop", UNIT)
     if program.single_file:
         if program.path != target.at(PROGRAM):
@@ -136,7 +136,7 @@ def install(program: Program, target: Installation) -> Iterator[InstallStep]:
 
 
 def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
-    """The steps of a removal; settings and mail stay unless `purge`, and the user in any case."""
+    """Yield the steps of a removal; settings and mail stay unless `purge`; the user always stays."""
     below = (f"--root={target.root}",) if target.elsewhere else ()
     for name, path in ((BACKUP_TIMER, BACKUP_TIMER_FILE), (UNIT, UNIT_FILE)):
         if target.at(path).exists():
@@ -153,13 +153,13 @@ def uninstall(target: Installation, *, purge: bool) -> Iterator[InstallStep]:
 
 
 def fault(program: Program, target: Installation, base_python: Path) -> str | None:
-    """Why the service could not run from these paths; None if it could."""
+    """Return why the service could not run from these paths, or None."""
     where = {"the settings": target.config_file, "server.data_dir": target.data_dir}
     if not program.single_file:
         where |= {"this program": program.path, "its Python": base_python}
     for what, path in where.items():
         for hidden in HIDDEN:
             if path.is_relative_to(hidden):
-                why = f"because the service does not see {hidden}; move it, e.g. to /opt"
+                why = f"because the service cannot see {hidden}; move it, e.g. to /opt"
                 return f"{path}: {what} cannot be there, {why}"
     return None

@@ -1,4 +1,4 @@
-"""The steps of an installation: the line that the command prints for each, and a function that does it."""
+"""The steps of an installation: each has a line to print and a function that does it."""
 
 import os
 import shutil
@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# PyInstaller puts its own libraries first, and keeps what was there before.
+# PyInstaller puts its own libraries first, and keeps the previous value.
 LIBRARIES, LIBRARIES_BEFORE = "LD_LIBRARY_PATH", "LD_LIBRARY_PATH_ORIG"
 
 
 class StepFailed(Exception):
-    """A step could not be done; the text is one line."""
+    """A step failed; the text is one line."""
 
 
 class InstallStep(NamedTuple):
-    """`content` is that of the file it writes."""
+    """A step; `content` is the content of the file that it writes."""
 
     line: str
     do: Callable[[], None]
@@ -48,7 +48,7 @@ def link(path: Path, target: Path) -> InstallStep:
 
 
 def remove(path: Path) -> InstallStep:
-    """A file, or a directory with all that is in it."""
+    """Remove a file, or a directory with its contents."""
 
     def do() -> None:
         if path.is_dir() and not path.is_symlink():
@@ -60,12 +60,12 @@ def remove(path: Path) -> InstallStep:
 
 
 def run(*command: str) -> InstallStep:
-    """A command of the system; it raises StepFailed with the first line of its error output."""
+    """Run a system command; raises StepFailed with the first line of its error output."""
 
     def do() -> None:
         environment = own_environment(os.environ, frozen=bool(getattr(sys, "frozen", False)))
         try:
-            ran = subprocess.run(  # noqa: S603 - our own constants and paths the operator gave
+            ran = subprocess.run(  # noqa: S603 - our own constants, and paths from the operator
                 command, env=environment, capture_output=True, text=True, check=False
             )
         except OSError as error:
@@ -78,17 +78,17 @@ def run(*command: str) -> InstallStep:
 
 
 def own_environment(environ: Mapping[str, str], *, frozen: bool) -> dict[str, str]:
-    """The environment for system commands, without the library path of the single binary."""
-    given = dict(environ)
+    """Return the environment for system commands, without the library path of the single binary."""
+    environment = dict(environ)
     if frozen:
-        given.pop(LIBRARIES, None)
-        if before := given.pop(LIBRARIES_BEFORE, None):
-            given[LIBRARIES] = before
-    return given
+        environment.pop(LIBRARIES, None)
+        if before := environment.pop(LIBRARIES_BEFORE, None):
+            environment[LIBRARIES] = before
+    return environment
 
 
 def _replacing(path: Path, mode: int, fill: Callable[[Path], object]) -> Callable[[], None]:
-    """Write beside the file and rename: a running program keeps the old file."""
+    """Write a draft and rename it: a running program keeps the old file."""
 
     def do() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""What the running program writes and counts: the log, each message's log lines, and the metrics."""
+"""The log and the metrics of the running program."""

@@ -1,7 +1,7 @@
-"""Counters and histograms of the running program; `metrics/` turns them into a page for Prometheus.
+"""Counters and histograms of the running program; `prometheus.py` renders them as a page.
 
-Cheap enough for every message: counting changes one entry of a dict, measuring is one search in a short tuple and two
-additions. Nothing here is locked, since each is changed by one thread only; but for what is seldom counted, by several.
+They are cheap enough for every message: a counter changes one dict entry, a histogram searches a short tuple and adds
+twice. They have no lock, because only one thread changes each; a SharedCounter, for rare events, has one.
 """
 
 import threading
@@ -12,13 +12,13 @@ from appliance.model.warmup import WarmupStatus
 
 # Seconds, from a fast commit to a slow mail server.
 LATENCY_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-# Seconds, up to the two days after which mail is given up.
+# Seconds, up to the two days after which a recipient fails.
 DELIVERY_BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0, 172800.0)
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Counter:
-    """How often something happened, by its labels: a value for one label, a tuple of them for several."""
+    """Counts events by label value, or by a tuple of values for several labels."""
 
     def __init__(self, name: str, labels: tuple[str, ...], about: str) -> None:
         self.name, self.labels, self.about = name, labels, about
@@ -41,11 +41,11 @@ class SharedCounter(Counter):
 
 
 class Histogram:
-    """How long something takes, or how large it is: how often up to each bound, and the sum."""
+    """Counts durations or sizes up to each bound, and sums them."""
 
     def __init__(self, name: str, bounds: tuple[float, ...], about: str) -> None:
         self.name, self.bounds, self.about = name, bounds, about
-        self.counts = [0] * (len(bounds) + 1)  # the last: above all bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last one: above all bounds
         self.total = 0.0
 
     def add(self, value: float) -> None:
@@ -145,10 +145,10 @@ HISTOGRAMS = (
     LOOP_LAG,
 )
 
-# Open connections of each service; each service puts its own count here when it starts.
+# Open connections per service; each service registers its count when it starts.
 OPEN_CONNECTIONS: dict[str, Callable[[], int]] = {}
 
-# Warm-ups of sending addresses that are under way; put here by delivery.
+# Current warm-ups of sending addresses; registered by delivery.
 WARMUP_STATUSES: dict[str, Callable[[], Iterable[WarmupStatus]]] = {}
-# When the certificate of a listener expires: seconds since 1970, or None where that cannot be read.
+# Expiry of a listener's certificate: seconds since 1970, or None if unknown.
 CERTIFICATE_EXPIRIES: dict[str, Callable[[], float | None]] = {}

@@ -45,13 +45,13 @@ def time_or_none(at: int | None) -> str | None:
     return None if at is None else rfc3339(at)
 
 
-def object_from(kind: type[Object], source: object, /, **given: Any) -> Object:
+def object_from(kind: type[Object], source: object, /, **fields: Any) -> Object:
     """Build an API object from the attributes of `source`, with times as text. Keyword arguments replace attributes."""
     for name in kind.__struct_fields__:
-        if name not in given:
+        if name not in fields:
             value = getattr(source, name)
-            given[name] = time_or_none(value) if name.endswith("_at") else value
-    return kind(**given)
+            fields[name] = time_or_none(value) if name.endswith("_at") else value
+    return kind(**fields)
 
 
 class Error(msgspec.Struct):

@@ -41,8 +41,7 @@ from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
-from appliance.web.session_cookie import SessionCookies
-from appliance.web.tokens import Claims
+from appliance.web.session_proofs import Claims, SessionCookies
 
 COMPRESSED_FROM = 1_000  # smallest JSON response to compress, in bytes
 ECONOMICAL_TO = 64_000  # largest JSON response with an ETag, and to compress, in bytes
@@ -127,9 +126,9 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     app.url_map.converters |= {"rest": Rest, "not_test": NotTest}
-    for each in routes:
-        for name, operation in operations_of(type(each)):
-            endpoint, view = f"{type(each).__name__}.{name}", _view(auth, operation, getattr(each, name))
+    for group in routes:
+        for name, operation in operations_of(type(group)):
+            endpoint, view = f"{type(group).__name__}.{name}", _view(auth, operation, getattr(group, name))
             app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
@@ -143,7 +142,7 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
     """Call the handler with the principal (if required), the path parameters and the body, by position."""
 
     async def view(**parameters: str) -> Response:
-        given: list[object] = list(parameters.values())
+        arguments: list[object] = list(parameters.values())
         if operation.permission is not None:
             # The edge has authenticated requests without a body. A body takes time to arrive, so authenticate again.
             principal: Principal | None = request.scope.get("principal")  # type: ignore[assignment]
@@ -151,30 +150,32 @@ def _view(auth: Authenticator, operation: Operation, handler: Callable[..., Awai
                 _, address, authorization = request.scope["appliance"]  # type: ignore[typeddict-item]  # the edge's own
                 principal = await auth.principal(authorization, address)
             check_permission(operation, principal)
-            given.insert(0, principal)
+            arguments.insert(0, principal)
         if operation.body is not None:
             body = await request.get_data()
             assert isinstance(body, bytes)  # noqa: S101 - as it is unless text is asked for
             if body or operation.needs_body:
                 check_content_type(request.headers.get("Content-Type", "").encode("latin-1", "replace"))
-            given.append(decode_body(body if body or operation.needs_body else b"{}", operation.body))
-        async with _noted(auth, operation, given, next(iter(parameters.values()), "")):
-            shown = await handler(*given)
-        if isinstance(shown, Response):
-            return shown
-        made = answer(shown, operation.success[0])
-        return await _economical(made) if operation.method == "GET" else made
+            arguments.append(decode_body(body if body or operation.needs_body else b"{}", operation.body))
+        async with _noted(auth, operation, arguments, next(iter(parameters.values()), "")):
+            result = await handler(*arguments)
+        if isinstance(result, Response):
+            return result
+        response = answer(result, operation.success[0])
+        return await _economical(response) if operation.method == "GET" else response
 
     return view
 
 
 @asynccontextmanager
-async def _noted(auth: Authenticator, operation: Operation, given: Sequence[Any], named: str) -> AsyncIterator[None]:
+async def _noted(
+    auth: Authenticator, operation: Operation, arguments: Sequence[Any], named: str
+) -> AsyncIterator[None]:
     """Record the operation in the audit log of the principal's account, and of the account it administers."""
     if not operation.action:
         yield
         return
-    principal: Principal = given[0]
+    principal: Principal = arguments[0]
     accounts = [principal.account_id]
     if operation.permission is Permission.ADMINISTER and named.startswith("acc_"):
         accounts.append(named)
@@ -264,25 +265,25 @@ async def current_user(auth: Authenticator) -> tuple[User, Claims]:
     return await auth.user(authorization, address)
 
 
-def whole_number(name: str, usual: int, most: int) -> int:
+def whole_number(name: str, default: int, maximum: int) -> int:
     """An integer from the query string, or the default."""
-    given = request.args.get(name, str(usual))
-    if not (given.isascii() and given.isdecimal() and len(given) <= len(str(most)) and 1 <= int(given) <= most):
-        raise invalid(name, f"must be a whole number from 1 to {most}")
-    return int(given)
+    text = request.args.get(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and 1 <= int(text) <= maximum):
+        raise invalid(name, f"must be a whole number from 1 to {maximum}")
+    return int(text)
 
 
-def page_limit(usual: int = PAGE_LIMIT) -> int:
-    return whole_number("limit", usual, PAGE_LIMIT)
+def page_limit(default: int = PAGE_LIMIT) -> int:
+    return whole_number("limit", default, PAGE_LIMIT)
 
 
 def choice(name: str, choices: type[Choice]) -> Choice | None:
     """An enum value from the query string, or None."""
-    given = request.args.get(name)
-    if given is None:
+    text = request.args.get(name)
+    if text is None:
         return None
     try:
-        return choices(given)
+        return choices(text)
     except ValueError:
         raise invalid(name, f"must be one of {', '.join(choices)}") from None
 

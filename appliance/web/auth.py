@@ -20,7 +20,7 @@ from appliance.net.connection_limits import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.times import rfc3339
-from appliance.web.tokens import Claims, Tokens
+from appliance.web.session_proofs import Claims, Tokens
 
 MISSING = "Authorization: missing or malformed. Send Basic with an SMTP credential, or Bearer with an API key or token."
 ONLY_TOKENS = (
@@ -110,11 +110,11 @@ class Authenticator:
         scheme, secret = _split(authorization)
         if scheme != "bearer" or secret.startswith(KEY_PREFIX):
             raise Refused(Code.UNAUTHORIZED, ONLY_TOKENS)
-        found = await self._user(secret)
-        if found is None:
+        login = await self._user(secret)
+        if login is None:
             raise await self.credentials.wrong_guess(address)
         self.known.note(address)
-        return found
+        return login
 
     def demands_totp(self, user: User) -> bool:
         """Whether the installation requires two-factor authentication of this user."""
@@ -134,13 +134,13 @@ class Authenticator:
             return await self.credentials.look_up(username, sha256(password))
         if secret.startswith(KEY_PREFIX):
             return await self.store.access.caller_by_key(secret)
-        found = await self._user(secret)
-        if found is None:
+        login = await self._user(secret)
+        if login is None:
             return None
-        if found[0].must_enrol:
+        if login[0].must_enrol:
             raise Refused(Code.FORBIDDEN, ENROL_FIRST)
-        caller = await self.store.access.caller_by_account(found[0].account_id)
-        may_send = Permission.DEVELOP in found[0].permissions
+        caller = await self.store.access.caller_by_account(login[0].account_id)
+        may_send = Permission.DEVELOP in login[0].permissions
         return None if caller is None else msgspec.structs.replace(caller, may_send=may_send)
 
     async def _user(self, token: str) -> tuple[User, Claims] | None:
@@ -168,7 +168,7 @@ def check_reach(principal: Principal, domain: str | None = None) -> None:
     if isinstance(principal, KeyPrincipal) and not principal.reaches(domain):
         raise Refused(
             Code.FORBIDDEN,
-            (f"This API key is limited to the domain {principal.domain} and may not call this endpoint."),
+            f"This API key is limited to the domain {principal.domain} and may not call this endpoint.",
         )
 
 

@@ -23,8 +23,7 @@ from appliance.web.edge import Edge
 from appliance.web.live import LiveStreams
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import operations_of
-from appliance.web.session_cookie import SessionCookies
-from appliance.web.tokens import Tokens
+from appliance.web.session_proofs import SessionCookies, Tokens
 
 
 def build(
@@ -75,7 +74,7 @@ def build(
         settings=config.http,
         stopping=stopping,
         pages=app,
-        open_bodies=frozenset(each.path for each in operations if each.body and not each.permission),
+        open_bodies=frozenset(known.path for known in operations if known.body and not known.permission),
         budgets=BodyBudgets(memory.for_messages(config.http.body_memory)),
         streams=LiveStreams(intake.accepted, stopping),
     )

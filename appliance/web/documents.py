@@ -1,6 +1,6 @@
-"""The documentation as the running program has it: the Markdown files of `docs/`, and a list of them as /llms.txt.
+"""The documentation in the running program: the Markdown files of `docs/`, and a list of them as /llms.txt.
 
-The binary and the Debian package hold them beside the code; a checkout has them in its own `docs/`.
+The binary and the Debian package include them next to the code; a checkout reads its own `docs/`.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,8 @@ _INTRODUCTION = f"""\
 # The mail appliance
 
 > A self-hosted transactional-email server in one program, version {__version__}. Applications send mail by HTTP \
-(`POST /emails`) or SMTP submission; it delivers straight to the recipients' mail servers, and tells what became of \
-each recipient by polling and by signed webhooks.
+(`POST /emails`) or SMTP submission; it delivers directly to the recipients' mail servers and reports \
+the result of each recipient by polling and by signed webhooks.
 
 The API is described by [/openapi.json](/openapi.json). Everything under `/v1` needs a token or a key with the scope \
 `manage`.

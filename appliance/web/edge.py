@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
@@ -31,7 +30,6 @@ from appliance.store.sqlite.faults import translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
     OUR_FAULT,
-    SECURITY_HEADERS,
     Answer,
     Headers,
     MethodNotAllowed,
@@ -51,11 +49,12 @@ from appliance.web.body import (
     declared_length,
     idempotency_key,
 )
+from appliance.web.exchange import AsgiExchange, AsgiScope, AsgiSend, Exchange, received
 from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
-from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams, stream_headers
+from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
 from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
-from appliance.web.session_cookie import COOKIE_NAME
+from appliance.web.session_proofs import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
 DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes
@@ -69,17 +68,12 @@ OPTIONAL_FIELD = 512  # bytes; browsers send 30 and 40
 QUERY_PARAMETERS, QUERY_ESCAPES = 100, 2_000  # all list filters together have 12 parameters and 1,400 escaped bytes
 UNSUBSCRIBE_BODY = 8 * 1024  # bytes; a form with one field has at most 200
 
-AsgiSend = Callable[[Any], Awaitable[None]]
-AsgiScope = dict[str, Any]
-
 # The hosts that Quart's router accepts; it fails on an empty or overlong label.
 _HOST = re.compile(
     rb"(?:[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?|\[[0-9a-f:.]{2,45}\])?(?::[0-9]{0,5})?", re.IGNORECASE
 )
 _SLASHES = re.compile("/+")
 _OWN_COOKIE = re.compile(rb"(?:^|;)[ \t]*(%s=[^;]{0,200})(?:;|$)" % COOKIE_NAME.encode())
-_HSTS = (b"strict-transport-security", b"max-age=31536000")
-_CLOSE = (b"connection", b"close")
 
 log = get_logger("web")
 
@@ -105,7 +99,7 @@ class Edge:
             await self.pages(scope, receive, send)
             return
         request_id = self.env.identifier("req")
-        exchange = _AsgiExchange(receive, send, scope, request_id)
+        exchange = AsgiExchange(receive, send, scope, request_id)
         try:
             answer = await self._answer(scope, exchange)
         except ClientGone:
@@ -119,7 +113,7 @@ class Edge:
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
         """Answer a complete `POST /emails`. Return the answer, and whether the connection must close."""
         request_id = self.env.identifier("req")
-        exchange = _Exchange(_once(request.body), request.headers, peer, request_id, secure=secure)
+        exchange = Exchange(received(request.body), request.headers, peer, request_id, secure=secure)
         exchange.expects_body = request.headers[b"content-length"] != b"0"
         try:
             answer = await self.send_email(exchange, self.client_address(peer, request.headers))
@@ -129,7 +123,7 @@ class Edge:
         status, headers, body = answer
         return (status, exchange.framed(headers), body), exchange.expects_body
 
-    async def _answer(self, scope: AsgiScope, exchange: "_AsgiExchange") -> Answer | None:
+    async def _answer(self, scope: AsgiScope, exchange: AsgiExchange) -> Answer | None:
         headers = exchange.headers
         if len(headers) < len(scope["headers"]):
             times = Counter(name for name, _ in scope["headers"])
@@ -137,9 +131,9 @@ class Edge:
         if b"authorization" in exchange.doubled:
             raise Refused(Code.UNAUTHORIZED, "Send exactly one Authorization header.")
         exchange.expects_body = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        given = scope["path"]
-        path = scope["path"] = _route(given)
-        if path == "/emails" and given.endswith("/") and scope["method"] in ("GET", "HEAD"):
+        raw_path = scope["path"]
+        path = scope["path"] = _route(raw_path)
+        if path == "/emails" and raw_path.endswith("/") and scope["method"] in ("GET", "HEAD"):
             path = "/emails/"  # the id is missing: not found
         address = self.client_address(exchange.peer, headers)
         if path == "/emails":
@@ -173,7 +167,7 @@ class Edge:
             }
         },
     )
-    async def send_email(self, exchange: "_Exchange", address: str) -> Answer:
+    async def send_email(self, exchange: Exchange, address: str) -> Answer:
         """Accept a message for delivery.
 
         Each unique recipient reserves one credit. A 202 means that the message is stored on disk, not that it was
@@ -208,7 +202,7 @@ class Edge:
             answer.append((b"original-request-id", accepted.replay_of.encode("ascii")))
         return 202, answer, accepted.receipt
 
-    async def _sender(self, exchange: "_Exchange", address: str) -> Caller:
+    async def _sender(self, exchange: Exchange, address: str) -> Caller:
         """Authenticate a caller that may send."""
         caller = await self.auth.caller(exchange.headers.get(b"authorization"), address)
         exchange.peer.authenticated = True
@@ -226,7 +220,7 @@ class Edge:
         security=SEND,
         parameters=(MESSAGE_ID,),
     )
-    async def get_email(self, exchange: "_Exchange", address: str, message_id: str) -> Answer:
+    async def get_email(self, exchange: Exchange, address: str, message_id: str) -> Answer:
         """Read a message and the status of each recipient.
 
         `status` is `queued` until every recipient is final, then `delivered`, `failed`, or `partial` for a mix. A
@@ -258,7 +252,7 @@ class Edge:
 
     # ---- GET /dashboard/live
 
-    async def _stream(self, exchange: "_AsgiExchange", address: str) -> None:
+    async def _stream(self, exchange: AsgiExchange, address: str) -> None:
         authorization = exchange.headers.get(b"authorization")
         principal = await self.auth.principal(authorization, address)
         check_reach(principal)
@@ -275,7 +269,7 @@ class Edge:
 
     # ---- everything else
 
-    async def _pass_on(self, scope: AsgiScope, exchange: "_AsgiExchange", address: str) -> None:
+    async def _pass_on(self, scope: AsgiScope, exchange: AsgiExchange, address: str) -> None:
         """Let Quart answer, with a small, complete body from a user who may send one.
 
         Under /v1, every request counts for its user's rate limit. Reads have their own. Both are checked before Quart
@@ -283,7 +277,7 @@ class Edge:
         """
         headers = exchange.headers
         if not _HOST.fullmatch(headers.get(b"host", b"")):
-            raise Refused(Code.INVALID_REQUEST, ("Host: expected a host name or an IP address, with an optional port."))
+            raise Refused(Code.INVALID_REQUEST, "Host: expected a host name or an IP address, with an optional port.")
         _check_query(scope["query_string"])
         scope["headers"] = _cheap_fields(scope["headers"])
         authorization = headers.get(b"authorization")
@@ -292,7 +286,7 @@ class Edge:
             # No other route outside /v1 takes a body; an announced one stays unread.
             if scope["method"] == "POST" and scope["path"].startswith(f"{UNSUBSCRIBE_PATH}/"):
                 await self._read_away(exchange, client_network(address))
-            await self.pages(scope, _once(b""), exchange.pass_on)
+            await self.pages(scope, received(b""), exchange.pass_on)
             return
         length = declared_length(headers, V1_BODY)
         memory = self.budgets.of_network(client_network(address))
@@ -312,9 +306,9 @@ class Edge:
             if method != "DELETE" and not path.startswith(ON_A_FULL_DISK):
                 self.intake.check_disk()
         async with RequestBody(exchange.receive, length, V1_BODY, memory) as body:
-            await self.pages(scope, _once(bytes(body)), exchange.pass_on)
+            await self.pages(scope, received(bytes(body)), exchange.pass_on)
 
-    async def _read_away(self, exchange: "_AsgiExchange", network: str) -> None:
+    async def _read_away(self, exchange: AsgiExchange, network: str) -> None:
         """Read and discard the body of an unsubscribe POST, which carries no information (RFC 8058 3.2)."""
         length = declared_length(exchange.headers, UNSUBSCRIBE_BODY)
         async with RequestBody(exchange.receive, length, UNSUBSCRIBE_BODY, self.budgets.of_network(network)):
@@ -361,7 +355,7 @@ def _failure(error: Exception, request_id: str, method: str, path: str) -> Answe
     return answer
 
 
-async def _keep_connection(exchange: "_Exchange", error: Exception) -> None:
+async def _keep_connection(exchange: Exchange, error: Exception) -> None:
     """After a 429, discard a small body so that the connection stays open.
 
     Otherwise a client over its limit reconnects for each request, which costs more than the request.
@@ -393,11 +387,11 @@ def _check_method(scope: AsgiScope, allowed: tuple[str, ...]) -> None:
 def _check_query(query: bytes) -> None:
     if query.count(b"&") >= QUERY_PARAMETERS:
         raise Refused(
-            Code.INVALID_REQUEST, (f"The query has too many parameters (limit {QUERY_PARAMETERS}). Send fewer.")
+            Code.INVALID_REQUEST, f"The query has too many parameters (limit {QUERY_PARAMETERS}). Send fewer."
         )
     if query.count(b"%") > QUERY_ESCAPES:
         raise Refused(
-            Code.INVALID_REQUEST, (f"The query has too many escaped bytes (limit {QUERY_ESCAPES:,}). Shorten it.")
+            Code.INVALID_REQUEST, f"The query has too many escaped bytes (limit {QUERY_ESCAPES:,}). Shorten it."
         )
 
 
@@ -413,83 +407,3 @@ def _cheap_fields(headers: Headers) -> Headers:
         elif name not in OPTIONAL_FIELDS or len(value) <= OPTIONAL_FIELD:
             passed.append((name, value))
     return passed
-
-
-class _Exchange:
-    """One request and its response."""
-
-    doubled: frozenset[bytes] = frozenset()  # repeated headers; a proxy may have acted on the other value
-    expects_body = False
-
-    def __init__(
-        self, receive: Receive, headers: dict[bytes, bytes], peer: Peer, request_id: str, *, secure: bool
-    ) -> None:
-        self._receive = receive
-        self.headers = headers
-        self.peer = peer
-        self.request_id = request_id
-        self._secure = secure
-
-    async def receive(self) -> dict[str, Any]:
-        """The next ASGI event of the body."""
-        event = await self._receive()
-        if not event.get("more_body", False):
-            self.expects_body = False
-        return event
-
-    def framed(self, headers: Headers) -> Headers:
-        """Add the connection's headers to those of an answer."""
-        if self._secure:
-            headers = [*headers, _HSTS]
-        if self.expects_body:
-            # The body is unread, so the next bytes on the connection are not a request.
-            headers = [*headers, _CLOSE]
-        return headers
-
-
-class _AsgiExchange(_Exchange):
-    _begun = False  # whether the stream has started
-
-    def __init__(self, receive: Receive, send: AsgiSend, scope: AsgiScope, request_id: str) -> None:
-        secure = scope["scheme"] == "https"
-        super().__init__(receive, dict(scope["headers"]), scope["peer"], request_id, secure=secure)
-        self._send = send
-
-    async def send(self, answer: Answer) -> None:
-        status, headers, body = answer
-        await self._start(status, headers)
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def write(self, data: bytes, more: bool) -> None:
-        """Send a piece of a stream immediately."""
-        if not self._begun:
-            self._begun = True
-            await self._start(200, stream_headers(self.request_id))
-        await self._send({"type": "http.response.body", "body": data, "more_body": more, "flush": more})
-
-    async def _start(self, status: int, headers: Headers) -> None:
-        await self._send({"type": "http.response.start", "status": status, "headers": self.framed(headers)})
-
-    async def pass_on(self, event: Any) -> None:
-        """ASGI `send` for Quart: adds the request id, and the security headers that the response does not set."""
-        if event["type"] == "http.response.start":
-            given = {name for name, _ in event["headers"]}
-            ours = [header for header in SECURITY_HEADERS if header[0] not in given]
-            identified = (b"x-request-id", self.request_id.encode("ascii"))
-            await self._start(event["status"], [*event["headers"], identified, *ours])
-        else:
-            await self._send(event)
-
-
-def _once(body: bytes) -> Receive:
-    """ASGI `receive` for a complete body. A disconnect cancels nothing."""
-    given = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal given
-        if given:
-            await trio.sleep_forever()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive

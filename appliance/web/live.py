@@ -58,7 +58,7 @@ class LiveStreams:
         ):
             raise Refused(
                 Code.SERVICE_UNAVAILABLE,
-                ("Too many dashboard pages are open. Close some, or retry in a minute."),
+                "Too many dashboard pages are open. Close some, or retry in a minute.",
                 retry_after=60,
             )
         counted = ((self.by_account, account_id), (self.by_network, network))

@@ -14,7 +14,7 @@ from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.accounts import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
-from appliance.web import session_cookie
+from appliance.web import session_proofs
 from appliance.web.answer import Error
 from appliance.web.app import route_classes
 from appliance.web.edge import Edge
@@ -72,11 +72,11 @@ def _schemas(operations: list[Operation]) -> tuple[Json, dict[type, Json]]:
     types = [operation.success[1] for operation in operations if operation.success[1] is not bytes]
     types += [operation.body for operation in operations if operation.body is not None]
     types += [Error, WebhookEvent]
-    found, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
+    references, schemas = msgspec.json.schema_components(types, ref_template=_TO_SCHEMAS + "{name}")
     schemas |= request_schema.components(_TO_SCHEMAS + "{name}")
     _lift_descriptions(schemas)
     _type_enums(schemas)
-    return schemas, dict(zip(types, found, strict=True))
+    return schemas, dict(zip(types, references, strict=True))
 
 
 def _lift_descriptions(schemas: Json) -> None:
@@ -144,7 +144,7 @@ def _error(operation: Operation, status: int) -> Json:
 
 
 def _either(codes: list[str]) -> str:
-    return " or ".join(f"`{each}`" for each in codes)
+    return " or ".join(f"`{code}`" for code in codes)
 
 
 # ---- responses and headers that operations share
@@ -201,7 +201,7 @@ _SECURITY_SCHEMES: Json = {
     "session": {
         "type": "apiKey",
         "in": "cookie",
-        "name": session_cookie.COOKIE_NAME,
+        "name": session_proofs.COOKIE_NAME,
         "description": ("Set by the login."),
     },
 }

@@ -119,7 +119,7 @@ class Operation:
     @property
     def rule(self) -> str:
         """The path in Quart's notation."""
-        return _PARAMETER.sub(lambda found: f"<{found[2] or 'default'}:{found[1]}>", self.name.partition(" ")[2])
+        return _PARAMETER.sub(lambda match: f"<{match[2] or 'default'}:{match[1]}>", self.name.partition(" ")[2])
 
 
 def camel_case(name: str) -> str:
@@ -137,7 +137,7 @@ def operations_of(routes: type) -> Iterator[tuple[str, Operation]]:
 
 def for_customers(
     name: str,
-    success: tuple[int, type, str],
+    success: type | tuple[int, type, str],
     *errors: Code,
     body: type | None = None,
     parameters: tuple[Json, ...] = (),
@@ -150,26 +150,21 @@ def for_customers(
 ) -> Operation:
     """An operation that requires a login or a key, with the errors common to all of them.
 
-    The default permission is `view` for reads and `develop` otherwise. `limited` says whether a key that is limited to
-    a domain may call it.
+    A bare type is a 200 that its docstring describes. The default permission is `view` for reads and `develop`
+    otherwise. `limited` says whether a key that is limited to a domain may call it.
     """
+    if not isinstance(success, tuple):
+        success = (200, success, inspect.cleandoc(success.__doc__ or "").partition("\n")[0])
     if permission is None:
         permission = Permission.VIEW if name.startswith(("GET ", "HEAD ")) else Permission.DEVELOP
-    of_query = (Code.INVALID_REQUEST,) if any(each["in"] == "query" for each in parameters) else ()
+    of_query = (Code.INVALID_REQUEST,) if any(declared["in"] == "query" for declared in parameters) else ()
     of_body = () if body is None else WITH_BODY
     of_permission = () if permission is Permission.VIEW and limited is Limited.OPEN else (Code.FORBIDDEN,)
     all_errors = (*of_query, *of_body, Code.RATE_LIMITED, *of_permission, *errors, Code.UNAUTHORIZED, *ALWAYS)
     security = CUSTOMER if people_only or permission in (Permission.OWN, Permission.ADMINISTER) else CUSTOMER_OR_KEY
-    made = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters)
-    return replace(
-        made,
-        permission=permission,
-        people_only=people_only,
-        limited=limited,
-        needs_body=needs_body,
-        action=action,
-        media=media,
-    )
+    operation = Operation(name, success, tuple(dict.fromkeys(all_errors)), body, security, parameters, media=media)
+    granted: Json = {"permission": permission, "people_only": people_only, "limited": limited}
+    return replace(operation, **granted, needs_body=needs_body, action=action)
 
 
 for_admins = partial(for_customers, permission=Permission.ADMINISTER, people_only=True)

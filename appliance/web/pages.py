@@ -94,10 +94,12 @@ class Site(NamedTuple):
 
 def read_site() -> Site:
     own = files("appliance.web")
-    found = dict(_site_files(own / "static"))
-    version = hashlib.sha256("".join(f"{name} {found[name][2]}\n" for name in sorted(found)).encode()).hexdigest()[:12]
+    site_files = dict(_site_files(own / "static"))
+    version = hashlib.sha256(
+        "".join(f"{name} {site_files[name][2]}\n" for name in sorted(site_files)).encode()
+    ).hexdigest()[:12]
     loader = FunctionLoader(lambda name: (own / "templates" / name).read_text(encoding="utf-8"))
-    return Site(found, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
+    return Site(site_files, version, Environment(loader=loader, autoescape=True, undefined=StrictUndefined))
 
 
 def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
@@ -134,11 +136,11 @@ def blueprint(read: Site, *, sandbox: bool) -> Blueprint:
     # Routes see paths without trailing slashes (see edge.py), but a page's scripts read the browser's own path.
     @routes.before_app_request
     async def without_slash() -> Response | None:
-        given = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
-        if not (given.startswith(f"{DASHBOARD_ROOT}/") and given.endswith("/")):
+        path = request.scope["raw_path"].partition(b"?")[0].decode("latin-1")
+        if not (path.startswith(f"{DASHBOARD_ROOT}/") and path.endswith("/")):
             return None
         query = request.query_string.decode("latin-1")
-        return Response(b"", 302, {"Location": given.rstrip("/") + (f"?{query}" if query else "")})
+        return Response(b"", 302, {"Location": path.rstrip("/") + (f"?{query}" if query else "")})
 
     @routes.get(f"{DASHBOARD_ROOT}/<name>")
     @routes.get(f"{DASHBOARD_ROOT}/<name>/<path:below>")

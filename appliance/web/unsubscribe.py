@@ -49,10 +49,10 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
     )
     template = site.templates.get_template("unsubscribe.html")
 
-    def page(title: str, text: str, wanted: Unsubscription | None = None, *, asks: bool = False) -> Response:
-        kind = "" if wanted is None else wanted.mail_list.partition(":")[2]
+    def page(title: str, text: str, unsubscription: Unsubscription | None = None, *, asks: bool = False) -> Response:
+        kind = "" if unsubscription is None else unsubscription.mail_list.partition(":")[2]
         shown = {"static": f"/static/{site.version}", "title": title, "text": text}
-        body = template.render(shown, wanted=wanted, kind=kind, asks=asks)
+        body = template.render(shown, unsubscription=unsubscription, kind=kind, asks=asks)
         return Response(body, content_type="text/html; charset=utf-8", headers=_POLICY)
 
     def with_pages(view: View) -> View:
@@ -65,18 +65,18 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
                 if not _takes_html():
                     return response
                 forged = refused.code is Code.NOT_FOUND
-                told = page(*((_FORGED, _TRY_AGAIN) if forged else ("Unsubscribe failed", refused.text)))
-                told.status_code = response.status_code
+                error_page = page(*((_FORGED, _TRY_AGAIN) if forged else ("Unsubscribe failed", refused.text)))
+                error_page.status_code = response.status_code
                 if "Retry-After" in response.headers:
-                    told.headers["Retry-After"] = response.headers["Retry-After"]
-                return told
+                    error_page.headers["Retry-After"] = response.headers["Retry-After"]
+                return error_page
 
         return shown
 
     def read(token: str) -> Unsubscription:
-        if (wanted := links.read(token)) is None:
+        if (unsubscription := links.read(token)) is None:
             raise Refused(Code.NOT_FOUND, _FORGED)
-        return wanted
+        return unsubscription
 
     @routes.get(f"{UNSUBSCRIBE_PATH}/<token>")
     @with_pages
@@ -88,15 +88,17 @@ def blueprint(site: Site, services: ApiServices) -> Blueprint:
     async def unsubscribe(token: str) -> Response:
         rate.take(client_network(client_address()))
         try:
-            wanted = read(token)
+            unsubscription = read(token)
         except Refused:
             UNSUBSCRIBES.add("refused")
             raise
         services.intake.check_disk()
-        is_new = await store.unsubscriptions.add(wanted.account_id, wanted.mail_list, wanted.address)
+        is_new = await store.unsubscriptions.add(
+            unsubscription.account_id, unsubscription.mail_list, unsubscription.address
+        )
         UNSUBSCRIBES.add("recorded" if is_new else "repeated")
         if _takes_html():
-            return page("Unsubscribed", "Messages already on their way may still arrive.", wanted)
+            return page("Unsubscribed", "Messages already on their way may still arrive.", unsubscription)
         return answer(UnsubscribedAnswer(True, request_id()))
 
     return routes

@@ -116,7 +116,7 @@ async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "cannot be reached"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "cannot be reached"),
         (answered(b"x" * (RESPONSE_BYTES + 1)), f"it is over {RESPONSE_BYTES} bytes"),
-        (b"", "no answer within 0.5 s"),
+        (b"", "no response within 0.5 s"),
     ],
 )
 async def test_what_is_no_answer(says: bytes, words: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,3 +44,15 @@ def test_a_terminal_is_asked(acme: Shell) -> None:
         assert ran.returncode == code, ran.stderr
         assert b"Type the name to delete account acme" in ran.stderr
     assert acme.json("account", "list")["accounts"] == []
+
+
+def test_the_only_administrator_is_not_deleted(acme: Shell) -> None:
+    """One line says what to do first; with another administrator the account can go."""
+    acme.text("account", "role", "acme", "admin")
+    refusal = acme.refused("account", "delete", "acme", "--yes", "acme")
+    assert "the only administrator of the installation" in refusal
+    assert "appliance account role NAME admin" in refusal
+    assert acme.json("account", "show", "acme")["suspended"] is False
+    words = ("account", "create", "other", "--email", "other@x.example", "--admin", "--password-stdin")
+    acme.text(*words, stdin="a long password")
+    acme.text("account", "delete", "acme", "--yes", "acme")

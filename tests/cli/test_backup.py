@@ -22,18 +22,18 @@ def test_a_backup_is_made_verified_and_restored(acme: Shell, tmp_path: Path) -> 
     verified = acme.json("verify", str(file))
     assert fields(verified) == fields(documented("verify"))
     assert (verified["ok"], verified["accounts"], verified["messages"]) == (True, 1, 2)
-    assert "is whole: made on " in acme.text("verify", str(file))
+    assert "is complete: made on " in acme.text("verify", str(file))
     restored = acme.json("restore", str(file), "--force")
     assert fields(restored) == fields(documented("restore"))
     assert (restored["paused"], restored["due"], restored["deferred"]) == (True, 1, 1)
     text = acme.text("restore", str(file), "--force")
-    assert "`appliance resume` would send to 1 recipient at once and to 1 later; the oldest message is of 20" in text
+    assert "`appliance resume` would send to 1 recipient at once and to 1 later; the oldest message is from 20" in text
 
 
 def test_a_restore_of_an_empty_queue_says_so(acme: Shell, tmp_path: Path) -> None:
     """Nothing waits, so nothing has to be checked."""
     acme.text("backup", str(tmp_path / "backup.tar"))
-    assert "Nothing waits to be sent" in acme.text("restore", str(tmp_path / "backup.tar"), "--force")
+    assert "The queue is empty" in acme.text("restore", str(tmp_path / "backup.tar"), "--force")
 
 
 def test_refusals_are_one_line(acme: Shell, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_pause_is_seen_wherever_one_looks(acme: Shell) -> None:
     )
     assert acme.json("pause", "--reason", "we move") == documented("pause") | {"reason": "we move"}
     assert acme.json("queue")["paused"]["reason"] == "we move"
-    assert acme.text("queue").startswith("All mail is paused: we move. `appliance resume` lets it go.\n")
+    assert acme.text("queue").startswith("All delivery is paused: we move. Resume it: appliance resume\n")
     words = "all mail is paused: we move (`appliance resume` lets it go)"
     for message, told in ((waiting, f"waiting: {words}"), (simulated, f"waiting: {words}"), (later, f"for {words}")):
         (recipient,) = acme.json("explain", message.id)["recipients"]

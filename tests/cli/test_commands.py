@@ -341,8 +341,10 @@ def test_a_domain_is_added_usable_and_listed(acme: Shell) -> None:
     assert acme.json("domain", "add", "acme", "acme.example") == added
     (listed,) = acme.json("domain", "list", "acme")["domains"]
     assert {name: listed[name] for name in added} == added
-    words = "Account acme may now send from acme.example. Next, what to publish in DNS: appliance domain records acme"
-    assert acme.text("domain", "add", "acme", "acme.example") == f"{words} acme.example\n"
+    words = (
+        "Account acme may now send from acme.example. Next, show the DNS records to publish: appliance domain records"
+    )
+    assert acme.text("domain", "add", "acme", "acme.example") == f"{words} acme acme.example\n"
     assert acme.text("domain", "list", "acme").splitlines()[1].split()[:2] == ["acme.example", "yes"]
 
 
@@ -728,4 +730,4 @@ def test_an_answer_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
             timeout=60,
         )
     assert result.returncode == 1
-    assert result.stderr == "Error: done, but the answer cannot be written: no space left on device\n"
+    assert result.stderr == "Error: done, but the output cannot be written: no space left on device\n"

@@ -45,7 +45,7 @@ def test_all_is_well(doctor: Any) -> None:
     """Exit code 0, and a line that says so; no blocklist is asked unless that is wished for."""
     result, blocklists = doctor(GOOD)
     assert (result.exit_code, blocklists) == (0, ())
-    assert result.stdout == "ok       disk  /var 90 MiB free\n\nEverything is as it should be.\n"
+    assert result.stdout == "ok       disk  /var 90 MiB free\n\nNo faults and no warnings.\n"
     assert doctor(GOOD, options=("--blocklists",))[1] == ("bl.test",)
 
 
@@ -61,7 +61,7 @@ def test_a_warning_alone_is_no_failure(doctor: Any) -> None:
 def test_a_fault_is_exit_code_1_with_the_record_to_paste(doctor: Any) -> None:
     """A long text is split as zone files need it."""
     result, _ = doctor(BAD)
-    assert (result.exit_code, result.stderr) == (1, f"Error: faults were found: {BAD.check}\n")
+    assert (result.exit_code, result.stderr) == (1, f"Error: faults: {BAD.check}\n")
     first = "v=DKIM1; p=" + "A" * 244
     assert f'x.a.test. TXT "{first}" "{"A" * 56}"' in result.stdout
 

@@ -135,7 +135,9 @@ def test_a_rotation_makes_pending_keys_and_the_old_ones_sign(acme: Shell) -> Non
     assert ["keep until" in record["purpose"] for record in after] == [False] * 4 + [True] * 2
     text = acme.text("domain", "rotate", "acme", "acme.example")
     assert records(acme) == after
-    assert text.startswith("New keys sign for acme.example once DNS shows them. Publish their records now:\n\n")
+    assert text.startswith(
+        "New keys sign for acme.example once their records are in DNS. Publish their records now:\n\n"
+    )
     assert text.endswith(acme.text("domain", "records", "acme", "acme.example"))
     for record in records(acme):
         assert f"  {record['name']}  {record['type']}\n  {record['value']}\n" in text
@@ -279,11 +281,11 @@ def test_verify_says_what_is_missing_and_what_differs(acme: Shell, dns: Dns) -> 
     result = acme.run("domain", "verify", "acme", "acme.example")
     assert result.exit_code == 1
     assert result.stderr == (
-        f"Error: DNS of acme.example is not as it should be: TXT {wanted[0]['name']}, TXT acme.example\n"
+        f"Error: DNS records of acme.example are wrong or missing: TXT {wanted[0]['name']}, TXT acme.example\n"
     )
     assert f"missing  {wanted[0]['name']}" in result.stdout
-    assert f"should be: {wanted[0]['value']}" in result.stdout
-    assert r"DNS shows: v=spf1 \x1b[2J -all" in result.stdout
+    assert f"expected:  {wanted[0]['value']}" in result.stdout
+    assert r"published: v=spf1 \x1b[2J -all" in result.stdout
 
 
 def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> None:
@@ -295,7 +297,9 @@ def test_verify_switches_to_new_keys_that_dns_shows(acme: Shell, dns: Dns) -> No
     publish(dns, wanted[:1])
     answer = verify(acme, 1)
     assert [record["status"] for record in answer["records"]] == ["ok", "missing", "ok", "ok", "ok", "ok"]
-    assert "(of a new key, which signs once it is there)" in acme.run("domain", "verify", "acme", "acme.example").stdout
+    assert (
+        "(new key; signs once this record is published)" in acme.run("domain", "verify", "acme", "acme.example").stdout
+    )
     assert signing(acme) == old
     publish(dns, wanted)
     answer = verify(acme, 0)
@@ -309,7 +313,7 @@ def test_a_retired_record_that_is_gone_is_no_fault(acme: Shell, dns: Dns) -> Non
     publish(dns, [record for record in records(acme, "rotate") if "keep until" not in record["purpose"]])
     answer = verify(acme, 0)
     assert [(record["needed"], record["status"]) for record in answer["records"]][4:] == [(False, "missing")] * 2
-    assert "(of a retired key)" in acme.text("domain", "verify", "acme", "acme.example")
+    assert "(retired key)" in acme.text("domain", "verify", "acme", "acme.example")
 
 
 # ---- return paths

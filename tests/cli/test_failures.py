@@ -27,7 +27,7 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> None:
 def details(line: str) -> tuple[Path, str]:
     """The file and the reference that a line names."""
     found = re.fullmatch(
-        r"Error: an unexpected failure, which is a bug: (.*); details in (.*), reference ([0-9a-f]{8})\n", line
+        r"Error: unexpected failure, which is a bug: (.*); details in (.*), reference ([0-9a-f]{8})\n", line
     )
     assert found is not None, line
     assert found[1] == "ZeroDivisionError: two lines \\x1b[31m"
@@ -78,5 +78,5 @@ def test_an_end_without_memory_is_one_line(tmp_path: Path) -> None:
     settings = parse("", tmp_path / "config.toml")
     ends = [MemoryError(), RuntimeError("can't start new thread")]
     line = explain(ExceptionGroup("", [ExceptionGroup("", ends)]), settings)
-    assert line == "out of memory: let the process have more; a restart goes on from what is on disk"
+    assert line == "out of memory: give the process more; no accepted mail is lost"
     assert explain(ExceptionGroup("", [MemoryError(), ZeroDivisionError()]), settings) is None

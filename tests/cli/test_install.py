@@ -107,7 +107,7 @@ def test_uninstalled_below_another_root(root: Path, script: Path) -> None:
     assert left - {"etc/.pwd.lock"} == {"etc/appliance/config.toml", "var/lib/appliance/appliance.db"}
     refused = run("uninstall", "--root", str(root))
     assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
-    assert "nothing was installed" in refused.output
+    assert "nothing is installed" in refused.output
     assert run("uninstall", "--root", str(root), "--purge").exit_code == 0
     assert not mail.parent.exists()
     assert not (root / "etc/appliance").exists()
@@ -123,14 +123,14 @@ def refusal(*arguments: str) -> str:
 def test_only_root_installs(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without root the refusal names --dry-run, which any user may run."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root may do this: try it with sudo, or look first with --dry-run" in refusal("install")
+    assert "only root may do this: use sudo, or --dry-run to see the steps" in refusal("install")
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="systemd runs here: it would really be installed")
 def test_without_systemd_it_is_refused(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container there is another way to run it, which is named."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert "systemd does not run here; `appliance serve`" in refusal("install")
+    assert "systemd is not running; `appliance serve`" in refusal("install")
 
 
 def test_a_source_tree_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_messages_are_found_by_what_options_say(acme: Shell) -> None:
     assert ids(acme, "--from", "shop@EXAMPLE.com") == ids(acme, "--from", "example.com") == [second, first]
     assert ids(acme, "--status", "queued", "--to", "example.net") == [first]
     assert ids(acme, "--status", "failed") == ids(acme, "--from", "x@example.com") == []
-    assert acme.text("messages", "--status", "failed") == "No such message.\n"
+    assert acme.text("messages", "--status", "failed") == "No message matches.\n"
 
 
 def test_messages_are_found_by_time(acme: Shell) -> None:
@@ -88,7 +88,7 @@ def test_a_time_that_is_none_is_wrong_usage(acme: Shell, wrong: str) -> None:
 
 def test_without_a_database_there_is_no_message(shell: Shell) -> None:
     """And none is made."""
-    assert shell.text("messages") == "No such message.\n"
+    assert shell.text("messages") == "No message matches.\n"
     assert not shell.data_dir.exists()
 
 

@@ -31,7 +31,7 @@ def test_the_only_account_is_meant(acme: Shell) -> None:
     """By every command that takes the name of one; the text tells which it was."""
     for words in COMMANDS:
         acme.json(*words)
-    assert "Account acme no longer sends" in acme.text("suppressions", "add", "bob@example.net")
+    assert "Account acme may no longer send" in acme.text("suppressions", "add", "bob@example.net")
     username = acme.json("credential", "create")["username"]
     acme.json("credential", "revoke", username)
 

@@ -79,7 +79,7 @@ def due(shell: Shell) -> list[str]:
 
 def test_an_empty_queue_says_so(acme: Shell) -> None:
     """`queue` alone is `queue show`."""
-    assert acme.text("queue") == acme.text("queue", "show") == "Nothing waits.\n"
+    assert acme.text("queue") == acme.text("queue", "show") == "The queue is empty.\n"
     assert acme.json("queue") == {"pools": [], "more": False}
 
 
@@ -190,8 +190,8 @@ def test_an_unknown_pool_is_not_held_by_a_typing_error(acme: Shell) -> None:
     say(acme, gmail_com="google", example_net="example.net")
     assert "Did you mean google?" in acme.refused("queue", "pause", "gogle")
     assert "Did you mean example.net?" in acme.refused("queue", "pause", "exmaple.net")
-    assert "goes through pool google" in acme.refused("queue", "pause", "gmail.com")
-    assert "There is no pool zzz. With --force" in acme.refused("queue", "pause", "zzz")
+    assert "uses pool google" in acme.refused("queue", "pause", "gmail.com")
+    assert "There is no pool zzz. Use --force" in acme.refused("queue", "pause", "zzz")
     assert acme.json("queue")["pools"] == []
     assert acme.json("queue", "pause", "zzz", "--force")["held"] is True
     assert acme.json("queue", "pause", "exmaple.net", "--force")["held"] is True
@@ -208,7 +208,7 @@ def test_a_long_queue_is_cut(acme: Shell) -> None:
     assert [pool["pool"] for pool in answer["pools"]] == ["p"]
     assert [each["domain"] for each in answer["pools"][0]["destinations"]] == ["b.example"]
     assert answer["more"] is True
-    assert "There are more pools" in acme.text("queue", "show", "--pools", "1")
+    assert "More pools exist" in acme.text("queue", "show", "--pools", "1")
     acme.misused("queue", "show", "--pools", "0")
 
 
@@ -243,7 +243,7 @@ def test_a_retry_makes_due_what_it_names(acme: Shell, options: list[str], expect
 
 def test_a_retry_is_told_in_words(acme: Shell) -> None:
     """How many there were, or that there was nothing to do."""
-    assert acme.text("queue", "retry") == "Nothing of that is deferred.\n"
+    assert acme.text("queue", "retry") == "No deferred mail matches.\n"
     deferred(acme, "a@gmail.com")
     assert acme.text("queue", "retry") == "1 recipient is due now.\n"
     deferred(acme, "a@gmail.com", "b@gmail.com")

@@ -27,7 +27,7 @@ def test_a_test_is_queued_for_a_later_server(sender: Shell) -> None:
     (listed,) = sender.json("messages")["messages"]
     assert (listed["id"], listed["source"], listed["subject"]) == (answer["id"], "test", "A test message")
     assert sender.json("account", "show", "acme")["credits"] == 100
-    assert "No server runs here" in sender.text(
+    assert "No server is running" in sender.text(
         "send-test", "acme", "--to", "ada@example.net", "--from", "a@zoo.example"
     )
 

@@ -223,7 +223,7 @@ def test_a_stdout_without_a_reader_ends_nothing(tmp_path: Path) -> None:
     os.close(writing)
     wait_until_ready(process)
     assert process.stderr is not None
-    assert json.loads(process.stderr.readline())["event"] == "stdout cannot be written"
+    assert json.loads(process.stderr.readline())["event"] == "greeting not written: stdout failed"
     process.terminate()
     process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
@@ -244,7 +244,8 @@ def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         line = reason(settings(tmp_path, address))
-    assert line == f"cannot listen on {address}: address already in use; change http.bind, or stop what listens there"
+    advice = "change http.bind, or stop the program that listens there"
+    assert line == f"cannot listen on {address}: address already in use; {advice}"
 
 
 def test_what_stands_in_the_way_of_acme_is_one_line(tmp_path: Path) -> None:
@@ -333,8 +334,8 @@ def test_what_python_would_print_is_in_the_log(tmp_path: Path) -> None:
     process.communicate(timeout=STOP_TIMEOUT)
     assert process.returncode == 0
     last = {line["event"]: line["traceback"].splitlines()[-1] for line in lines if "traceback" in line}
-    assert last["a thread failed"] == "ZeroDivisionError: division by zero"
-    assert last["an error was ignored"] == "ValueError: in a finalizer"
+    assert last["thread failed"] == "ZeroDivisionError: division by zero"
+    assert last["error ignored"] == "ValueError: in a finalizer"
     assert any("an old function" in line["event"] for line in lines)
 
 

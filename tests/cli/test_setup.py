@@ -18,7 +18,8 @@ import trustme
 from click.testing import CliRunner, Result
 
 from appliance.cli import main
-from appliance.cli.setup import _with_hostname, _zone
+from appliance.cli.settings_file import with_hostname
+from appliance.cli.setup import _zone
 from appliance.config import load
 from appliance.deliver.mta_sts import policy_id, read_policy
 from appliance.doctor import RecordToPublish, fault
@@ -139,7 +140,7 @@ def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: s
     ],
 )
 def test_the_name_finds_its_place(text: str, wanted: str) -> None:
-    assert _with_hostname(text, "a.b") == wanted
+    assert with_hostname(text, "a.b") == wanted
 
 
 def test_without_any_file_one_is_written(tmp_path: Path, resolvers: str) -> None:
@@ -253,9 +254,7 @@ def test_records_that_are_wanted_are_in_the_zone_file(tmp_path: Path, resolvers:
     assert [each["value"] for each in made["records"] if "TLSRPT" in each["value"]] == [
         "v=TLSRPTv1; rua=mailto:reports@example.org"
     ]
-    assert ran("--mta-sts").stderr == (
-        "Error: --mta-sts is about mail that this server takes, and inbound.bind is empty\n"
-    )
+    assert ran("--mta-sts").stderr == ("Error: --mta-sts needs a listener for inbound mail: set inbound.bind\n")
     assert ran("--tls-rpt", "nobody").exit_code == 1
     file.write_text(f'{text}[inbound]\nbind = ["127.0.0.1:0"]\n')
     zone = answer("--mta-sts", "--tls-rpt", "reports@example.org")["zone"]

@@ -92,7 +92,7 @@ def test_what_was_replaced_is_told(acme: Shell, url: str) -> None:
     accept(acme, "a@example.net")
     acme.stored(lambda store: store.engine.change("UPDATE messages SET subject = 'a' || char(0)", {}))
     told = acme.run("store", "copy", "--to", url).stdout
-    assert "In 1 texts U+FFFD stands for the character NUL, which PostgreSQL cannot store." in told
+    assert "In 1 texts U+FFFD replaces the character NUL, which PostgreSQL cannot store." in told
 
 
 def test_refusals_are_one_line(acme: Shell, url: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_refusals_are_one_line(acme: Shell, url: str, tmp_path: Path) -> None:
         told = acme.refused("store", "copy", "--to-sqlite", str(elsewhere))
     assert f"{elsewhere}: another server runs on this data directory; stop it first" in told
     assert "the database cannot be used: " in acme.refused("store", "copy", "--to", url.replace("test", "gone"))
-    assert "cannot be made" in acme.refused("store", "copy", "--to-sqlite", f"{acme.config}/data")
+    assert "cannot be created" in acme.refused("store", "copy", "--to-sqlite", f"{acme.config}/data")
     acme.json("store", "copy", "--to", url)
     assert "it holds an installation already (accounts)" in acme.refused("store", "copy", "--to", url)
     acme.data_dir.rename(tmp_path / "moved")
@@ -153,8 +153,8 @@ def interrupted(*_: object) -> int:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "Give either --to URL or --to-sqlite PATH."),
-        (("--to", "postgresql://h/d", "--to-sqlite", "d"), "Give either --to URL or --to-sqlite PATH."),
+        ((), "Use either --to URL or --to-sqlite PATH."),
+        (("--to", "postgresql://h/d", "--to-sqlite", "d"), "Use either --to URL or --to-sqlite PATH."),
         (("--to", "/var/lib/appliance"), "--to must be"),
         (("--to", "mysql://db.example.com/d"), "--to must be"),
     ],

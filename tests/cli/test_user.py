@@ -148,7 +148,7 @@ def test_an_invitation_is_withdrawn(acme: Shell) -> None:
 def test_people_of_another_account_are_not_changed(acme: Shell, words: tuple[str, ...]) -> None:
     """The line says how to see who is there."""
     acme.create("zoo")
-    told = "Error: zoo@example.org is not in account acme: `appliance user list acme` shows who is\n"
+    told = "Error: zoo@example.org is not a user of account acme: see appliance user list acme\n"
     assert acme.refused("user", *words) == told
     assert roles(acme, "zoo") == {"zoo@example.org": "owner"}
 
@@ -165,7 +165,7 @@ def test_a_password_is_reset_by_a_link(acme: Shell) -> None:
     assert user_of(acme, "zoo") == before
     acme.stored(lambda store: store.people.use_link(token_of(answer), "another hash"))
     assert user_of(acme, "zoo").password_hash == "another hash"
-    assert acme.refused("user", "reset-password", ANN) == f"Error: {ANN} logs in to no account\n"
+    assert acme.refused("user", "reset-password", ANN) == f"Error: no user has the address {ANN}\n"
 
 
 def test_a_second_factor_is_turned_off(acme: Shell) -> None:
@@ -177,14 +177,14 @@ def test_a_second_factor_is_turned_off(acme: Shell) -> None:
         await store.second_factors.confirm(user.id, b"sealed", 7, ["a", "b"])
 
     for _ in range(2):
-        assert "has no second factor" in acme.refused("user", "reset-totp", address)
+        assert "does not use two-factor authentication" in acme.refused("user", "reset-totp", address)
         acme.stored(turn_on)
         assert acme.json("user", "list")["users"][0]["totp"] is True
         answer = acme.json("user", "reset-totp", address)
         assert fields(answer) == fields(documented("user reset-totp"))
         assert user_of(acme, "acme").has_totp is False
     acme.stored(turn_on)
-    assert acme.text("user", "reset-totp", address) == f"{address} now logs in without a second factor.\n"
+    assert acme.text("user", "reset-totp", address) == f"{address} now logs in without two-factor authentication.\n"
     assert [each[1:3] for each in lines(acme)] == [("totp.disabled", address)] * 3
 
 

@@ -38,7 +38,7 @@ def test_a_webhook_is_set_shown_changed_and_removed(acme: Shell) -> None:
 
 def test_the_secret_is_shown_to_people_once(acme: Shell) -> None:
     """In the line that makes it."""
-    assert "shown only now: whsec_" in acme.text("webhook", "set", URL)
+    assert "shown only once: whsec_" in acme.text("webhook", "set", URL)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_test_event_waits_for_a_server(acme: Shell) -> None:
     answer = json.loads(result.stdout)
     assert (result.exit_code, fields(answer)) == (1, fields(documented("webhook ping")))
     assert (answer["server_running"], answer["response_status"]) == (False, None)
-    assert result.stderr == "Error: the receiver has not answered with a 2xx\n"
+    assert result.stderr == "Error: the receiver did not return a 2xx status\n"
     assert "Ping it again in" in acme.refused("webhook", "ping")
     acme.json("webhook", "set", URL, "--disable")
     assert "disabled" in acme.refused("webhook", "ping")

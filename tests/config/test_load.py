@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.config import load as config
+from appliance.config.fields import Setting
 from appliance.config.load import load, parse
 from appliance.config.settings import (
     SECTIONS,
@@ -22,7 +23,6 @@ from appliance.config.settings import (
     PoolSettings,
     RelaySettings,
     RelayTls,
-    Setting,
     named_tables,
     settings,
 )
@@ -502,11 +502,11 @@ def test_a_certificate_by_acme_makes_it_https() -> None:
     [
         (acme("", 'hostname = "mail"'), 'acme.names: missing: "mail" (server.hostname) is no name that an authority'),
         (acme('names = ["localhost"]'), 'acme.names: "localhost" is no name that an authority could look up'),
-        (acme('[http]\nbind = ["0.0.0.0:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 0.0.0.0:80 of http.bind"),
-        (acme('[http]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of http."),
-        (acme('bind = ["[::1]:25"]\n[smtp]\nbind = ["[::]:25"]'), "acme.bind: [::1]:25 cannot be had beside [::]:25"),
-        (acme('[metrics]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of metr"),
-        (acme('[inbound]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 cannot be had beside 127.0.0.1:80 of inbo"),
+        (acme('[http]\nbind = ["0.0.0.0:80"]'), "acme.bind: 0.0.0.0:80 conflicts with 0.0.0.0:80 of http.bind"),
+        (acme('[http]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 conflicts with 127.0.0.1:80 of http."),
+        (acme('bind = ["[::1]:25"]\n[smtp]\nbind = ["[::]:25"]'), "acme.bind: [::1]:25 conflicts with [::]:25"),
+        (acme('[metrics]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 conflicts with 127.0.0.1:80 of metr"),
+        (acme('[inbound]\nbind = ["127.0.0.1:80"]'), "acme.bind: 0.0.0.0:80 conflicts with 127.0.0.1:80 of inbo"),
         (acme("http = false\n[smtp]\nbind = []\nbind_tls = []"), "acme.enabled: true, though no listener would use"),
     ],
 )

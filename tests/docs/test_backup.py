@@ -24,7 +24,7 @@ def test_the_documented_backup_is_made_and_is_good() -> None:
         text = (once + daily).replace("/var/backups/appliance", here).replace("-o appliance -g appliance", f"-o {USER}")
         ran = service.shell(text, service.directory / "root")
         assert ran.returncode == 0, ran.stderr
-        assert re.search(r"\.tar is whole: .* 1 account, 0 messages", ran.stdout)
+        assert re.search(r"\.tar is complete: .* 1 account, 0 messages", ran.stdout)
         (file,) = (service.directory / "backups").iterdir()
         assert file.name == f"{date.today()}.tar"
         assert file.stat().st_mode & 0o777 == 0o600

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.config.fields import NamedTables, Setting, place_of
 from appliance.config.load import SYSTEM_FILE, VARIABLE, parse
-from appliance.config.settings import SECTIONS, NamedTables, Setting, named_tables, place_of, settings
+from appliance.config.settings import SECTIONS, named_tables, settings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config.example.toml"

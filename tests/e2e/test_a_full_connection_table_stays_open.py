@@ -74,24 +74,6 @@ def test_idle_connections_from_ten_addresses_give_way(running: Running, kind: st
             assert watch.taken < 1  # the first to come are the first to give way
 
 
-def test_requests_and_customers_do_not_give_way(running: Running) -> None:
-    """A flood of idle connections ends neither a body on its way, nor a kept connection of a customer."""
-    with Client(running.url) as kept, Client(running.url) as sending_body:
-        assert post(kept, running, "before") == 202
-        head = request("POST", "/emails", *sending(running, "body"), f"Content-Length: {len(MESSAGE)}")
-        sending_body.send(head)
-        time.sleep(0.2)
-        with ExitStack() as stack:
-            for _ in range(3):
-                for address in ADDRESSES:
-                    for _ in range(EACH):
-                        stack.enter_context(Client(running.url, source=address))
-            time.sleep(0.3)
-            sending_body.send(MESSAGE)
-            assert sending_body.answer().status == 202
-            assert post(kept, running, "after") == 202
-
-
 def test_an_address_beyond_its_limit_is_answered_503(running: Running) -> None:
     """With the error object and a time to retry; the answer is not destroyed by what the client has sent."""
     with ExitStack() as stack:
@@ -121,36 +103,6 @@ def test_hundreds_beyond_the_limit_at_once_are_answered_503(running: Running) ->
         refused = [opened(running, stack, UNKNOWN, request("GET", "/healthz")) for _ in range(300)]
         assert [client.answer().status for client in refused] == [503] * 300
         assert ask(running, "127.0.0.98").status == 200
-
-
-def test_a_table_full_of_requests_answers_503_and_has_room_for_known_addresses(running: Running) -> None:
-    """What is in the middle of a request keeps its place; others are told to come back, but not known addresses."""
-    with Client(running.url) as client:
-        assert post(client, running, "known") == 202
-    with ExitStack() as stack:
-        for address in ADDRESSES:
-            for number in range(EACH):
-                key = f"middle {address} {number}"
-                head = request("POST", "/emails", *sending(running, key), "Content-Length: 10000000")
-                opened(running, stack, address, head)
-        time.sleep(0.5)
-        answer = ask(running, UNKNOWN)
-        assert (answer.status, answer.json()["code"]) == (503, "service_unavailable")
-        check_error(answer)
-
-
-def test_a_reserved_part_is_for_known_addresses(tmp_path: Path) -> None:
-    """Clients that hold busy connections without having authenticated cannot fill the table."""
-    with appliance(tmp_path, http="max_connections = 12\nmax_connections_per_address = 12") as running:
-        with Client(running.url) as client:
-            assert post(client, running, "known") == 202
-        with ExitStack() as stack:
-            wrong = request("GET", "/emails/none", "Authorization: Bearer ma_live_wrong")
-            for number in range(20):  # each is busy for a second: the answer to a wrong guess is slow
-                stack.enter_context(Client(running.url, source=f"127.0.2.{number + 1}")).offer(wrong)
-            time.sleep(0.1)
-            assert ask(running, UNKNOWN).status == 503
-            assert ask(running, "127.0.0.1").status == 200
 
 
 def test_under_tls_an_address_beyond_its_limit_is_closed(tmp_path: Path) -> None:

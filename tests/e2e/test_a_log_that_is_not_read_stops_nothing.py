@@ -244,7 +244,7 @@ def test_a_greeting_that_is_not_read(tmp_path: Path) -> None:
         )
     try:
         deadline = time.monotonic() + READY_WITHIN
-        while b"stdout is not being read" not in log.read_bytes():
+        while b"greeting not written: stdout is not read" not in log.read_bytes():
             assert time.monotonic() < deadline
             assert process.poll() is None, log.read_text()
             time.sleep(0.05)

@@ -86,7 +86,7 @@ def test_a_bad_file_changes_nothing(running: Running) -> None:
         running.config_file.unlink()
         if content is not None:
             running.config_file.write_text(content)
-        event = running.hang_up("not reloaded; the settings in force stay")
+        event = running.hang_up("reload failed; the current settings stay")
         assert event["level"] == "error"
         assert str(running.config_file) in event["reason"]
         assert statuses(running, 2) == [202, 202]
@@ -125,7 +125,7 @@ def test_certificates_are_read_again_at_once(tmp_path: Path) -> None:
         after = shown(running, authority)
         assert after != before
         (tmp_path / "second.key").write_text("not a key")
-        running.hang_up("not reloaded; the settings in force stay")
+        running.hang_up("reload failed; the current settings stay")
         assert shown(running, authority) == after
 
 

@@ -33,7 +33,7 @@ def test_from_start_to_end(tmp_path: Path, manager: Manager) -> None:
         assert manager.next().startswith("RELOADING=1\nMONOTONIC_USEC=")
         assert manager.next() == "READY=1\nSTATUS=serving"
         assert running.terminate() == 0
-        assert manager.next() == "STOPPING=1\nSTATUS=finishing what is in flight"
+        assert manager.next() == "STOPPING=1\nSTATUS=finishing work in flight"
 
 
 def test_a_failed_reload_is_told(tmp_path: Path, manager: Manager) -> None:
@@ -41,7 +41,7 @@ def test_a_failed_reload_is_told(tmp_path: Path, manager: Manager) -> None:
     with appliance(tmp_path, environment={"NOTIFY_SOCKET": manager.name}, fresh=True) as running:
         assert [manager.next()[:6] for _ in range(2)] == ["STATUS", "READY="]
         running.config_file.write_text("[http\n")
-        running.hang_up("not reloaded; the settings in force stay")
+        running.hang_up("reload failed; the current settings stay")
         assert manager.next().startswith("RELOADING=1\n")
         assert manager.next().startswith(
             f"READY=1\nSTATUS=serving; the last reload failed: {running.config_file}: line 1"

@@ -20,9 +20,8 @@ from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
 from appliance.intake import accept
 from appliance.intake.accept import MessageIntake, Submitted
 from appliance.intake.limits import FreeSpace, Quota
-from appliance.keys.dkim_keys import SigningKeys
+from appliance.keys.dkim_keys import SigningKeys, record_value
 from appliance.message.dkim import sign
-from appliance.message.dkim_keys import record_value
 from appliance.message.request import decode
 from appliance.model.accounts import Caller
 from appliance.model.mail import MessageStatus, RecipientStatus, Source

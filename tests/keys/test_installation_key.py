@@ -111,7 +111,7 @@ def test_the_check_before_anything_is_written(tmp_path: Path) -> None:
     own = fingerprint(load_or_create(tmp_path))
     check(None)
     check(own)
-    with pytest.raises(KeyFileError, match="is not the key file"):
+    with pytest.raises(KeyFileError, match="wrong key file"):
         check("aa")
     (tmp_path / KEY_FILE).unlink()
     (tmp_path / KEY_FILE).write_bytes(b"short")

@@ -48,7 +48,7 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
 def test_a_damaged_key_is_not_replaced(tmp_path: Path, content: bytes) -> None:
     """A file of the wrong length stops the start: a new key would lose every secret sealed with the old one."""
     (tmp_path / KEY_FILE).write_bytes(content)
-    with pytest.raises(KeyFileError, match="restore it from the backup"):
+    with pytest.raises(KeyFileError, match="Restore the file from the backup"):
         load_or_create(tmp_path)
     assert (tmp_path / KEY_FILE).read_bytes() == content
 

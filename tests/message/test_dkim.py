@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import Refused
+from appliance.keys.dkim_keys import generate, record_value
 from appliance.message import dkim
 from appliance.message.compose import compose
 from appliance.message.dkim import (
@@ -28,7 +29,6 @@ from appliance.message.dkim import (
     canonical_field,
     sign,
 )
-from appliance.message.dkim_keys import generate, record_name, record_value
 from tests.message.samples import MESSAGE_ID, NOON, body_text, composed, drafted, line_text
 
 DOMAIN = "example.com"
@@ -61,7 +61,7 @@ def keys() -> tuple[SigningKey, SigningKey]:
 
 def records(*signers: SigningKey) -> dict[str, str]:
     """What DNS says about these keys."""
-    return {record_name(key.domain, key.selector): record_value(key.key) for key in signers}
+    return {f"{key.selector}._domainkey.{key.domain}": record_value(key.key) for key in signers}
 
 
 def verified(message: bytes, index: int = 0, zone: dict[str, str] | None = None) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message import dkim_keys
+from appliance.keys import dkim_keys
 from appliance.message.dkim import Algorithm, SigningKey, sign
 from appliance.message.dkim_verify import SIGNATURES, HeaderSignature, header_signatures
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from appliance.deliver.smtp.sending import prepare
 from appliance.errors import Code, Refused
+from appliance.keys.dkim_keys import generate
 from appliance.message import limits
 from appliance.message.dkim import Algorithm, SigningKey, sign
-from appliance.message.dkim_keys import generate
 from tests.message.samples import NOON
 from tests.message.submissions import BODY, FIELDS, HOST, ID, bodies, header, message, submission, written
 

@@ -8,10 +8,10 @@ import pytest
 
 from appliance.deliver.smtp.sending import prepare
 from appliance.errors import Refused
+from appliance.keys.dkim_keys import generate
 from appliance.message.addresses import parse
 from appliance.message.characters import fault_in_line
 from appliance.message.dkim import Algorithm, SigningKey, sign
-from appliance.message.dkim_keys import generate
 from appliance.message.submitted import read, write
 from tests.cpu_time import cpu_seconds
 from tests.message.samples import HOSTILE, NOON

@@ -69,7 +69,7 @@ def test_without_a_manager_nothing_happens(environ: dict[str, str]) -> None:
 def test_a_manager_that_is_gone_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be sent is a warning in the log."""
     service_manager({"NOTIFY_SOCKET": str(tmp_path / "missing")}).ready("serving")
-    assert [record.message for record in caplog.records] == ["the service manager cannot be notified"]
+    assert [record.message for record in caplog.records] == ["service manager not notified"]
 
 
 def test_a_manager_that_does_not_read_stops_nothing(name: str) -> None:

@@ -226,7 +226,7 @@ def test_the_backup_unit_makes_a_backup_and_drops_old_ones(tmp_path: Path) -> No
         assert running.terminate() == 0
     (made,) = {path.name for path in saved.iterdir()} - {"2026-02-01T023000.tar", "mine.tar"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}\.tar", made)
-    assert f"{made} is whole" in ran.stdout
+    assert f"{made} is complete" in ran.stdout
     for word in ("APPLIANCE", "DIRECTORY", "KEEP_DAYS"):
         assert re.search(rf"^Environment=(.* )?{word}=", plan.file("appliance-backup.service"), re.MULTILINE)
 

@@ -58,7 +58,7 @@ async def test_too_many_posts_are_told_to_wait(strangers: Strangers) -> None:
     assert (await refused.get_json())["code"] == "rate_limited"
     shown = await strangers.post(strangers.link, **HTML)
     assert (shown.status_code, shown.headers["Retry-After"]) == (429, "1")
-    assert "too many of these requests" in await shown.get_data(as_text=True)
+    assert "Too many requests from your network" in await shown.get_data(as_text=True)
     assert (await strangers.post(strangers.link, "198.51.100.1")).status_code == 200
     strangers.clock.now += SECOND
     assert (await strangers.post(strangers.link)).status_code == 200

@@ -1,4 +1,4 @@
-"""The account and its credit ledger: /v1/account and /v1/credits."""
+"""The account with its warnings, and its credit ledger: /v1/account and /v1/credits."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,9 +7,12 @@ import msgspec
 from msgspec import Meta
 from quart import request
 
-from appliance.model.accounts import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.intake.limits import FreeSpace
+from appliance.model.accounts import Account, AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.report.explain import public_reason
+from appliance.store import Store
+from appliance.store.pools import EVERY
 from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
-from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers
 
@@ -28,9 +31,30 @@ class ServiceObject(msgspec.Struct):
 
     base_url: Annotated[str, Meta(description="Base URL of the HTTP API.")]
     smtp_host: Annotated[str, Meta(description="Host name of the SMTP server.")]
-    smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]  # STARTTLS
-    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]  # implicit TLS
+    smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]
+    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]
     delivery_mode: Annotated[str, Meta(description="`direct`, `relay` or `sandbox`.")]
+
+
+class WarningCode(StrEnum):
+    """Subject of a warning."""
+
+    ACCOUNT_SUSPENDED = "account_suspended"
+    NO_CREDITS = "no_credits"
+    NO_DOMAIN = "no_domain"
+    DOMAIN_PENDING = "domain_pending"
+    MAIL_PAUSED = "mail_paused"
+    POOL_HELD = "pool_held"
+    DISK_LOW = "disk_low"
+    WEBHOOK_FAILING = "webhook_failing"
+
+
+class WarningObject(msgspec.Struct):
+    """One warning."""
+
+    code: Annotated[WarningCode, Meta(description="Warning code for programs.")]
+    text: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    subject: Annotated[str | None, Meta(description="Affected domain, pool or URL; null if none.")]
 
 
 class AccountAnswer(msgspec.Struct):
@@ -56,9 +80,7 @@ class LedgerEntryObject(msgspec.Struct):
     """One change of the balance."""
 
     id: Annotated[str, Meta(description="Entry id, `led_…`.")]
-    kind: Annotated[
-        EntryKind, Meta(description="`reserve` and `release` for messages, `grant` and `adjust` by the operator.")
-    ]
+    kind: Annotated[EntryKind, Meta(description="`reserve`, `release`, or by the operator `grant`, `adjust`.")]
     amount: Annotated[int, Meta(description="Credits added; negative if credits were removed.")]
     balance: Annotated[int, Meta(description="Balance after the change.")]
     message_id: Annotated[str | None, Meta(description="Message id; null if no message is involved.")]
@@ -78,7 +100,7 @@ class CreditsAnswer(msgspec.Struct):
 class AccountRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/account", (200, AccountAnswer, "The account."), limited=Limited.NARROWED)
+    @for_customers("GET /v1/account", AccountAnswer, limited=Limited.NARROWED)
     async def get_account(self, user: Principal) -> AccountAnswer:
         """Read the account, how to reach the service, and warnings."""
         account, config, intake = (
@@ -106,14 +128,14 @@ class AccountRoutes(Routes):
             request_id=request_id(),
         )
 
-    @for_customers("GET /v1/credits", (200, CreditsAnswer, "A page of the ledger."), parameters=PAGING_BACK)
+    @for_customers("GET /v1/credits", CreditsAnswer, parameters=PAGING_BACK)
     async def list_credit_changes(self, user: Principal) -> CreditsAnswer:
         """List the changes of the account's credits, newest first."""
         limit = page_limit()
-        found = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
-        following = found[limit - 1].id if len(found) > limit else None
+        entries = await self.store.accounts.ledger(user.account_id, limit + 1, request.args.get("before"))
+        following = entries[limit - 1].id if len(entries) > limit else None
         balance = (await self.store.accounts.find(user.account_id)).credits
-        return CreditsAnswer(balance, [_entry(each) for each in found[:limit]], following, request_id())
+        return CreditsAnswer(balance, [_entry(entry) for entry in entries[:limit]], following, request_id())
 
 
 def _within_reach(principal: Principal, warnings: list[WarningObject]) -> list[WarningObject]:
@@ -127,3 +149,37 @@ def _entry(entry: LedgerEntry) -> LedgerEntryObject:
     # The store records a deduction by the operator as a negative grant.
     taken = entry.kind is LedgerKind.GRANT and entry.amount < 0
     return object_from(LedgerEntryObject, entry, kind=EntryKind.ADJUST if taken else EntryKind(entry.kind.value))
+
+
+async def warnings_of(account: Account, store: Store, free_space: FreeSpace) -> list[WarningObject]:
+    """The warnings of an account, most serious first."""
+    warnings: list[WarningObject] = []
+
+    def warn(code: WarningCode, text: str, subject: str | None = None) -> None:
+        warnings.append(WarningObject(code, text, subject))
+
+    if account.suspended:
+        warn(WarningCode.ACCOUNT_SUSPENDED, "This account is suspended and cannot send. Ask the operator to resume it.")
+    if account.credits == 0:
+        warn(WarningCode.NO_CREDITS, "No credits left: nothing can be sent. Ask the operator for credits.")
+    if free_space.low():
+        text = "The server is low on disk space and accepts no new mail. Queued mail is still delivered."
+        warn(WarningCode.DISK_LOW, text)
+    webhook = await store.webhooks.of(account.id)
+    # A later success resolves a failure.
+    if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
+        text = "The webhook receiver rejects events, which are retried. See the webhook history for the cause."
+        warn(WarningCode.WEBHOOK_FAILING, text, webhook.url)
+    domains = await store.access.domains(account.id)
+    if not domains:
+        warn(WarningCode.NO_DOMAIN, "No domain yet. Add the domain that you send from.")
+    for domain in domains:
+        if not domain.usable:
+            text = f"{domain.name} is not verified. Publish its DNS records, then check them."
+            warn(WarningCode.DOMAIN_PENDING, text, domain.name)
+    for hold in await store.pools.holding(account.id):
+        if hold.pool == EVERY:
+            warn(WarningCode.MAIL_PAUSED, f"All mail is paused: {hold.reason}. The operator must resume it.")
+        else:
+            warn(WarningCode.POOL_HELD, f"Mail to {hold.pool} is on hold: {public_reason(hold)}", hold.pool)
+    return warnings

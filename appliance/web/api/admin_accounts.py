@@ -33,7 +33,7 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             examples=["acme"],
             extra_json_schema={"pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
-            description="Account name: 1 to 64 letters, digits, dots, underscores and hyphens.",
+            description="Letters, digits, dots, underscores and hyphens.",
         ),
     ]
     email: Annotated[
@@ -44,15 +44,11 @@ class NewAccountRequest(msgspec.Struct, forbid_unknown_fields=True):
     ]
     password: Annotated[
         str,
-        Meta(
-            min_length=MIN_PASSWORD_CHARACTERS,
-            max_length=MAX_PASSWORD_BYTES,
-            description="At least 8 characters, at most 1,024 bytes.",
-        ),
+        Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="At least 8 characters."),
     ]
-    credits: (
-        Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: null (unlimited).")] | None
-    ) = None
+    credits: Annotated[int, Meta(ge=0, le=MAX_CREDITS, description="Initial balance. Default: unlimited.")] | None = (
+        None
+    )
     role: Annotated[Role, Meta(description="`customer`, or `admin` to manage all accounts.")] = Role.CUSTOMER
 
 
@@ -60,7 +56,7 @@ class CreditsRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Either `change` or the new `balance`."""
 
     change: (
-        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add; negative to remove credits.")]
+        Annotated[int, Meta(ge=-MAX_CREDITS, le=MAX_CREDITS, description="Credits to add or, if negative, remove.")]
         | UnsetType
     ) = UNSET
     balance: (
@@ -72,8 +68,7 @@ class DailyCapRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The new daily cap."""
 
     recipients: (
-        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Maximum recipients per day (UTC); null for no cap.")]
-        | None
+        Annotated[int, Meta(ge=1, le=MAX_CREDITS, description="Recipients per day (UTC); null for no cap.")] | None
     )
 
 
@@ -109,9 +104,7 @@ class AccountUsageAnswer(msgspec.Struct):
     bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
     bounce_mark: Annotated[RateMark, Meta(description="`high` from 5 %, `too_high` from 10 %, otherwise `good`.")]
     complaint_rate: Annotated[float | None, Meta(description="Complaints per delivery; null without deliveries.")]
-    complaint_mark: Annotated[
-        RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, of 1,000 deliveries or more.")
-    ]
+    complaint_mark: Annotated[RateMark, Meta(description="`high` from 0.1 %, `too_high` from 0.3 %, otherwise `good`.")]
     waiting: Annotated[int, Meta(description="Recipients in the queue, including deferred and sandbox recipients.")]
     domains: Annotated[list[UsedDomainObject], Meta(description="Sending domains, by name.")]
     request_id: RequestId
@@ -156,13 +149,13 @@ class AdminAccountRoutes(Routes):
         self.services.auth.forget()
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
 
-    @for_admins("GET /v1/admin/accounts", (200, AccountsAnswer, "A page of accounts."), parameters=PAGING)
+    @for_admins("GET /v1/admin/accounts", AccountsAnswer, parameters=PAGING)
     async def list_accounts(self, _admin: User) -> AccountsAnswer:
         """List all accounts by name."""
         limit = page_limit()
-        found = await self.store.accounts.page(request.args.get("after", ""), limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        shown = [object_from(ManagedAccountObject, each) for each in found[:limit]]
+        accounts = await self.store.accounts.page(request.args.get("after", ""), limit + 1)
+        following = accounts[limit - 1].name if len(accounts) > limit else None
+        shown = [object_from(ManagedAccountObject, account) for account in accounts[:limit]]
         return AccountsAnswer(shown, following, request_id())
 
     @for_admins(
@@ -177,12 +170,10 @@ class AdminAccountRoutes(Routes):
         name, email = account_rules.account_name(body.name), account_rules.login_email(body.email)
         password_hash = await self.services.hashing.hashed(check_new(body.password), site_of(client_address()))
         about(name, {"email": email, "role": body.role.value})
-        made = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
-        return await self._changed(made.id)
+        account = await self.store.accounts.create(name, email, password_hash, body.role, body.credits)
+        return await self._changed(account.id)
 
-    @for_admins(
-        "GET /v1/admin/accounts/{id}", (200, ManagedAccountAnswer, "The account."), Code.NOT_FOUND, parameters=(_ID,)
-    )
+    @for_admins("GET /v1/admin/accounts/{id}", ManagedAccountAnswer, Code.NOT_FOUND, parameters=(_ID,))
     async def get_managed_account(self, _admin: User, account_id: str) -> ManagedAccountAnswer:
         """Read one account."""
         return object_from(ManagedAccountAnswer, await self.store.accounts.find(account_id), request_id=request_id())
@@ -218,16 +209,16 @@ class AdminAccountRoutes(Routes):
     async def change_credits(self, _admin: User, account_id: str, body: CreditsRequest) -> ManagedAccountAnswer:
         """Change an account's credits."""
         accounts = self.store.accounts
-        found = await accounts.find(account_id)
-        about(found.name, {"change": body.change} if body.change is not UNSET else {"balance": body.balance})
+        account = await accounts.find(account_id)
+        about(account.name, {"change": body.change} if body.change is not UNSET else {"balance": body.balance})
         if (body.change is UNSET) == (body.balance is UNSET):
             raise invalid("body", "Send either change or balance, not both.")
         if body.change is not UNSET:
-            await accounts.change_credits(found.id, body.change)
+            await accounts.change_credits(account.id, body.change)
         elif body.balance is None:
-            await accounts.set_unlimited(found.id)
+            await accounts.set_unlimited(account.id)
         elif body.balance is not UNSET:
-            await accounts.set_credits(found.id, body.balance)
+            await accounts.set_credits(account.id, body.balance)
         return await self._changed(account_id)
 
     @for_admins(
@@ -243,35 +234,34 @@ class AdminAccountRoutes(Routes):
 
         Recipients of today's messages count.
         """
-        found = await self.store.accounts.find(account_id)
-        about(found.name, {"recipients": body.recipients or "no cap"})
-        await self.store.accounts.set_daily_cap(found.id, body.recipients)
+        account = await self.store.accounts.find(account_id)
+        about(account.name, {"recipients": body.recipients or "no cap"})
+        await self.store.accounts.set_daily_cap(account.id, body.recipients)
         return await self._changed(account_id)
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/usage",
-        (200, AccountUsageAnswer, "The statistics."),
+        AccountUsageAnswer,
         Code.NOT_FOUND,
         parameters=(_ID, parameter("days", "query", "Number of days (UTC), including today.", _DAYS)),
     )
     async def get_account_usage(self, _admin: User, account_id: str) -> AccountUsageAnswer:
         """Read an account's volume, bounce and complaint rates, and domains."""
-        found = await self.store.accounts.find(account_id)
+        account = await self.store.accounts.find(account_id)
         today = self.services.env.now() // DAY
         since = (today - whole_number("days", USAGE_DAYS, MOST_USAGE_DAYS) + 1) * DAY
-        numbers = await self.store.statistics.of(found.id, since)
+        numbers = await self.store.statistics.of(account.id, since)
         sums, sent_today = dict.fromkeys(KINDS, 0), 0
         for (hour, kind), count in numbers.by_hour.items():
             if since <= hour * HOUR:
                 sums[kind] = sums.get(kind, 0) + count
                 sent_today += count if kind == "sent" and hour * HOUR // DAY == today else 0
-        feedback = await self.store.statistics.feedback(found.id, since)
+        feedback = await self.store.statistics.feedback(account.id, since)
         delivered, complained = (
-            sum(count for kind, count in feedback.items() if kind.kind == wanted)
-            for wanted in ("delivered", "complained")
+            sum(count for kind, count in feedback.items() if kind.kind == name) for name in ("delivered", "complained")
         )
         tried = sums["delivered"] + sums["bounced"] + sums["failed"]
-        domains = [object_from(UsedDomainObject, each) for each in await self.store.access.domains(found.id)]
+        domains = [object_from(UsedDomainObject, row) for row in await self.store.access.domains(account.id)]
         return AccountUsageAnswer(
             sent=sums["sent"],
             sent_today=sent_today,
@@ -284,19 +274,19 @@ class AdminAccountRoutes(Routes):
             bounce_mark=mark(sums["bounced"], tried, BOUNCE_MARKS),
             complaint_rate=rate(complained, delivered),
             complaint_mark=mark(complained, delivered, COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM),
-            waiting=numbers.simulated + sum(each.due + each.deferred for each in numbers.waiting),
+            waiting=numbers.simulated + sum(row.due + row.deferred for row in numbers.waiting),
             domains=domains,
             request_id=request_id(),
         )
 
 
-def rate(count: int, of: int) -> float | None:
-    return round(count / of, 5) if of else None
+def rate(count: int, total: int) -> float | None:
+    return round(count / total, 5) if total else None
 
 
-def mark(count: int, of: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
+def mark(count: int, total: int, marks: tuple[float, float], judged_from: int = 1) -> RateMark:
     """Rate a share; too little mail is always good."""
     high, too_high = marks
-    if of < judged_from or count < high * of:
+    if total < judged_from or count < high * total:
         return RateMark.GOOD
-    return RateMark.HIGH if count < too_high * of else RateMark.TOO_HIGH
+    return RateMark.HIGH if count < too_high * total else RateMark.TOO_HIGH

@@ -1,7 +1,7 @@
 """Messages of other accounts, read by administrators: /v1/admin/accounts/{id}/emails.
 
-Invariant: every read is recorded in the audit logs of that account, of the administrator's account and of the
-installation before it is answered. Nothing here changes a message.
+Invariant: the audit logs of that account, of the administrator's account and of the installation record every read
+before the response. Nothing here changes a message.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ INSTALLATION = ""  # stands for the installation's own log
 _ACCOUNT_ID = identifier("Account id.", "^acc_[0-9a-f]{32}$")
 _MESSAGE_ID = parameter("message_id", "path", "Message id.", {"type": "string"})
 _OF_MESSAGE = (_ACCOUNT_ID, _MESSAGE_ID)
-_FILTER_NAMES = frozenset(each["name"] for each in EMAIL_FILTERS)
+_FILTER_NAMES = frozenset(declared["name"] for declared in EMAIL_FILTERS)
 
 
 class AdminEmailRoutes(Routes):
@@ -33,15 +33,15 @@ class AdminEmailRoutes(Routes):
         self.emails = EmailRoutes(services)
 
     async def _reader(self, admin: User, account_id: str, message_id: str = "") -> User:
-        """The administrator acting as a user of the account. Records what is read."""
-        found = await self.store.accounts.find(account_id)
-        about(message_id or found.name, {"account": found.name})
+        """The administrator acting as a user of the account. Every read is recorded."""
+        account = await self.store.accounts.find(account_id)
+        about(message_id or account.name, {"account": account.name})
         concerns(INSTALLATION)
-        return replace(admin, account_id=found.id)
+        return replace(admin, account_id=account.id)
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails",
-        (200, EmailsAnswer, "A page of messages."),
+        EmailsAnswer,
         Code.NOT_FOUND,
         parameters=(_ACCOUNT_ID, *EMAIL_FILTERS, *PAGING_BACK),
         action="email.listed",
@@ -57,7 +57,7 @@ class AdminEmailRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails/{message_id}",
-        (200, MessageDetails, "The message."),
+        MessageDetails,
         Code.NOT_FOUND,
         parameters=_OF_MESSAGE,
         action="email.read",
@@ -68,7 +68,7 @@ class AdminEmailRoutes(Routes):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/emails/{message_id}/body",
-        (200, BodyAnswer, "Headers, texts and attachments."),
+        BodyAnswer,
         Code.NOT_FOUND,
         parameters=_OF_MESSAGE,
         action="email.body_read",

@@ -54,10 +54,10 @@ _NODE = parameter("name", "path", "Node name.", _NAME_SCHEMA)
 class AdminNodeRoutes(Routes):
     tag = Tag.ADMINISTRATION
 
-    @for_admins("GET /v1/admin/nodes", (200, NodesAnswer, "The nodes."))
+    @for_admins("GET /v1/admin/nodes", NodesAnswer)
     async def list_nodes(self, _admin: User) -> NodesAnswer:
         """List the nodes that share the database."""
-        return NodesAnswer([_report(each) for each in await self.store.engine.nodes()], None, request_id())
+        return NodesAnswer([_report(node) for node in await self.store.engine.nodes()], None, request_id())
 
     @for_admins(
         "POST /v1/admin/nodes/{name}/drain",

@@ -36,7 +36,7 @@ class PauseRequest(msgspec.Struct, forbid_unknown_fields=True):
             min_length=1,
             max_length=200,
             extra_json_schema={"pattern": LINE_PATTERN},
-            description="Reason, shown to accounts with mail for the pool.",
+            description="Reason, shown to affected accounts.",
         ),
     ] = PAUSED
 
@@ -75,7 +75,7 @@ _POOL = parameter("pool", "path", "Pool name.", _NAME_SCHEMA)
 class AdminQueueRoutes(Routes):
     tag = Tag.ADMINISTRATION
 
-    @for_admins("GET /v1/admin/queue", (200, QueueAnswer, "The queue."))
+    @for_admins("GET /v1/admin/queue", QueueAnswer)
     async def get_queue(self, _admin: User) -> QueueAnswer:
         """Read the queue of all accounts by provider pool."""
         mail = await self.store.queue_control.summarise(SHOWN_POOLS, SHOWN_DESTINATIONS)
@@ -86,12 +86,7 @@ class AdminQueueRoutes(Routes):
         sandbox = await self.store.queue_control.simulated()
         return QueueAnswer(paused, pools, warmups, sandbox, None, request_id())
 
-    @for_admins(
-        "POST /v1/admin/queue/pause",
-        (200, MailPausedAnswer, "Paused. An existing pause keeps its reason."),
-        body=PauseRequest,
-        action="mail.paused",
-    )
+    @for_admins("POST /v1/admin/queue/pause", MailPausedAnswer, body=PauseRequest, action="mail.paused")
     async def pause_mail(self, _admin: User, body: PauseRequest) -> MailPausedAnswer:
         """Pause all mail and webhooks on all nodes until resumed. New mail is accepted and queued."""
         check_line("reason", body.reason)
@@ -100,13 +95,7 @@ class AdminQueueRoutes(Routes):
         await self.store.pools.hold(EVERY, body.reason)
         return MailPausedAnswer(pause_of(await self.store.pools.paused()), request_id())
 
-    @for_admins(
-        "POST /v1/admin/queue/resume",
-        (200, MailPausedAnswer, "Resumed."),
-        Code.NOT_FOUND,
-        Code.CONFLICT,
-        action="mail.resumed",
-    )
+    @for_admins("POST /v1/admin/queue/resume", MailPausedAnswer, Code.NOT_FOUND, Code.CONFLICT, action="mail.resumed")
     async def resume_mail(self, _admin: User) -> MailPausedAnswer:
         """Resume all mail on all nodes. A pause after a restore can only be ended on the server."""
         paused = await self.store.pools.paused()
@@ -120,7 +109,7 @@ class AdminQueueRoutes(Routes):
 
     @for_admins(
         "POST /v1/admin/queue/{pool}/pause",
-        (200, PoolHeldAnswer, "Held. An existing hold keeps its reason."),
+        PoolHeldAnswer,
         Code.NOT_FOUND,
         body=PauseRequest,
         parameters=(_POOL,),
@@ -133,11 +122,7 @@ class AdminQueueRoutes(Routes):
         return PoolHeldAnswer(pool, True, (await self.store.pools.holds())[pool].reason, request_id())
 
     @for_admins(
-        "POST /v1/admin/queue/{pool}/resume",
-        (200, PoolHeldAnswer, "Resumed."),
-        Code.NOT_FOUND,
-        parameters=(_POOL,),
-        action="pool.resumed",
+        "POST /v1/admin/queue/{pool}/resume", PoolHeldAnswer, Code.NOT_FOUND, parameters=(_POOL,), action="pool.resumed"
     )
     async def resume_pool(self, _admin: User, pool: str) -> PoolHeldAnswer:
         """Lift every hold and slow-down of a pool on all nodes, manual or automatic."""

@@ -60,7 +60,7 @@ class AuditAnswer(msgspec.Struct):
 class AuditRoutes(Routes):
     tag = Tag.AUDIT
 
-    @for_customers("GET /v1/audit", (200, AuditAnswer, "A page of entries."), parameters=(*_FILTERS, *PAGING_BACK))
+    @for_customers("GET /v1/audit", AuditAnswer, parameters=(*_FILTERS, *PAGING_BACK))
     async def list_audit(self, user: Principal) -> Response:
         """List the account's changes of the last year, newest first. The newest 100,000 per account are kept.
 
@@ -72,24 +72,24 @@ class AuditRoutes(Routes):
         if len(action) > ACTION_LENGTH:
             raise invalid("action", f"must have at most {ACTION_LENGTH} characters")
         if request.headers.get("Accept", "").startswith("text/csv") or request.args.get("format") == "csv":
-            found: list[AuditEntry] = []
+            entries: list[AuditEntry] = []
             following = before
             while True:
                 part, following = await self.store.audit.search(
                     user.account_id, before=following, action=action, since=since, until=until, most=CSV_ROWS
                 )
-                found = (found + part)[:CSV_ROWS]
-                if following is None or len(found) == CSV_ROWS:
+                entries = (entries + part)[:CSV_ROWS]
+                if following is None or len(entries) == CSV_ROWS:
                     break
-            work = of_size(_ROW_BYTES * len(found))
-            body = await self.services.intake.workers.run(user.account_id, work, audit_csv, found)
+            work = of_size(_ROW_BYTES * len(entries))
+            body = await self.services.intake.workers.run(user.account_id, work, audit_csv, entries)
             disposition = {"Content-Disposition": 'attachment; filename="audit.csv"'}
             return Response(body, 200, disposition, content_type="text/csv; charset=utf-8")
         limit = page_limit()
-        found, following = await self.store.audit.search(
+        entries, following = await self.store.audit.search(
             user.account_id, before=before, action=action, since=since, until=until, most=limit
         )
-        shown = [object_from(AuditEntryObject, each) for each in found]
+        shown = [object_from(AuditEntryObject, entry) for entry in entries]
         return answer(AuditAnswer(shown, following, request_id()))
 
 
@@ -98,19 +98,19 @@ def audit_csv(entries: Sequence[AuditEntry]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(CSV_COLUMNS)
-    for each in entries:
-        details = "; ".join(f"{name}: {value}" for name, value in each.details.items())
-        row = (each.actor_kind, each.actor, each.actor_name, each.action, each.object, details, each.address)
-        writer.writerow((rfc3339(each.created_at), *map(guard_cell, row)))
+    for entry in entries:
+        details = "; ".join(f"{name}: {value}" for name, value in entry.details.items())
+        row = (entry.actor_kind, entry.actor, entry.actor_name, entry.action, entry.object, details, entry.address)
+        writer.writerow((rfc3339(entry.created_at), *map(guard_cell, row)))
     return text.getvalue()
 
 
 def _time(name: str, usual: int) -> int:
-    given = request.args.get(name)
-    if given is None:
+    text = request.args.get(name)
+    if text is None:
         return usual
     try:
-        moment = datetime.fromisoformat(given.replace(" ", "+"))  # from clients that do not escape it
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # from clients that do not escape it
         if moment.tzinfo is not None:
             return min(max(0, round(moment.timestamp() * SECOND)), 2**53)
     except (ValueError, OverflowError):

@@ -81,16 +81,14 @@ class SmtpCredentialsAnswer(msgspec.Struct):
 class SmtpCredentialRoutes(Routes):
     tag = Tag.CREDENTIALS
 
-    @for_customers(
-        "GET /v1/smtp-credentials", (200, SmtpCredentialsAnswer, "A page of credentials."), parameters=PAGING_BACK
-    )
+    @for_customers("GET /v1/smtp-credentials", SmtpCredentialsAnswer, parameters=PAGING_BACK)
     async def list_smtp_credentials(self, user: Principal) -> SmtpCredentialsAnswer:
         """List the account's SMTP credentials, newest first, including revoked ones."""
         limit = page_limit()
         await self.services.auth.credentials.record_uses()
-        found = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
-        following = found[limit - 1].username if len(found) > limit else None
-        shown = [object_from(SmtpCredentialObject, each) for each in found[:limit]]
+        credentials = await self.store.access.newest_credentials(user.account_id, request.args.get("before"), limit + 1)
+        following = credentials[limit - 1].username if len(credentials) > limit else None
+        shown = [object_from(SmtpCredentialObject, credential) for credential in credentials[:limit]]
         return SmtpCredentialsAnswer(shown, following, request_id())
 
     @for_customers(
@@ -119,7 +117,7 @@ class SmtpCredentialRoutes(Routes):
 
     @for_customers(
         "DELETE /v1/smtp-credentials/{username}",
-        (200, RevokedAnswer, "Revoked."),
+        RevokedAnswer,
         Code.NOT_FOUND,
         parameters=(identifier("Username of the credential.", "^smtp_[0-9a-f]{32}$", "username"),),
         action="smtp_credential.revoked",
@@ -142,33 +140,20 @@ class ApiKeyRequest(msgspec.Struct, forbid_unknown_fields=True):
     domain: (
         Annotated[
             str,
-            Meta(
-                max_length=253,
-                examples=["example.com"],
-                description="Only domain that the key may send from; null for all domains.",
-            ),
+            Meta(max_length=253, examples=["example.com"], description="Only sending domain; null for all domains."),
         ]
         | None
     ) = None
     expires_at: (
         Annotated[
             str,
-            Meta(
-                max_length=40,
-                extra_json_schema={"format": "date-time"},
-                description="Expiry time; null if the key does not expire.",
-            ),
+            Meta(max_length=40, extra_json_schema={"format": "date-time"}, description="Expiry time; null for none."),
         ]
         | None
     ) = None
     expires_in: (
         Annotated[
-            float,
-            Meta(
-                ge=1,
-                le=MAX_EXPIRY // SECOND,
-                description="Lifetime in seconds, instead of `expires_at`; null for no expiry.",
-            ),
+            float, Meta(ge=1, le=MAX_EXPIRY // SECOND, description="Lifetime in seconds, instead of `expires_at`.")
         ]
         | None
     ) = None
@@ -178,10 +163,7 @@ class RollRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Optional body."""
 
     overlap: Annotated[
-        float,
-        Meta(
-            ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working. Default: one day."
-        ),
+        float, Meta(ge=0, le=MAX_OVERLAP // SECOND, description="Seconds that the old secret keeps working.")
     ] = DAY // SECOND
 
 
@@ -193,15 +175,13 @@ class ApiKeyObject(msgspec.Struct):
     hint: Annotated[str, Meta(description="Last four characters of the key.")]
     scope: Annotated[Scope, Meta(description="`send`, `read`, `full` (both) or `manage` (both, and `/v1`).")]
     test: Annotated[bool, Meta(description="Whether this is a test key. Its messages are never delivered.")]
-    domain: Annotated[str | None, Meta(description="Only domain that the key may send from; null for all domains.")]
+    domain: Annotated[str | None, Meta(description="Only sending domain; null for all domains.")]
     created_by: Annotated[str | None, Meta(description="Address of the creator; null if unknown or removed.")]
     created_at: CreatedAt
-    expires_at: Annotated[Time | None, Meta(description="Expiry time; null if the key does not expire.")]
+    expires_at: Annotated[Time | None, Meta(description="Expiry time; null for none.")]
     last_used_at: Annotated[Time | None, Meta(description="Time of last use; null if never used.")]
     last_used_from: Annotated[str | None, Meta(description="Client address of last use; null if never used.")]
-    previous_hint: Annotated[
-        str | None, Meta(description="Last four characters of the previous secret; null without one.")
-    ]
+    previous_hint: Annotated[str | None, Meta(description="Last four characters of the previous secret, or null.")]
     previous_expires_at: Annotated[Time | None, Meta(description="Expiry of the previous secret; null without one.")]
     revoked_at: Annotated[Time | None, Meta(description="Time of revocation; null if not revoked.")]
 
@@ -233,9 +213,7 @@ def _check_is_current(user: Principal) -> None:
 class ApiKeyRoutes(Routes):
     tag = Tag.CREDENTIALS
 
-    @for_customers(
-        "GET /v1/api-keys", (200, ApiKeysAnswer, "A page of keys."), parameters=PAGING_BACK, limited=Limited.NARROWED
-    )
+    @for_customers("GET /v1/api-keys", ApiKeysAnswer, parameters=PAGING_BACK, limited=Limited.NARROWED)
     async def list_api_keys(self, user: Principal) -> ApiKeysAnswer:
         """List the account's API keys, newest first, including revoked ones.
 
@@ -244,9 +222,9 @@ class ApiKeyRoutes(Routes):
         limit, before = page_limit(), request.args.get("before")
         domain = user.domain if isinstance(user, KeyPrincipal) else None
         await self.services.auth.credentials.record_uses()
-        found = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
-        following = found[limit - 1].id if len(found) > limit else None
-        shown = [object_from(ApiKeyObject, each) for each in found[:limit]]
+        keys = await self.store.access.newest_keys(user.account_id, before, limit + 1, domain)
+        following = keys[limit - 1].id if len(keys) > limit else None
+        shown = [object_from(ApiKeyObject, key) for key in keys[:limit]]
         return ApiKeysAnswer(shown, following, request_id())
 
     @for_customers(
@@ -304,7 +282,7 @@ class ApiKeyRoutes(Routes):
 
     @for_customers(
         "POST /v1/api-keys/{id}/roll",
-        (200, NewApiKeyAnswer, "The key with its new secret."),
+        NewApiKeyAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=RollRequest,
@@ -320,19 +298,19 @@ class ApiKeyRoutes(Routes):
         stops working immediately.
         """
         _check_is_current(user)
-        found = await self.store.access.key(key_id, user.account_id)
-        if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(found.domain, found.expires_at):
+        old = await self.store.access.key(key_id, user.account_id)
+        if isinstance(user, KeyPrincipal) and user.id != key_id and not user.covers(old.domain, old.expires_at):
             raise Refused(Code.FORBIDDEN, NO_MORE)
-        about(None, {"name": found.name, "overlap": int(body.overlap)})
+        about(None, {"name": old.name, "overlap": int(body.overlap)})
         overlap = int(body.overlap * SECOND)
-        key = await self.store.access.roll_key(found, overlap, user.account_id, _creator(user))
+        key = await self.store.access.roll_key(old, overlap, user.account_id, _creator(user))
         self.services.auth.forget()
         rolled = await self.store.access.key(key_id)
         return object_from(NewApiKeyAnswer, rolled, key=key, request_id=request_id())
 
     @for_customers(
         "DELETE /v1/api-keys/{id}",
-        (200, RevokedAnswer, "Revoked."),
+        RevokedAnswer,
         Code.NOT_FOUND,
         parameters=(_KEY_ID,),
         action="api_key.revoked",

@@ -46,15 +46,7 @@ class DomainStatus(StrEnum):
 class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A domain to add."""
 
-    domain: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=253,
-            examples=["example.com"],
-            description="Domain to add. Non-ASCII names are converted to A-labels.",
-        ),
-    ]
+    domain: Annotated[str, Meta(min_length=1, max_length=253, examples=["example.com"], description="Domain to add.")]
     return_path: (
         Annotated[
             str,
@@ -62,7 +54,7 @@ class DomainRequest(msgspec.Struct, forbid_unknown_fields=True):
                 min_length=1,
                 max_length=253,
                 examples=["bounces.example.com"],
-                description="Subdomain that receives bounces. Default: `bounces.<domain>`.",
+                description="Default: `bounces.<domain>`.",
             ),
         ]
         | None
@@ -76,18 +68,14 @@ class DomainDnsObject(msgspec.Struct):
     spf: Annotated[RecordStatus, Meta(description="State of the SPF record.")]
     dkim: Annotated[RecordStatus, Meta(description="State of the DKIM records in use.")]
     dmarc: Annotated[RecordStatus, Meta(description="State of the DMARC record.")]
-    return_path: Annotated[
-        RecordStatus | None, Meta(description="State of the return path; null if inbound mail is off.")
-    ]
+    return_path: Annotated[RecordStatus | None, Meta(description="State of the return path; null if unused.")]
 
 
 class DomainObject(msgspec.Struct):
     """One domain in a list."""
 
     name: Annotated[str, Meta(description="Domain, in A-labels.")]
-    status: Annotated[
-        DomainStatus, Meta(description="`pending`, `verified` (proven by DNS) or `allowed` (by the operator).")
-    ]
+    status: Annotated[DomainStatus, Meta(description="`pending`, `verified` (by DNS) or `allowed` (by the operator).")]
     created_at: CreatedAt
     verified_at: Annotated[Time | None, Meta(description="Time DNS proved ownership; null if it has not.")]
     return_path: Annotated[str, Meta(description="Host name that receives bounces.")]
@@ -107,7 +95,7 @@ class RecordObject(msgspec.Struct):
     proves: Annotated[bool, Meta(description="Whether this record proves ownership of the domain.")]
     status: Annotated[RecordStatus, Meta(description="`ok`, `missing`, `differs` or `unknown` (no answer yet).")]
     found: Annotated[list[str], Meta(description="Values that DNS returned for this name.")]
-    note: Annotated[str, Meta(description="Problem with the published record; empty if there is none.")]
+    note: Annotated[str, Meta(description="Problem with the published record, or empty.")]
 
 
 class DomainAnswer(DomainObject):
@@ -145,18 +133,18 @@ class DomainLookups:
         """Check DNS now and store the result, without an entry in the audit log."""
         with unnoted():
             checked = await self.check(account_id, await self.records(account_id, domain))
-            found = summary(checked, self.services.env.now())
+            dns = summary(checked, self.services.env.now())
             with suppress(PublicError):  # the response does not depend on it
-                await self.services.store.domains.record_dns(account_id, domain, found)
+                await self.services.store.domains.record_dns(account_id, domain, dns)
         return checked
 
-    async def check(self, account_id: str, wanted: list[DnsRecord]) -> list[CheckedRecord]:
+    async def check(self, account_id: str, records: list[DnsRecord]) -> list[CheckedRecord]:
         own = self._own_limiters.setdefault(account_id, trio.CapacityLimiter(ACCOUNT_DNS_CHECKS))
         with trio.move_on_after(DNS_TIMEOUT):
             async with own, self._limiter:
                 config = self.services.config
-                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), wanted)
-        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in wanted]
+                return await check(DnsResolver(config.dns.resolvers), dns_records.sending_host(config), records)
+        return [CheckedRecord(record, RecordStatus.UNKNOWN, note="DNS did not answer in time") for record in records]
 
 
 _NAME: Json = parameter("domain", "path", "The domain.", {"type": "string", "examples": ["example.com"]})
@@ -169,9 +157,7 @@ class DomainRoutes(Routes):
         super().__init__(services)
         self.lookups = DomainLookups(services)
 
-    @for_customers(
-        "GET /v1/domains", (200, DomainsAnswer, "A page of domains."), parameters=PAGING, limited=Limited.NARROWED
-    )
+    @for_customers("GET /v1/domains", DomainsAnswer, parameters=PAGING, limited=Limited.NARROWED)
     async def list_domains(self, user: Principal) -> DomainsAnswer:
         """List the account's domains by name. An API key that is limited to a domain sees only that domain."""
         limit = page_limit()
@@ -183,9 +169,9 @@ class DomainRoutes(Routes):
                     raise
                 own = []
             return DomainsAnswer(own, None, request_id())
-        found = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
-        following = found[limit - 1].name if len(found) > limit else None
-        return DomainsAnswer([_listed(domain) for domain in found[:limit]], following, request_id())
+        domains = await self.store.domains.page(user.account_id, request.args.get("after", ""), limit + 1)
+        following = domains[limit - 1].name if len(domains) > limit else None
+        return DomainsAnswer([_listed(domain) for domain in domains[:limit]], following, request_id())
 
     @for_customers(
         "POST /v1/domains",
@@ -211,46 +197,42 @@ class DomainRoutes(Routes):
         )
 
     @for_customers(
-        "GET /v1/domains/{domain}",
-        (200, DomainAnswer, "The domain."),
-        Code.NOT_FOUND,
-        parameters=(_NAME,),
-        limited=Limited.NARROWED,
+        "GET /v1/domains/{domain}", DomainAnswer, Code.NOT_FOUND, parameters=(_NAME,), limited=Limited.NARROWED
     )
     async def get_domain(self, user: Principal, name: str) -> DomainAnswer:
         """Read a domain, the DNS records to publish, and their current state in DNS."""
-        found = await self.store.domains.find(user.account_id, _spelled(user, name))
-        checked = await self.lookups.look(user.account_id, found)
-        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
+        domain = await self.store.domains.find(user.account_id, _spelled(user, name))
+        checked = await self.lookups.look(user.account_id, domain)
+        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
         "POST /v1/domains/{domain}/verify",
-        (200, DomainAnswer, "The updated domain; still `pending` if no record proves it."),
+        DomainAnswer,
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.checked",
         limited=Limited.NARROWED,
     )
     async def verify_domain(self, user: Principal, name: str) -> DomainAnswer:
-        """Check DNS. A published DKIM record verifies the domain, and new DKIM keys sign once all their records are
-        published.
+        """Check DNS, and verify the domain if one of its DKIM records is published.
 
-        Mail uses the return path once both of its records are published.
+        New DKIM keys sign once all their records are published. Mail uses the return path once both of its records are
+        published.
         """
-        found = await self.store.domains.find(user.account_id, _spelled(user, name))
-        checked = await self.lookups.look(user.account_id, found)
-        if await self.services.signing_keys.switch(user.account_id, found.name, checked):
-            checked = await self.lookups.look(user.account_id, found)
+        domain = await self.store.domains.find(user.account_id, _spelled(user, name))
+        checked = await self.lookups.look(user.account_id, domain)
+        if await self.services.signing_keys.switch(user.account_id, domain.name, checked):
+            checked = await self.lookups.look(user.account_id, domain)
         if is_proven(checked):
-            found = await self.store.domains.prove(user.account_id, found.name)
+            domain = await self.store.domains.prove(user.account_id, domain.name)
             self.services.auth.forget()
-        if found.usable:
-            await use_if_shown(self.store, user.account_id, found, checked)
-        return _answer(await self.store.domains.find(user.account_id, found.name), checked)
+        if domain.usable:
+            await use_if_shown(self.store, user.account_id, domain, checked)
+        return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(
         "DELETE /v1/domains/{domain}",
-        (200, DeletedAnswer, "Removed."),
+        DeletedAnswer,
         Code.NOT_FOUND,
         parameters=(_NAME,),
         action="domain.removed",
@@ -284,11 +266,11 @@ def _status(domain: Domain) -> DomainStatus:
 
 def _answer(domain: Domain, checked: list[CheckedRecord]) -> DomainAnswer:
     records = []
-    for each in checked:
-        seen = {"status": each.status, "found": list(each.found), "note": each.note}
-        records.append(object_from(RecordObject, each.record, **seen))
-    given = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
-    return object_from(DomainAnswer, domain, **given, request_id=request_id())
+    for record in checked:
+        seen = {"status": record.status, "found": list(record.found), "note": record.note}
+        records.append(object_from(RecordObject, record.record, **seen))
+    fields = {"status": _status(domain), "dns": _dns(domain.dns), "records": records}
+    return object_from(DomainAnswer, domain, **fields, request_id=request_id())
 
 
 def _dns(shown: DomainDns | None) -> DomainDnsObject | None:

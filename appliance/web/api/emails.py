@@ -19,8 +19,8 @@ from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGT
 from appliance.model.accounts import KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
 from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source
-from appliance.times import microseconds, rfc3339
-from appliance.web.answer import CreatedAt, NextPage, RequestId
+from appliance.times import microseconds
+from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer
 from appliance.web.api.message_objects import (
     BareAddress,
@@ -29,6 +29,7 @@ from appliance.web.api.message_objects import (
     MessageId,
     MessageSource,
     MessageState,
+    Outcome,
     RecipientCount,
     RecipientState,
     Sender,
@@ -62,7 +63,7 @@ class ListedRecipientObject(msgspec.Struct):
 
     email: BareAddress
     status: RecipientState
-    outcome: Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
+    outcome: Outcome
 
 
 class ListedMessageObject(msgspec.Struct, rename={"sender": "from"}):
@@ -92,12 +93,7 @@ class ResendRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     recipients: (
         Annotated[
-            list[str],
-            Meta(
-                min_length=1,
-                max_length=RECIPIENTS,
-                description="Recipient ids. Default: all recipients that bounced or failed.",
-            ),
+            list[str], Meta(min_length=1, max_length=RECIPIENTS, description="Default: all that bounced or failed.")
         ]
         | UnsetType
     ) = UNSET
@@ -170,12 +166,7 @@ class EmailRoutes(Routes):
             raise _unknown()
         return message, facts
 
-    @for_customers(
-        "GET /v1/emails",
-        (200, EmailsAnswer, "A page of messages."),
-        parameters=(*EMAIL_FILTERS, *PAGING_BACK),
-        limited=Limited.NARROWED,
-    )
+    @for_customers("GET /v1/emails", EmailsAnswer, parameters=(*EMAIL_FILTERS, *PAGING_BACK), limited=Limited.NARROWED)
     async def list_emails(self, user: Principal) -> bytes:
         """List the account's messages, newest first.
 
@@ -183,7 +174,7 @@ class EmailRoutes(Routes):
         API key that is limited to a domain sees only messages from that domain.
         """
         limit = page_limit()
-        wanted = MailFilter(
+        filters = MailFilter(
             status=choice("status", MessageStatus),
             source=choice("source", Source),
             recipient=_text("recipient", MAILBOX_LENGTH, searched_recipient),
@@ -195,18 +186,18 @@ class EmailRoutes(Routes):
             until=_moment("until"),
         )
         if isinstance(user, KeyPrincipal) and user.domain is not None:
-            if wanted.sender is None:
-                wanted = replace(wanted, sender=user.domain)
-            elif not user.reaches(searched_recipient(wanted.sender).rpartition("@")[2]):
+            if filters.sender is None:
+                filters = replace(filters, sender=user.domain)
+            elif not user.reaches(searched_recipient(filters.sender).rpartition("@")[2]):
                 return _encoded_page(MailPage((), None), request_id())
         account_id, before, cost = user.account_id, request.args.get("before"), MESSAGE_COST * limit
-        found = await self.store.mail_log.page(account_id, wanted, before, limit, off_loop=cost > ON_LOOP)
-        cost = MESSAGE_COST * len(found.messages)
-        return await self.services.intake.workers.run(account_id, cost, _encoded_page, found, request_id())
+        page = await self.store.mail_log.page(account_id, filters, before, limit, off_loop=cost > ON_LOOP)
+        cost = MESSAGE_COST * len(page.messages)
+        return await self.services.intake.workers.run(account_id, cost, _encoded_page, page, request_id())
 
     @for_customers(
         "GET /v1/emails/{id:not_test}",
-        (200, MessageDetails, "The message."),
+        MessageDetails,
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         limited=Limited.NARROWED,
@@ -228,7 +219,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "GET /v1/emails/{id:not_test}/body",
-        (200, BodyAnswer, "Headers, texts and attachments."),
+        BodyAnswer,
         Code.NOT_FOUND,
         parameters=(MESSAGE_ID,),
         limited=Limited.NARROWED,
@@ -240,7 +231,7 @@ class EmailRoutes(Routes):
 
     @for_customers(
         "POST /v1/emails/{id:not_test}/cancel",
-        (200, CancelledAnswer, "Cancelled."),
+        CancelledAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         parameters=(MESSAGE_ID,),
@@ -303,19 +294,19 @@ class EmailRoutes(Routes):
         delivered like any message. It has its own id and date, and names the original in `X-Service-Repeats`. Retrying
         with the same `Idempotency-Key` and body is safe: it returns the first result.
         """
-        given = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
-        key = idempotency_key(given[0] if given else None, doubled=len(given) > 1)
+        keys = [value.encode("utf-8") for value in request.headers.getlist("Idempotency-Key")]
+        key = idempotency_key(keys[0] if keys else None, doubled=len(keys) > 1)
         message, facts = await self._visible(user, message_id)
-        addresses = [each.email for each in _to_repeat(message, body)]
-        intake, own = self.services.intake, request_id()
+        addresses = [recipient.email for recipient in _to_repeat(message, body)]
+        intake, own_id = self.services.intake, request_id()
         caller = await self.caller_of(user)
         if facts.simulated and not intake.sandbox:  # a copy of test mail is test mail
             caller = msgspec.structs.replace(caller, test=True)
         named = body.recipients is not UNSET
-        made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own)
+        made = await intake.resend(caller, message_id, facts, addresses, named=named, key=key, request_id=own_id)
         new = await self.store.messages.read(user.account_id, made.message_id)
         assert new is not None  # noqa: S101 - it has just been written
-        return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own)
+        return ResentAnswer(new.id, message_id, new.recipient_count, new.credits_reserved, own_id)
 
 
 def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
@@ -328,27 +319,31 @@ def _to_repeat(message: Message, body: ResendRequest) -> list[Recipient]:
         ]
         if not undelivered:
             raise Refused(
-                Code.CONFLICT, ("No recipient of this message bounced or failed. Name the recipients to send to.")
+                Code.CONFLICT, "No recipient of this message bounced or failed. Name the recipients to send to."
             )
         return undelivered
-    wanted = set(body.recipients)
-    found = [each for each in message.recipients if each.id in wanted]
-    if len(found) < len(wanted):
+    ids = set(body.recipients)
+    recipients = [recipient for recipient in message.recipients if recipient.id in ids]
+    if len(recipients) < len(ids):
         raise invalid("recipients", "must be recipient ids of this message")
-    if any(each.status in _WAITING for each in found):
+    if any(recipient.status in _WAITING for recipient in recipients):
         raise Refused(
-            Code.CONFLICT, ("One of these recipients is still queued. Cancel it first, or wait for its result.")
+            Code.CONFLICT, "One of these recipients is still queued. Cancel it first, or wait for its result."
         )
-    return found
+    return recipients
 
 
-def _encoded_page(found: MailPage, request_id: str) -> bytes:
-    shown = []
-    for each in found.messages:
-        recipients = [ListedRecipientObject(one.email, one.status, one.outcome) for one in each.recipients]
-        own = each.id, each.status, each.source, each.sender, each.subject, list(each.tags), each.recipient_count
-        shown.append(ListedMessageObject(*own, recipients, rfc3339(each.created_at)))
-    return msgspec.json.encode(EmailsAnswer(shown, found.next, request_id))
+def _encoded_page(page: MailPage, request_id: str) -> bytes:
+    emails = [
+        object_from(
+            ListedMessageObject,
+            message,
+            tags=list(message.tags),
+            recipients=[object_from(ListedRecipientObject, recipient) for recipient in message.recipients],
+        )
+        for message in page.messages
+    ]
+    return msgspec.json.encode(EmailsAnswer(emails, page.next, request_id))
 
 
 def _unknown() -> Refused:
@@ -356,24 +351,24 @@ def _unknown() -> Refused:
 
 
 def _text(name: str, most: int, spelled: Callable[[str], str]) -> str | None:
-    given = request.args.get(name)
-    if given is None:
+    text = request.args.get(name)
+    if text is None:
         return None
-    if not 1 <= len(given.strip()) <= most:
+    if not 1 <= len(text.strip()) <= most:
         raise invalid(name, f"must have 1 to {most} characters")
-    return spelled(given.strip())
+    return spelled(text.strip())
 
 
 def _words() -> tuple[str, ...]:
-    given = request.args.get("q")
-    return () if given is None else query_words(given)
+    query = request.args.get("q")
+    return () if query is None else query_words(query)
 
 
 def _moment(name: str) -> int | None:
-    given = request.args.get(name)
-    if given is None:
+    text = request.args.get(name)
+    if text is None:
         return None
     try:
-        return microseconds(given)
+        return microseconds(text)
     except ValueError:
         raise invalid(name, "must be a time such as 2026-11-15T13:00:00Z, or a date such as 2026-11-15") from None

@@ -94,12 +94,10 @@ class DmarcStepObject(msgspec.Struct):
 
     state: Annotated[
         DmarcState,
-        Meta(description="`no_reports`, `collect`, `mend` (own mail fails), `step` (publish `proposed`) or `done`."),
+        Meta(description="`no_reports`, `collect`, `mend`, `step` (publish `proposed`) or `done`."),
     ]
     text: Annotated[str, Meta(description="What to do, and why.")]
-    policy: Annotated[
-        str | None, Meta(description="Policy seen last: `none`, `quarantine` or `reject`; null without reports.")
-    ]
+    policy: Annotated[str | None, Meta(description="Current policy: `none`, `quarantine`, `reject` or null.")]
     percentage: Annotated[int, Meta(description="Share of mail that the policy covers (`pct`), in percent.")]
     proposed: Annotated[str | None, Meta(description="Policy to publish next; null if no change is proposed.")]
     days: Annotated[int, Meta(description="Days with reports under this policy, within the last 30 days.")]
@@ -161,9 +159,7 @@ class FeedbackAnswer(msgspec.Struct):
 
     takes_reports: Annotated[bool, Meta(description="Whether the service receives feedback by mail.")]
     days: Annotated[list[FeedbackDayObject], Meta(description="Every day of the period (UTC), oldest first.")]
-    providers: Annotated[
-        list[FeedbackProviderObject], Meta(description="Providers, most deliveries first; other domains last.")
-    ]
+    providers: Annotated[list[FeedbackProviderObject], Meta(description="Most deliveries first; other domains last.")]
     classes: Annotated[BounceClassesObject, Meta(description="Bounces of the period by class.")]
     domains: Annotated[list[DomainFeedbackObject], Meta(description="The first 50 usable domains, by name.")]
     request_id: RequestId
@@ -177,7 +173,7 @@ class FeedbackRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback",
-        (200, FeedbackAnswer, "The feedback."),
+        FeedbackAnswer,
         parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS),),
     )
     async def get_feedback(self, user: User) -> bytes:
@@ -196,7 +192,7 @@ class FeedbackRoutes(Routes):
 
 def feedback_cost(counts: Mapping[FeedbackKind, int], days: int, reports: Iterable[DomainReports]) -> int:
     """Estimated cost of `encoded_feedback` in microseconds. Pure."""
-    parts = ((each.dmarc.days, each.dmarc.sources, each.tls.days, each.tls.failures) for each in reports)
+    parts = ((domain.dmarc.days, domain.dmarc.sources, domain.tls.days, domain.tls.failures) for domain in reports)
     of_reports = sum(DOMAIN_COST + REPORT_LINE_COST * sum(map(len, part)) for part in parts)
     return COUNT_COST * len(counts) + DAY_COST * days + of_reports
 
@@ -210,16 +206,16 @@ def encoded_feedback(
     asked_by: str,
 ) -> bytes:
     """The FeedbackAnswer as JSON. Pure."""
-    standing = {each.domain: each.dmarc for each in judged}
-    found = FeedbackAnswer(
+    standing = {domain.domain: domain.dmarc for domain in judged}
+    answer = FeedbackAnswer(
         takes_reports=takes_reports,
         days=by_day(counts, days),
         providers=by_provider(counts),
         classes=classes(counts),
-        domains=[_domain(each, standing.get(each.domain, DmarcStanding())) for each in reports],
+        domains=[_domain(domain, standing.get(domain.domain, DmarcStanding())) for domain in reports],
         request_id=asked_by,
     )
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(answer)
 
 
 def by_day(counts: Mapping[FeedbackKind, int], days: Iterable[int]) -> list[FeedbackDayObject]:
@@ -238,13 +234,13 @@ def by_provider(counts: Mapping[FeedbackKind, int]) -> list[FeedbackProviderObje
     parts: dict[str, Counter[FeedbackKind]] = {}
     for kind, count in counts.items():
         parts.setdefault(kind.provider, Counter())[kind] += count
-    found = []
+    providers = []
     for provider, part in parts.items():
         sums = _sums(part)
         rate = round(sums["complained"] / sums["delivered"], 5) if sums["delivered"] else None
         shown = FeedbackProviderObject(provider=provider or None, complaint_rate=rate, classes=classes(part), **sums)
-        found.append(shown)
-    return sorted(found, key=lambda each: (each.provider is None, -each.delivered, each.provider or ""))
+        providers.append(shown)
+    return sorted(providers, key=lambda entry: (entry.provider is None, -entry.delivered, entry.provider or ""))
 
 
 def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
@@ -252,7 +248,7 @@ def classes(counts: Mapping[FeedbackKind, int]) -> BounceClassesObject:
     sums: Counter[str] = Counter()
     for kind, count in counts.items():
         sums[kind.bounce_class] += count
-    return BounceClassesObject(**{each.value: sums[each.value] for each in BounceClass})
+    return BounceClassesObject(**{name.value: sums[name.value] for name in BounceClass})
 
 
 def _sums(counts: Mapping[FeedbackKind, int]) -> dict[str, int]:
@@ -268,7 +264,7 @@ def _domain(reports: DomainReports, judged: DmarcStanding) -> DomainFeedbackObje
 
 
 def _dmarc(standing: DmarcStanding, judged: DmarcStanding, name: str) -> DmarcObject:
-    messages, passed = sum(each.messages for each in standing.days), sum(each.passed for each in standing.days)
+    messages, passed = sum(day.messages for day in standing.days), sum(day.passed for day in standing.days)
     step = next_step(judged, name)
     return DmarcObject(
         record=dmarc_value(name, step.proposed or step.policy or "none"),
@@ -276,36 +272,34 @@ def _dmarc(standing: DmarcStanding, judged: DmarcStanding, name: str) -> DmarcOb
         messages=messages,
         passed=passed,
         pass_rate=round(passed / messages, 4) if messages else None,
-        days=[
-            DmarcDayObject(rfc3339(each.day * DAY), each.passed, each.messages - each.passed) for each in standing.days
-        ],
-        sources=[_source(each) for each in standing.sources],
+        days=[DmarcDayObject(rfc3339(day.day * DAY), day.passed, day.messages - day.passed) for day in standing.days],
+        sources=[_source(day) for day in standing.sources],
         next_step=object_from(DmarcStepObject, step),
     )
 
 
 def _source(seen: SeenSource) -> DmarcSourceObject:
-    each = seen.counts
+    counts = seen.counts
     return DmarcSourceObject(
-        address=each.address or None,
-        messages=each.messages,
-        passed=each.passed,
-        dkim_passed=each.dkim,
-        spf_passed=each.spf,
-        quarantined=each.quarantined,
-        rejected=each.rejected,
+        address=counts.address or None,
+        messages=counts.messages,
+        passed=counts.passed,
+        dkim_passed=counts.dkim,
+        spf_passed=counts.spf,
+        quarantined=counts.quarantined,
+        rejected=counts.rejected,
         days=seen.days,
         last_seen=rfc3339(seen.last_day * DAY),
     )
 
 
 def _tls(standing: TlsStanding, name: str) -> TlsObject:
-    failures = sum(each.failures for each in standing.days)
+    failures = sum(row.failures for row in standing.days)
     return TlsObject(
         record=tls_rpt_value(name),
         reports=standing.reports,
-        sessions=sum(each.successes for each in standing.days) + failures,
+        sessions=sum(row.successes for row in standing.days) + failures,
         failures=failures,
-        days=[TlsDayObject(rfc3339(each.day * DAY), each.successes, each.failures) for each in standing.days],
-        by_mx=[TlsFailuresObject(each.mx or None, each.type or None, each.sessions) for each in standing.failures],
+        days=[TlsDayObject(rfc3339(row.day * DAY), row.successes, row.failures) for row in standing.days],
+        by_mx=[TlsFailuresObject(row.mx or None, row.type or None, row.sessions) for row in standing.failures],
     )

@@ -26,9 +26,7 @@ class InboxMailObject(msgspec.Struct):
     address: Annotated[str, Meta(description="Recipient address.")]
     sender: Annotated[str, Meta(description="From header. Not authenticated.")]
     subject: Annotated[str, Meta(description="Subject header.")]
-    result: Annotated[
-        str, Meta(description="`not_understood`, `not_verified` (unproven complaint), `kept` or `forwarded`.")
-    ]
+    result: Annotated[str, Meta(description="`not_understood`, `not_verified`, `kept` or `forwarded`.")]
     received_at: Annotated[Time, Meta(description="Time of receipt.")]
     size: Annotated[int, Meta(description="Size of the whole message in bytes.")]
 
@@ -54,7 +52,7 @@ class InboxMailAnswer(msgspec.Struct):
 class FeedbackInboxRoutes(Routes):
     tag = Tag.ACCOUNT
 
-    @for_customers("GET /v1/feedback/inbox", (200, InboxAnswer, "A page of messages."), parameters=PAGING_BACK)
+    @for_customers("GET /v1/feedback/inbox", InboxAnswer, parameters=PAGING_BACK)
     async def list_feedback_inbox(self, user: Principal) -> InboxAnswer:
         """List mail to fbl@, postmaster@ and abuse@ of the account's return paths that needs a human.
 
@@ -69,17 +67,17 @@ class FeedbackInboxRoutes(Routes):
 
     @for_customers(
         "GET /v1/feedback/inbox/{id}",
-        (200, InboxMailAnswer, "The message."),
+        InboxMailAnswer,
         Code.NOT_FOUND,
         parameters=(parameter("id", "path", "Id from the list.", {"type": "string"}),),
     )
     async def get_feedback_mail(self, user: Principal, mail_id: str) -> bytes:
         """Read a message of the feedback inbox as text."""
-        found = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
-        if found is None:
+        mail = await self.store.feedback_inbox.find(user.account_id, mail_id, shared=_sees_shared(user))
+        if mail is None:
             raise Refused(Code.NOT_FOUND, "The feedback inbox has no message with this id.")
-        work = of_size(2 * len(found[1]))
-        return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *found, request_id())
+        work = of_size(2 * len(mail[1]))
+        return await self.services.intake.workers.run(user.account_id, work, encoded_mail, *mail, request_id())
 
 
 def _sees_shared(user: Principal) -> bool:

@@ -22,7 +22,7 @@ from appliance.web.answer import CreatedAt, RequestId, SinglePage, Time, object_
 from appliance.web.app import Routes, actor_of, answer, choice, client_address, refusal, refused_to, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, Tag, for_people, identifier, parameter
-from appliance.web.session_cookie import COOKIE_NAME
+from appliance.web.session_proofs import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # stored characters
 
@@ -47,34 +47,15 @@ class LoginRequest(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ]
     password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Password.")]
-    code: Annotated[
-        str,
-        Meta(
-            max_length=64,
-            examples=["123456"],
-            description="Two-factor or recovery code. Required if two-factor authentication is on.",
-        ),
-    ] = ""
+    code: Annotated[str, Meta(max_length=64, examples=["123456"], description="Two-factor or recovery code.")] = ""
 
 
 class PasswordRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The current and the new password."""
 
-    current_password: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=MAX_PASSWORD_BYTES,
-            description="Current password. A wrong one counts as a failed login.",
-        ),
-    ]
+    current_password: Annotated[str, Meta(min_length=1, max_length=MAX_PASSWORD_BYTES, description="Current password.")]
     new_password: Annotated[
-        str,
-        Meta(
-            min_length=MIN_PASSWORD_CHARACTERS,
-            max_length=MAX_PASSWORD_BYTES,
-            description="New password: at least 8 characters, at most 1,024 bytes.",
-        ),
+        str, Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="New password.")
     ]
 
 
@@ -140,18 +121,18 @@ class LoginRoutes(Routes):
         LoginRequest,
         headers=("Set-Cookie",),
     )
-    async def log_in(self, wanted: LoginRequest) -> Response:
+    async def log_in(self, body: LoginRequest) -> Response:
         """Get a token that is valid for 12 hours, and a cookie to renew it.
 
         Send the token as `Authorization: Bearer …` with all other requests under `/v1`. A wrong address and a wrong
         password get the same refusal, after a second. If two-factor authentication is on, a right password without a
         valid `code` is refused with the header `Second-Factor: required`.
         """
-        address, email = client_address(), wanted.email.strip().lower()
+        address, email = client_address(), body.email.strip().lower()
         user = await self.store.accounts.user_by_email(email) if "\0" not in email else None
         logins = self.services.logins
         try:
-            right = await logins.is_right_with_code(email, wanted.password, wanted.code.strip(), user, address)
+            right = await logins.is_right_with_code(email, body.password, body.code.strip(), user, address)
         except SecondFactorNeeded as needed:
             refused = await refusal(needed)
             refused.headers[SECOND_FACTOR_HEADER] = "required"
@@ -185,12 +166,12 @@ class LoginRoutes(Routes):
         return await self._renew(cookie)
 
     async def _renew(self, cookie: str) -> Response:
-        given = self.services.cookies.read(cookie)
-        if given is None:  # a wrong signature counts as a guess
+        session = self.services.cookies.read(cookie)
+        if session is None:  # a wrong signature counts as a guess
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             ended = Refused(refused.code, SESSION_ENDED, retry_after=refused.retry_after)
             return self._with_cookie(await refusal(ended), None)
-        renewal = await self.store.sessions.renew(*given, client_address(), user_agent())
+        renewal = await self.store.sessions.renew(*session, client_address(), user_agent())
         if renewal.reused:
             self.services.auth.forget()
             log.warning("session cookie replayed; session revoked", address=client_address())
@@ -199,7 +180,7 @@ class LoginRoutes(Routes):
             return self._with_cookie(await refusal(Refused(Code.UNAUTHORIZED, SESSION_ENDED)), None)
         return self._with_cookie(self._token_answer(user, renewal.session.id), renewal.session)
 
-    @for_people("POST /v1/auth/logout", (200, LoggedOutObject, "Logged out."), action="user.logged_out")
+    @for_people("POST /v1/auth/logout", LoggedOutObject, action="user.logged_out")
     async def log_out(self, user: User) -> Response:
         """End the current session and all its tokens."""
         _, claims = await self.current_user()
@@ -208,16 +189,12 @@ class LoginRoutes(Routes):
         return self._with_cookie(answer(LoggedOutObject(True, request_id())), None)
 
     @for_people(
-        "POST /v1/auth/password",
-        (200, ChangedObject, "Changed. Log in again."),
-        Code.FORBIDDEN,
-        body=PasswordRequest,
-        action="user.password_changed",
+        "POST /v1/auth/password", ChangedObject, Code.FORBIDDEN, body=PasswordRequest, action="user.password_changed"
     )
-    async def change_password(self, user: User, wanted: PasswordRequest) -> Response:
+    async def change_password(self, user: User, body: PasswordRequest) -> Response:
         """Change the password, and end every session of the user."""
-        new = check_new(wanted.new_password, "new_password")
-        if not await self.services.logins.is_right(user.email, wanted.current_password, user, client_address()):
+        new = check_new(body.new_password, "new_password")
+        if not await self.services.logins.is_right(user.email, body.current_password, user, client_address()):
             raise Refused(Code.FORBIDDEN, "current_password: wrong password. Enter your current password.")
         new_hash = await self.services.hashing.hashed(new, site_of(client_address()))
         if not await self.store.accounts.set_password(user.id, new_hash, user.token_epoch):
@@ -270,17 +247,15 @@ _KEEP = parameter(
 class SessionRoutes(Routes):
     tag = Tag.SESSIONS
 
-    @for_people("GET /v1/auth/sessions", (200, SessionsAnswer, "The sessions."))
+    @for_people("GET /v1/auth/sessions", SessionsAnswer)
     async def list_sessions(self, user: User) -> SessionsAnswer:
         """List the user's active sessions."""
         _, claims = await self.current_user()
-        found = await self.store.sessions.of(user.id)
-        shown = [object_from(SessionObject, each, current=each.id == claims.session_id) for each in found]
+        sessions = await self.store.sessions.of(user.id)
+        shown = [object_from(SessionObject, session, current=session.id == claims.session_id) for session in sessions]
         return SessionsAnswer(shown, None, request_id())
 
-    @for_people(
-        "DELETE /v1/auth/sessions", (200, EndedAnswer, "Ended."), parameters=(_KEEP,), action="session.ended_all"
-    )
+    @for_people("DELETE /v1/auth/sessions", EndedAnswer, parameters=(_KEEP,), action="session.ended_all")
     async def end_all_sessions(self, user: User) -> EndedAnswer:
         """Log out everywhere, or everywhere else with `keep=current`."""
         kept = ""
@@ -294,7 +269,7 @@ class SessionRoutes(Routes):
 
     @for_people(
         "DELETE /v1/auth/sessions/{id}",
-        (200, EndedAnswer, "Ended."),
+        EndedAnswer,
         Code.NOT_FOUND,
         parameters=(identifier("Session id.", "^ses_[0-9a-f]{32}$"),),
         action="session.ended",

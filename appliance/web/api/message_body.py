@@ -57,8 +57,7 @@ class BodyAnswer(msgspec.Struct):
     html: Annotated[str | None, Meta(description="HTML body; null without one.")]
     attachments: Annotated[list[FileObject], Meta(description="Attached files.")]
     truncated: Annotated[
-        bool,
-        Meta(description="Whether content is omitted. The limits are 1 MiB per text, 200 header fields and 200 parts."),
+        bool, Meta(description="Whether content is omitted: 1 MiB per text, 200 headers and 200 parts are shown.")
     ]
     request_id: RequestId
 
@@ -153,14 +152,14 @@ def _as_file(response: Response, name: str) -> Response:
 
 
 def _attachment(number: int, mime: bytes) -> bytes:
-    found = read_attachment(mime, number, MESSAGE_SIZE)
-    if found is None:
+    content = read_attachment(mime, number, MESSAGE_SIZE)
+    if content is None:
         raise Refused(Code.NOT_FOUND, "This message has no attachment with this number.")
-    return found
+    return content
 
 
 def _read(request_id: str, mime: bytes) -> bytes:
     view = read_message(mime)
     headers = [HeaderObject(name, value) for name, value in view.headers]
-    files = [object_from(FileObject, each) for each in view.attachments]
+    files = [object_from(FileObject, file) for file in view.attachments]
     return msgspec.json.encode(BodyAnswer(headers, view.text, view.html, files, view.truncated, request_id))

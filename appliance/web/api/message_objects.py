@@ -41,11 +41,12 @@ BillingState = Annotated[
 RecipientState = Annotated[
     RecipientStatus, Meta(description="`queued`, `deferred` (will be retried), `delivered`, `bounced` or `failed`.")
 ]
+Outcome = Annotated[RecipientOutcome, Meta(description="As `status`, or `suppressed` or `cancelled`.")]
 BareAddress = Annotated[str, Meta(description="Address without a display name.")]
 LastCode = Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
 LastResponse = Annotated[str | None, Meta(description="Last SMTP reply or error; null before the first attempt.")]
-LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
-NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+LastClass = Annotated[BounceClass | None, Meta(description="Class of the last refusal, or null.")]
+NextAttemptAt = Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 _SPEAKERS: dict[str, Literal["C", "S"]] = {"C": "C", "S": "S"}
 
@@ -119,19 +120,12 @@ class LateBounceObject(msgspec.Struct, rename={"bounce_class": "class"}):
 class TimelineObject(RecipientObject):
     """One recipient with every delivery attempt."""
 
-    outcome: Annotated[
-        RecipientOutcome,
-        Meta(
-            description="The status, or `suppressed` (bounced without an attempt) or `cancelled` (failed by request)."
-        ),
-    ]
+    outcome: Outcome
     explanation: Annotated[str, Meta(description="Current state of the recipient, its cause and the next step.")]
     pool: Annotated[str | None, Meta(description="Provider pool; null until the domain has been looked up.")]
     simulated: Annotated[bool, Meta(description="Whether delivery is simulated.")]
     bounce_class: LastClass
-    late_bounce: Annotated[
-        LateBounceObject | None, Meta(description="Bounce after delivery; the status stays `delivered`. Null if none.")
-    ]
+    late_bounce: Annotated[LateBounceObject | None, Meta(description="Bounce after delivery, or null.")]
     next_attempt_at: NextAttemptAt
     attempts: Annotated[list[AttemptObject], Meta(description="Delivery attempts, oldest first.")]
 

@@ -34,30 +34,16 @@ class TestMailRequest(msgspec.Struct, forbid_unknown_fields=True, rename={"sende
     __test__ = False  # not a pytest class
 
     to: Annotated[Mailbox, Meta(examples=["ada@example.net"], description="Recipient.")]
-    sender: Annotated[
-        Mailbox | UnsetType, Meta(description="Sender. Default: `test@` and the first domain of the account.")
-    ] = UNSET
+    sender: Annotated[Mailbox | UnsetType, Meta(description="Default: `test@` and the first domain.")] = UNSET
     subject: (
         Annotated[
-            str,
-            Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Subject. Default: a sample subject."),
+            str, Meta(max_length=SUBJECT_LENGTH, extra_json_schema=LINE, description="Default: a sample subject.")
         ]
         | UnsetType
     ) = UNSET
-    text: (
-        Annotated[
-            str,
-            Meta(
-                extra_json_schema=BODY,
-                description="Plain-text body. Default: a sample text if there is no other content.",
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    text: Annotated[str, Meta(extra_json_schema=BODY, description="Default: a sample text.")] | UnsetType = UNSET
     html: Annotated[str, Meta(extra_json_schema=BODY, description="HTML body.")] | UnsetType = UNSET
-    template: Annotated[
-        _Alias | UnsetType, Meta(description="Alias of a template. Not allowed with `text` or `html`.")
-    ] = UNSET
+    template: Annotated[_Alias | UnsetType, Meta(description="Template alias, instead of a body.")] = UNSET
     variables: Annotated[
         Annotated[dict[str, Variable], Meta(max_length=VARIABLES)] | UnsetType,
         Meta(description="Values of the placeholders, by name."),
@@ -112,10 +98,10 @@ class SendTestRoutes(Routes):
         """
         caller = await self.caller_of(user)
         self.services.intake.check_open(caller)
-        wanted = _request(body, caller)
+        message = _request(body, caller)
         self._check_interval(user.account_id)
         try:
-            receipt = await self.services.intake.send_test(caller, wanted, request_id())
+            receipt = await self.services.intake.send_test(caller, message, request_id())
         except PublicError:
             self._last.pop(user.account_id, None)  # nothing was sent
             raise

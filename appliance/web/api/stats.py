@@ -10,10 +10,11 @@ from msgspec import Meta
 
 from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
-from appliance.model.mail import BounceClass, RecipientOutcome, Source
+from appliance.model.mail import BounceClass, RecipientOutcome
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import RequestId, Time, object_from
+from appliance.web.api.message_objects import LastClass, LastCode, LastResponse, MessageSource, NextAttemptAt, Subject
 from appliance.web.app import Routes, choice, request_id, whole_number
 from appliance.web.operations import Json, Tag, for_customers, parameter
 
@@ -26,45 +27,42 @@ DEFAULT_PROBLEMS, MAX_PROBLEMS = 8, 50
 KINDS = ("sent", "delivered", "bounced", "failed", "suppressed", "cancelled")
 
 
-class CountsObject(msgspec.Struct):
+class _Counts(msgspec.Struct):
+    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
+    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
+    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
+    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
+    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
+    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
+
+
+class _RatedCounts(_Counts):
+    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+
+
+class CountsObject(_Counts):
     """Recipients of one hour or day (UTC): accepted then, and final then."""
 
     start: Annotated[Time, Meta(description="Start of the day or hour.")]
-    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
-    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
-    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
-    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
 
 
-class TotalsObject(msgspec.Struct):
+class TotalsObject(_RatedCounts):
     """Totals of the period."""
 
-    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
-    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
-    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
-    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
-    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
     median_ms: Annotated[int | None, Meta(description="Median delivery time in milliseconds; null without any.")]
-    p95_ms: Annotated[
-        int | None, Meta(description="Delivery time of 95 % of recipients in milliseconds; null without any.")
-    ]
+    p95_ms: Annotated[int | None, Meta(description="Delivery time that 95 % meet, in milliseconds; null without any.")]
 
 
-class PreviousObject(msgspec.Struct):
+class PreviousObject(_RatedCounts):
     """The preceding period of the same length, up to the same time of its last day."""
 
     start: Annotated[Time, Meta(description="Start of the period.")]
-    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
-    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
-    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
-    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
-    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
+
+
+class BreakdownObject(_RatedCounts):
+    """Totals for one value of `by`."""
+
+    value: Annotated[str | None, Meta(description="Value of `by`; null (always last) for all others.")]
 
 
 class ClassCountsObject(msgspec.Struct):
@@ -73,21 +71,6 @@ class ClassCountsObject(msgspec.Struct):
     bounce_class: Annotated[BounceClass, Meta(description="Bounce class.")]
     bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
     failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-
-
-class BreakdownObject(msgspec.Struct):
-    """Totals for one value of `by`."""
-
-    value: Annotated[
-        str | None, Meta(description="Domain, tag, template or provider; null (always last) for all others together.")
-    ]
-    sent: Annotated[int, Meta(description="Recipients of messages accepted in this period.")]
-    delivered: Annotated[int, Meta(description="Recipients delivered in this period.")]
-    bounced: Annotated[int, Meta(description="Recipients that bounced in this period.")]
-    failed: Annotated[int, Meta(description="Recipients that failed in this period.")]
-    suppressed: Annotated[int, Meta(description="Recipients skipped because their address is suppressed.")]
-    cancelled: Annotated[int, Meta(description="Recipients cancelled in this period.")]
-    bounce_rate: Annotated[float | None, Meta(description="Bounced share of final recipients; null without any.")]
 
 
 class WaitingObject(msgspec.Struct):
@@ -101,25 +84,14 @@ class WaitingObject(msgspec.Struct):
 class StatsAnswer(msgspec.Struct):
     """Statistics of the last days, without test mail."""
 
-    days: Annotated[
-        list[CountsObject], Meta(description="Days of the period (UTC), oldest first, including days without mail.")
-    ]
-    hours: Annotated[
-        list[CountsObject], Meta(description="Hours of the last 7 days, oldest first, including hours without mail.")
-    ]
+    days: Annotated[list[CountsObject], Meta(description="All days (UTC), oldest first.")]
+    hours: Annotated[list[CountsObject], Meta(description="Hours of the last 7 days, oldest first.")]
     totals: Annotated[TotalsObject, Meta(description="Totals of the period.")]
-    previous: Annotated[
-        PreviousObject | None,
-        Meta(description="Preceding period of the same length; null if its statistics are incomplete."),
-    ]
-    bounce_classes: Annotated[
-        list[ClassCountsObject], Meta(description="Bounced and failed recipients by class; empty classes are omitted.")
-    ]
+    previous: Annotated[PreviousObject | None, Meta(description="The preceding period; null if incomplete.")]
+    bounce_classes: Annotated[list[ClassCountsObject], Meta(description="Bounced and failed, by class.")]
     queue: Annotated[list[WaitingObject], Meta(description="Queued recipients by provider pool.")]
     sandbox: Annotated[int, Meta(description="Recipients queued for simulated delivery. They belong to no pool.")]
-    breakdown: Annotated[
-        list[BreakdownObject] | None, Meta(description="Totals per value of `by`, largest first; null without `by`.")
-    ]
+    breakdown: Annotated[list[BreakdownObject] | None, Meta(description="Totals by value, largest first.")]
     breakdown_until: Annotated[Time | None, Meta(description="End of the data in `breakdown`; null if it is complete.")]
     request_id: RequestId
 
@@ -130,16 +102,14 @@ class ProblemObject(msgspec.Struct):
     message_id: Annotated[str, Meta(description="Message id.")]
     recipient_id: Annotated[str, Meta(description="Recipient id.")]
     email: Annotated[str, Meta(description="Recipient address.")]
-    subject: Annotated[str, Meta(description="Subject.")]
-    source: Annotated[Source, Meta(description="Where the message came from: `api`, `smtp` or `test`.")]
+    subject: Subject
+    source: MessageSource
     outcome: Annotated[RecipientOutcome, Meta(description="`bounced`, `failed` or `deferred`.")]
-    last_smtp_code: Annotated[int | None, Meta(description="Last SMTP reply code; null if no server replied.")]
-    last_smtp_response: Annotated[
-        str | None, Meta(description="Last SMTP reply, or the error instead of one; null before the first attempt.")
-    ]
-    bounce_class: Annotated[BounceClass | None, Meta(description="Class of the last refusal; null if there was none.")]
+    last_smtp_code: LastCode
+    last_smtp_response: LastResponse
+    bounce_class: LastClass
     happened_at: Annotated[Time, Meta(description="Time of the result, or of the last attempt if deferred.")]
-    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: NextAttemptAt
 
 
 class ProblemsAnswer(msgspec.Struct):
@@ -164,7 +134,7 @@ class StatsRoutes(Routes):
 
     @for_customers(
         "GET /v1/stats",
-        (200, StatsAnswer, "The statistics."),
+        StatsAnswer,
         parameters=(parameter("days", "query", "Number of days (UTC), including today.", _DAYS), _BY),
     )
     async def get_stats(self, user: User) -> StatsAnswer:
@@ -180,12 +150,12 @@ class StatsRoutes(Routes):
         parts = None if by is None else await self.store.breakdown.of(user.account_id, by, first * HOUR)
         return stats(numbers, first, now, days, request_id(), parts)
 
-    @for_customers("GET /v1/problems", (200, ProblemsAnswer, "The latest problems."), parameters=(_PROBLEMS,))
+    @for_customers("GET /v1/problems", ProblemsAnswer, parameters=(_PROBLEMS,))
     async def list_problems(self, user: User) -> ProblemsAnswer:
         """List the latest recipients of the last 30 days that bounced, failed or are deferred, with the reason."""
         most = whole_number("limit", DEFAULT_PROBLEMS, MAX_PROBLEMS)
-        found = await self.store.mail_log.problems(user.account_id, most)
-        return ProblemsAnswer([object_from(ProblemObject, each) for each in found], request_id())
+        problems = await self.store.mail_log.problems(user.account_id, most)
+        return ProblemsAnswer([object_from(ProblemObject, problem) for problem in problems], request_id())
 
 
 def _named(counts: list[int]) -> dict[str, int]:
@@ -206,12 +176,14 @@ def hourly_from(first: int, now: int) -> int:
 
 def _previous(by_kind: Mapping[str, int], start: int) -> PreviousObject:
     counts = [by_kind.get(kind, 0) for kind in KINDS]
-    return PreviousObject(rfc3339(start * HOUR), **_named(counts), bounce_rate=_rate(counts))
+    return PreviousObject(**_named(counts), bounce_rate=_rate(counts), start=rfc3339(start * HOUR))
 
 
 def _broken_down(parts: CountsByValue) -> list[BreakdownObject]:
     counted = [(value, [counts.get(kind, 0) for kind in KINDS]) for value, counts in parts.by_value.items()]
-    return [BreakdownObject(value or None, **_named(counts), bounce_rate=_rate(counts)) for value, counts in counted]
+    return [
+        BreakdownObject(**_named(counts), bounce_rate=_rate(counts), value=value or None) for value, counts in counted
+    ]
 
 
 def stats(
@@ -235,12 +207,15 @@ def stats(
     totals = [sum(counts) for counts in zip(*by_day, strict=True)]
     median, p95 = quantile(numbers.by_bucket, 0.5), quantile(numbers.by_bucket, 0.95)
     return StatsAnswer(
-        [CountsObject(rfc3339((first + day * DAY_HOURS) * HOUR), *each) for day, each in enumerate(by_day)],
-        [CountsObject(rfc3339(hour * HOUR), *each) for hour, each in enumerate(by_hour, hourly)],
+        [
+            CountsObject(**_named(counts), start=rfc3339((first + day * DAY_HOURS) * HOUR))
+            for day, counts in enumerate(by_day)
+        ],
+        [CountsObject(**_named(counts), start=rfc3339(hour * HOUR)) for hour, counts in enumerate(by_hour, hourly)],
         TotalsObject(**_named(totals), bounce_rate=_rate(totals), median_ms=median, p95_ms=p95),
         None if numbers.previous is None else _previous(numbers.previous, first - days * DAY_HOURS),
-        [ClassCountsObject(each, *counted) for each, counted in numbers.by_class.items() if any(counted)],
-        [WaitingObject(each.pool, each.due, each.deferred) for each in numbers.waiting],
+        [ClassCountsObject(name, *counts) for name, counts in numbers.by_class.items() if any(counts)],
+        [WaitingObject(row.pool, row.due, row.deferred) for row in numbers.waiting],
         numbers.simulated,
         None if parts is None else _broken_down(parts),
         rfc3339(parts.until) if parts is not None and parts.until is not None else None,

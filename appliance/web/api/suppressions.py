@@ -37,10 +37,7 @@ class SuppressionRequest(msgspec.Struct, forbid_unknown_fields=True):
     reason: Annotated[
         str,
         Meta(
-            min_length=1,
-            max_length=200,
-            extra_json_schema={"pattern": LINE_PATTERN},
-            description="Reason: one line of 1 to 200 characters.",
+            min_length=1, max_length=200, extra_json_schema={"pattern": LINE_PATTERN}, description="Reason, one line."
         ),
     ] = BY_HAND
 
@@ -78,7 +75,7 @@ class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             min_length=1,
             examples=["email,reason\nada@example.net,hard bounce"],
-            description="One address per line, or CSV with a header row; at most 1,000 lines.",
+            description="One address per line, or CSV with a header row.",
         ),
     ]
 
@@ -94,9 +91,7 @@ class ImportedAnswer(msgspec.Struct):
     """The result of an import."""
 
     imported: Annotated[int, Meta(description="Number of addresses added.")]
-    listed_already: Annotated[
-        int, Meta(description="Number of addresses that were already listed. They are unchanged.")
-    ]
+    listed_already: Annotated[int, Meta(description="Number of addresses already listed.")]
     skipped: Annotated[list[SkippedObject], Meta(description="Lines that could not be read.")]
     request_id: RequestId
 
@@ -118,23 +113,21 @@ _TEMPLATE = parameter("template", "query", "Remove only the unsubscription from 
 class SuppressionRoutes(Routes):
     tag = Tag.SUPPRESSIONS
 
-    @for_customers(
-        "GET /v1/suppressions", (200, SuppressionsAnswer, "A page of suppressions."), parameters=(*_FILTERS, *PAGING)
-    )
+    @for_customers("GET /v1/suppressions", SuppressionsAnswer, parameters=(*_FILTERS, *PAGING))
     async def list_suppressions(self, user: User) -> SuppressionsAnswer:
         """List suppressed addresses.
 
         With `q` or `origin`, a page may be incomplete while the search continues; `next` is null only at the end.
         """
         limit, (after, after_list) = page_limit(), _read_cursor(request.args.get("after", ""))
-        wanted = _filter()
-        if wanted != SuppressionFilter():
-            searched, end = await self.store.suppressions.search(user.account_id, wanted, after, limit, after_list)
+        filters = _filter()
+        if filters != SuppressionFilter():
+            searched, end = await self.store.suppressions.search(user.account_id, filters, after, limit, after_list)
             shown = [object_from(SuppressionObject, entry) for entry in searched]
             return SuppressionsAnswer(shown, None if end is None else _cursor(end), request_id())
-        found = await self.store.suppressions.page(user.account_id, after, limit + 1, after_list)
-        following = _cursor(found[limit - 1]) if len(found) > limit else None
-        shown = [object_from(SuppressionObject, entry) for entry in found[:limit]]
+        entries = await self.store.suppressions.page(user.account_id, after, limit + 1, after_list)
+        following = _cursor(entries[limit - 1]) if len(entries) > limit else None
+        shown = [object_from(SuppressionObject, entry) for entry in entries[:limit]]
         return SuppressionsAnswer(shown, following, request_id())
 
     @for_customers(
@@ -152,12 +145,7 @@ class SuppressionRoutes(Routes):
         entry = await self.store.suppressions.add(user.account_id, key, body.reason, may_store=may_store)
         return object_from(SuppressionAnswer, entry, request_id=request_id())
 
-    @for_customers(
-        "POST /v1/suppressions/import",
-        (200, ImportedAnswer, "The result of the import."),
-        body=ImportRequest,
-        action="suppression.imported",
-    )
+    @for_customers("POST /v1/suppressions/import", ImportedAnswer, body=ImportRequest, action="suppression.imported")
     async def import_suppressions(self, user: User, body: ImportRequest) -> ImportedAnswer:
         """Suppress every address of a list: one per line, or CSV as email services export it.
 
@@ -169,8 +157,8 @@ class SuppressionRoutes(Routes):
             raise invalid("csv", f"has too many lines (limit {IMPORT_LINES}). Send the rest in another request")
         intake, account_id = self.services.intake, user.account_id
         estimate = LINE_COST * len(lines) + sum(map(cost.of_address, lines))
-        found = await intake.workers.run(account_id, estimate, _read_lines, lines)
-        entries = {each.address: each.reason for each in found if isinstance(each, ListedAddress)}
+        parsed = await intake.workers.run(account_id, estimate, _read_lines, lines)
+        entries = {line.address: line.reason for line in parsed if isinstance(line, ListedAddress)}
         about(details={"addresses": len(entries)})
         added = 0
         listed, may_store = list(entries.items()), intake.quota.bytes()
@@ -178,12 +166,12 @@ class SuppressionRoutes(Routes):
             part = listed[at : at + AT_A_TIME]
             origin = SuppressionOrigin.IMPORT
             added += await self.store.suppressions.add_all(account_id, part, origin, may_store=may_store)
-        skipped = [SkippedObject(each.line, each.error) for each in found if isinstance(each, SkippedLine)]
+        skipped = [SkippedObject(line.line, line.error) for line in parsed if isinstance(line, SkippedLine)]
         return ImportedAnswer(added, len(entries) - added, skipped, request_id())
 
     @for_customers(
         "DELETE /v1/suppressions/{address:rest}",
-        (200, DeletedAnswer, "Removed."),
+        DeletedAnswer,
         Code.NOT_FOUND,
         parameters=(_ADDRESS, _TAG, _TEMPLATE),
         action="suppression.removed",

@@ -45,11 +45,7 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
     text: (
         Annotated[
             str,
-            Meta(
-                examples=["Hello {{name}}!"],
-                extra_json_schema=BODY,
-                description="Plain-text body. Required unless `html` is set.",
-            ),
+            Meta(examples=["Hello {{name}}!"], extra_json_schema=BODY, description="Required unless `html` is set."),
         ]
         | UnsetType
     ) = UNSET
@@ -59,14 +55,12 @@ class TemplateRequest(msgspec.Struct, forbid_unknown_fields=True):
             Meta(
                 examples=["<p>Hello {{name}}!</p>"],
                 extra_json_schema=BODY,
-                description="HTML body. Required unless `text` is set.",
+                description="Required unless `text` is set.",
             ),
         ]
         | UnsetType
     ) = UNSET
-    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link. Default: false.")] = (
-        False
-    )
+    unsubscribe: Annotated[bool, Meta(description="Whether to add a one-click unsubscribe link.")] = False
 
 
 class TemplateObject(msgspec.Struct):
@@ -110,9 +104,7 @@ class TemplateVersionObject(msgspec.Struct):
 class TemplateVersionsAnswer(msgspec.Struct):
     """A page of versions, newest first. Pass `next` as `before` to get the next page."""
 
-    versions: Annotated[
-        list[TemplateVersionObject], Meta(description="Versions, newest first. The newest version of all is in use.")
-    ]
+    versions: Annotated[list[TemplateVersionObject], Meta(description="Newest first. The newest of all is in use.")]
     next: NextPage
     request_id: RequestId
 
@@ -125,25 +117,18 @@ _VERSIONS = (limit_parameter(VERSIONS_ON_PAGE, "Versions per page."), {**BEFORE_
 class TemplateRoutes(Routes):
     tag = Tag.TEMPLATES
 
-    @for_customers(
-        "GET /v1/templates", (200, TemplatesAnswer, "A page of templates."), parameters=PAGING, limited=Limited.OPEN
-    )
+    @for_customers("GET /v1/templates", TemplatesAnswer, parameters=PAGING, limited=Limited.OPEN)
     async def list_templates(self, user: User) -> TemplatesAnswer:
         """List the account's templates by alias."""
         limit = page_limit()
-        found, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
-        variables = await self._variables(user.account_id, *map(_sources, found))
-        shown = [
-            object_from(TemplateObject, each, variables=names) for each, names in zip(found, variables, strict=True)
-        ]
-        return TemplatesAnswer(shown, found[-1].alias if more else None, request_id())
+        templates, more = await self.store.templates.page(user.account_id, request.args.get("after", ""), limit)
+        variables = await self._variables(user.account_id, *map(_sources, templates))
+        rows = zip(templates, variables, strict=True)
+        shown = [object_from(TemplateObject, template, variables=names) for template, names in rows]
+        return TemplatesAnswer(shown, templates[-1].alias if more else None, request_id())
 
     @for_customers(
-        "GET /v1/templates/{alias}",
-        (200, TemplateAnswer, "The template."),
-        Code.NOT_FOUND,
-        parameters=(_ALIAS,),
-        limited=Limited.OPEN,
+        "GET /v1/templates/{alias}", TemplateAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), limited=Limited.OPEN
     )
     async def get_template(self, user: User, alias: str) -> TemplateAnswer:
         """Read the current version of a template."""
@@ -155,7 +140,7 @@ class TemplateRoutes(Routes):
 
     @for_customers(
         "PUT /v1/templates/{alias}",
-        (200, TemplateAnswer, "The stored template."),
+        TemplateAnswer,
         Code.CONFLICT,
         body=TemplateRequest,
         parameters=(_ALIAS,),
@@ -184,11 +169,7 @@ class TemplateRoutes(Routes):
         return object_from(TemplateAnswer, stored, variables=variables, request_id=request_id())
 
     @for_customers(
-        "DELETE /v1/templates/{alias}",
-        (200, DeletedAnswer, "Deleted."),
-        Code.NOT_FOUND,
-        parameters=(_ALIAS,),
-        action="template.deleted",
+        "DELETE /v1/templates/{alias}", DeletedAnswer, Code.NOT_FOUND, parameters=(_ALIAS,), action="template.deleted"
     )
     async def delete_template(self, user: User, alias: str) -> DeletedAnswer:
         """Delete a template."""
@@ -199,7 +180,7 @@ class TemplateRoutes(Routes):
 
     @for_customers(
         "GET /v1/templates/{alias}/versions",
-        (200, TemplateVersionsAnswer, "A page of versions."),
+        TemplateVersionsAnswer,
         Code.NOT_FOUND,
         parameters=(_ALIAS, *_VERSIONS),
         limited=Limited.OPEN,
@@ -211,9 +192,9 @@ class TemplateRoutes(Routes):
             raise invalid("before", "must be `next` of the previous page")
         if not ALIAS.fullmatch(alias) or await self.store.templates.current(user.account_id, alias) is None:
             raise Refused(Code.NOT_FOUND, NO_TEMPLATE)
-        found, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
-        shown = [object_from(TemplateVersionObject, each) for each in found]
-        return TemplateVersionsAnswer(shown, str(found[-1].version) if more else None, request_id())
+        versions, more = await self.store.templates.versions(user.account_id, alias, int(before), limit)
+        shown = [object_from(TemplateVersionObject, version) for version in versions]
+        return TemplateVersionsAnswer(shown, str(versions[-1].version) if more else None, request_id())
 
     async def _variables(self, account_id: str, *templates: _Sources) -> list[list[str]]:
         """The variables of each template. A template may have thousands, which are extracted at every read."""

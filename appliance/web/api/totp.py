@@ -31,9 +31,7 @@ class TotpAnswer(msgspec.Struct):
 
     enabled: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
     required: Annotated[bool, Meta(description="Whether the installation requires it for this user.")]
-    enabled_at: Annotated[
-        Time | None, Meta(description="Time two-factor authentication was turned on; null if it is off.")
-    ]
+    enabled_at: Annotated[Time | None, Meta(description="Time it was turned on; null if it is off.")]
     recovery_codes_left: Annotated[int, Meta(description="Number of unused recovery codes.")]
     request_id: RequestId
 
@@ -56,9 +54,7 @@ class TotpConfirmRequest(msgspec.Struct, forbid_unknown_fields=True):
 class RecoveryCodesAnswer(msgspec.Struct):
     """Recovery codes for a login without the app. They are only in this response."""
 
-    recovery_codes: Annotated[
-        list[str], Meta(description="Ten recovery codes. Each works once instead of a code from the app.")
-    ]
+    recovery_codes: Annotated[list[str], Meta(description="Ten codes. Each works once instead of the app.")]
     request_id: RequestId
 
 
@@ -72,11 +68,11 @@ class TotpRemovalRequest(msgspec.Struct, forbid_unknown_fields=True):
 class TotpRoutes(Routes):
     tag = Tag.PEOPLE
 
-    @for_people("GET /v1/account/totp", (200, TotpAnswer, "The state."))
+    @for_people("GET /v1/account/totp", TotpAnswer)
     async def get_totp(self, user: User) -> TotpAnswer:
         """Read whether two-factor authentication is on."""
-        found = await self.store.second_factors.of(user.id)
-        since = None if found is None else found.confirmed_at
+        factor = await self.store.second_factors.of(user.id)
+        since = None if factor is None else factor.confirmed_at
         left = await self.store.second_factors.recovery_codes_left(user.id)
         required = self.services.auth.demands_totp(user)
         return TotpAnswer(since is not None, required, time_or_none(since), left, request_id())
@@ -94,7 +90,7 @@ class TotpRoutes(Routes):
 
     @for_people(
         "POST /v1/account/totp/confirm",
-        (200, RecoveryCodesAnswer, "The recovery codes."),
+        RecoveryCodesAnswer,
         Code.CONFLICT,
         body=TotpConfirmRequest,
         action="totp.enabled",
@@ -105,8 +101,8 @@ class TotpRoutes(Routes):
         From now on, a login requires a code, and the user's other sessions end. The ten recovery codes are only in this
         response. A wrong password is 403 and counts as a failed login.
         """
-        found = await self.store.second_factors.of(user.id)
-        if found is None or found.confirmed_at is not None:
+        factor = await self.store.second_factors.of(user.id)
+        if factor is None or factor.confirmed_at is not None:
             raise Refused(Code.CONFLICT, NOT_BEGUN)
         if not await self.services.logins.is_right(user.email, body.password, user, client_address()):
             raise Refused(Code.FORBIDDEN, NOT_CURRENT)
@@ -115,18 +111,13 @@ class TotpRoutes(Routes):
             raise invalid("code", "wrong code. Check that the clock of the app's device is right.")
         codes = self.services.logins.totp.recovery_codes()
         about(user.email)
-        await self.store.second_factors.confirm(user.id, found.secret, step, [plain_code(each) for each in codes])
+        await self.store.second_factors.confirm(user.id, factor.secret, step, [plain_code(code) for code in codes])
         _, claims = await self.current_user()
         await self.store.sessions.end_all(user.id, but=claims.session_id)
         self.services.auth.forget()
         return RecoveryCodesAnswer(codes, request_id())
 
-    @for_people(
-        "DELETE /v1/account/totp",
-        (200, DeletedAnswer, "Two-factor authentication is off."),
-        Code.NOT_FOUND,
-        body=TotpRemovalRequest,
-    )
+    @for_people("DELETE /v1/account/totp", DeletedAnswer, Code.NOT_FOUND, body=TotpRemovalRequest)
     async def remove_totp(self, user: User, body: TotpRemovalRequest) -> DeletedAnswer:
         """Turn off two-factor authentication with the password and a code or recovery code.
 

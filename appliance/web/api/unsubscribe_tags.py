@@ -22,11 +22,7 @@ class UnsubscribeTagsRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     tags: Annotated[
         list[MessageTag],
-        Meta(
-            max_length=UNSUBSCRIBE_TAGS,
-            examples=[["newsletter"]],
-            description="At most 100 tags. An empty list removes all tags.",
-        ),
+        Meta(max_length=UNSUBSCRIBE_TAGS, examples=[["newsletter"]], description="An empty list removes all tags."),
     ]
 
 
@@ -47,16 +43,13 @@ def check_links(field: str, links: UnsubscribeLinks) -> None:
 class UnsubscribeTagRoutes(Routes):
     tag = Tag.UNSUBSCRIBE
 
-    @for_customers("GET /v1/unsubscribe-tags", (200, UnsubscribeTagsAnswer, "The tags."))
+    @for_customers("GET /v1/unsubscribe-tags", UnsubscribeTagsAnswer)
     async def list_unsubscribe_tags(self, user: User) -> UnsubscribeTagsAnswer:
         """List the tags whose messages get an unsubscribe link."""
         return UnsubscribeTagsAnswer(await self.store.unsubscriptions.tags(user.account_id), request_id())
 
     @for_customers(
-        "PUT /v1/unsubscribe-tags",
-        (200, UnsubscribeTagsAnswer, "The stored tags."),
-        body=UnsubscribeTagsRequest,
-        action="unsubscribe_tags.saved",
+        "PUT /v1/unsubscribe-tags", UnsubscribeTagsAnswer, body=UnsubscribeTagsRequest, action="unsubscribe_tags.saved"
     )
     async def save_unsubscribe_tags(self, user: User, body: UnsubscribeTagsRequest) -> UnsubscribeTagsAnswer:
         """Replace the tags whose messages get an unsubscribe link.

@@ -60,7 +60,7 @@ class InvitationRequest(msgspec.Struct, forbid_unknown_fields=True):
     ]
     role: Annotated[
         AccountRole,
-        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
     ]
 
 
@@ -69,7 +69,7 @@ class UserRoleRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     role: Annotated[
         AccountRole,
-        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
     ]
 
 
@@ -79,11 +79,7 @@ class AcceptanceRequest(msgspec.Struct, forbid_unknown_fields=True):
     token: Annotated[str, Meta(min_length=1, max_length=100, description="Token from the link, after `token=`.")]
     password: Annotated[
         str,
-        Meta(
-            min_length=MIN_PASSWORD_CHARACTERS,
-            max_length=MAX_PASSWORD_BYTES,
-            description="At least 8 characters, at most 1,024 bytes.",
-        ),
+        Meta(min_length=MIN_PASSWORD_CHARACTERS, max_length=MAX_PASSWORD_BYTES, description="At least 8 characters."),
     ]
 
 
@@ -108,19 +104,14 @@ class UserObject(msgspec.Struct):
     email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
     role: Annotated[
         AccountRole,
-        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
     ]
     admin: Annotated[bool, Meta(description="Whether the user is an administrator of the installation.")]
     totp: Annotated[bool, Meta(description="Whether two-factor authentication is on.")]
     created_at: CreatedAt
     last_seen_at: Annotated[Time | None, Meta(description="Last renewal of a session; null without an active session.")]
-    api_keys: Annotated[
-        list[OwnedKeyObject], Meta(description="Active API keys that the user created. Removing the user revokes them.")
-    ]
-    smtp_credentials: Annotated[
-        list[OwnedCredentialObject],
-        Meta(description="Active SMTP credentials that the user created. Removing the user revokes them."),
-    ]
+    api_keys: Annotated[list[OwnedKeyObject], Meta(description="Active API keys; removing the user revokes them.")]
+    smtp_credentials: Annotated[list[OwnedCredentialObject], Meta(description="Likewise, SMTP credentials.")]
 
 
 class UserAnswer(UserObject):
@@ -136,7 +127,7 @@ class InvitationObject(msgspec.Struct):
     email: Annotated[str, Meta(description="Login address. Case-insensitive.")]
     role: Annotated[
         AccountRole,
-        Meta(description="`owner` (everything), `developer` (everything but users) or `viewer` (read only)."),
+        Meta(description="`owner`, `developer` (all but users) or `viewer` (read only)."),
     ]
     created_at: CreatedAt
     expires_at: Annotated[Time, Meta(description="Expiry time.")]
@@ -162,10 +153,7 @@ class RemovedUserAnswer(msgspec.Struct):
     """The user was removed, or the invitation withdrawn."""
 
     deleted: Annotated[bool, Meta(description="Always true.")]
-    revoked: Annotated[
-        RevokedAccessObject,
-        Meta(description="Keys and credentials revoked with the user; empty with `keep_keys=true`."),
-    ]
+    revoked: Annotated[RevokedAccessObject, Meta(description="What was revoked with the user.")]
     request_id: RequestId
 
 
@@ -186,10 +174,10 @@ class AcceptedAnswer(msgspec.Struct):
 class _People(Routes):
     async def _people(self, account_id: str) -> UsersAnswer:
         access = await self.store.access.of_people(account_id)
-        users = [_shown(UserObject, each, access) for each in await self.store.people.of(account_id)]
+        users = [_shown(UserObject, person, access) for person in await self.store.people.of(account_id)]
         open_ones = [
-            object_from(InvitationObject, each, role=each.account_role)
-            for each in await self.store.people.invitations(account_id)
+            object_from(InvitationObject, person, role=person.account_role)
+            for person in await self.store.people.invitations(account_id)
         ]
         return UsersAnswer(users, open_ones, None, request_id())
 
@@ -220,7 +208,7 @@ class UserRoutes(_People):
         super().__init__(services)
         self.invitations = RequestRate(INVITATIONS_PER_SECOND, services.env, INVITATIONS_AT_ONCE, TOO_MANY_INVITATIONS)
 
-    @for_customers("GET /v1/users", (200, UsersAnswer, "Users and open invitations."))
+    @for_customers("GET /v1/users", UsersAnswer)
     async def list_users(self, user: User) -> UsersAnswer:
         """List the account's users and open invitations."""
         return await self._people(user.account_id)
@@ -247,7 +235,7 @@ class UserRoutes(_People):
 
     @for_customers(
         "POST /v1/users/{id}/role",
-        (200, UserAnswer, "The updated user."),
+        UserAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=UserRoleRequest,
@@ -265,7 +253,7 @@ class UserRoutes(_People):
 
     @for_customers(
         "DELETE /v1/users/{id}",
-        (200, RemovedUserAnswer, "Removed."),
+        RemovedUserAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         parameters=(_PERSON_ID, _KEEP_KEYS),
@@ -299,24 +287,24 @@ class UserRoutes(_People):
         (*WITH_BODY, Code.UNAUTHORIZED, Code.CONFLICT, *ALWAYS),
         AcceptanceRequest,
     )
-    async def accept_invitation(self, wanted: AcceptanceRequest) -> AcceptedAnswer:
+    async def accept_invitation(self, body: AcceptanceRequest) -> AcceptedAnswer:
         """Accept an invitation, or set a new password with an administrator's link.
 
         The token follows `token=` in the link. A wrong token is refused after a second, like a wrong credential.
         """
-        password = check_new(wanted.password)
-        found = await self.store.people.open_link(wanted.token)
-        if found is not None:  # do not hash for an invalid token
+        password = check_new(body.password)
+        link = await self.store.people.open_link(body.token)
+        if link is not None:  # do not hash for an invalid token
             address = client_address()
             password_hash = await self.services.hashing.hashed(password, site_of(address))
-            actor, action = Actor("user", found.email), "user.password_changed" if found.user_id else "user.joined"
-            async with self.store.audit.noting(actor, action, address, (found.account_id,), always=False):
-                found = await self.store.people.use_link(wanted.token, password_hash)
-        if found is None:
+            actor, action = Actor("user", link.email), "user.password_changed" if link.user_id else "user.joined"
+            async with self.store.audit.noting(actor, action, address, (link.account_id,), always=False):
+                link = await self.store.people.use_link(body.token, password_hash)
+        if link is None:
             refused = await self.services.auth.credentials.wrong_guess(client_address())
             raise Refused(refused.code, LINK_REFUSED, retry_after=refused.retry_after)
         self.services.auth.forget()
-        return AcceptedAnswer(found.email, request_id())
+        return AcceptedAnswer(link.email, request_id())
 
 
 class AdminUserRoutes(_People):
@@ -324,7 +312,7 @@ class AdminUserRoutes(_People):
 
     @for_admins(
         "GET /v1/admin/accounts/{id}/users",
-        (200, UsersAnswer, "Users and open invitations."),
+        UsersAnswer,
         Code.NOT_FOUND,
         parameters=(identifier("Account id.", "^acc_[0-9a-f]{32}$"),),
     )
@@ -334,7 +322,7 @@ class AdminUserRoutes(_People):
 
     @for_admins(
         "POST /v1/admin/users/{id}/role",
-        (200, UserAnswer, "The updated user."),
+        UserAnswer,
         Code.NOT_FOUND,
         Code.CONFLICT,
         body=UserRoleRequest,
@@ -362,7 +350,7 @@ class AdminUserRoutes(_People):
 
     @for_admins(
         "DELETE /v1/admin/users/{id}/totp",
-        (200, DeletedAnswer, "Two-factor authentication is off."),
+        DeletedAnswer,
         Code.NOT_FOUND,
         parameters=(_USER_ID,),
         action="totp.disabled",

@@ -23,17 +23,13 @@ class WebhookRequest(msgspec.Struct, forbid_unknown_fields=True):
             min_length=1,
             max_length=WEBHOOK_URL_LENGTH,
             examples=["https://hooks.example.net/mail"],
-            description="Public `https` URL with a port that the operator allows.",
+            description="Public `https` URL.",
         ),
     ]
     events: (
         Annotated[
             list[EventType],
-            Meta(
-                min_length=1,
-                max_length=len(EventType),
-                description="Event types to post. Default: `email.delivered`, `email.bounced` and `email.failed`.",
-            ),
+            Meta(min_length=1, max_length=len(EventType), description="Default: delivered, bounced and failed."),
         ]
         | UnsetType
     ) = UNSET
@@ -49,16 +45,14 @@ class WebhookObject(msgspec.Struct):
     secret_hint: Annotated[str, Meta(description="Last four characters of the secret.")]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="Time of the last change.")]
-    last_success_at: Annotated[
-        Time | None, Meta(description="Time of the last successful attempt; null if none succeeded.")
-    ]
-    last_failure_at: Annotated[Time | None, Meta(description="Time of the last failed attempt; null if none failed.")]
+    last_success_at: Annotated[Time | None, Meta(description="Last successful attempt, or null.")]
+    last_failure_at: Annotated[Time | None, Meta(description="Last failed attempt, or null.")]
 
 
 class WebhookAnswer(msgspec.Struct):
     """The account's webhook."""
 
-    webhook: Annotated[WebhookObject | None, Meta(description="The webhook; null if the account has none.")]
+    webhook: Annotated[WebhookObject | None, Meta(description="The webhook, or null.")]
     request_id: RequestId
 
 
@@ -67,9 +61,7 @@ class SavedWebhookAnswer(msgspec.Struct):
 
     webhook: Annotated[WebhookObject, Meta(description="The webhook.")]
     request_id: RequestId
-    secret: Annotated[
-        str | UnsetType, Meta(description="Signing secret, returned only when the webhook is created.")
-    ] = UNSET
+    secret: Annotated[str | UnsetType, Meta(description="Signing secret of a new webhook.")] = UNSET
 
 
 class SecretAnswer(msgspec.Struct):
@@ -82,25 +74,20 @@ class SecretAnswer(msgspec.Struct):
 class WebhookRoutes(Routes):
     tag = Tag.WEBHOOK
 
-    @for_customers("GET /v1/webhook", (200, WebhookAnswer, "The webhook, or null."))
+    @for_customers("GET /v1/webhook", WebhookAnswer)
     async def get_webhook(self, user: User) -> WebhookAnswer:
         """Read the account's webhook."""
         webhook = await self.store.webhooks.of(user.account_id)
         return WebhookAnswer(None if webhook is None else object_from(WebhookObject, webhook), request_id())
 
-    @for_customers(
-        "PUT /v1/webhook",
-        (200, SavedWebhookAnswer, "The saved webhook, with its `secret` if new."),
-        body=WebhookRequest,
-        action="webhook.saved",
-    )
+    @for_customers("PUT /v1/webhook", SavedWebhookAnswer, body=WebhookRequest, action="webhook.saved")
     async def save_webhook(self, user: User, body: WebhookRequest) -> SavedWebhookAnswer:
         """Create or change the webhook.
 
         An account has one webhook. The signing secret is only in the response that creates it.
         """
-        wanted = set(RESULT_EVENTS if body.events is UNSET else body.events)
-        options = WebhookOptions(body.url, tuple(event for event in EventType if event in wanted), body.enabled)
+        chosen = set(RESULT_EVENTS if body.events is UNSET else body.events)
+        options = WebhookOptions(body.url, tuple(event for event in EventType if event in chosen), body.enabled)
         if (fault := await self.services.check_webhook_url(body.url)) is not None:
             raise invalid("url", fault)
         new_id = self.services.env.identifier("whk")
@@ -108,18 +95,13 @@ class WebhookRoutes(Routes):
         webhook, made = await self.store.webhooks.save(user.account_id, options, new_id, sealed)
         return SavedWebhookAnswer(object_from(WebhookObject, webhook), request_id(), secret if made else UNSET)
 
-    @for_customers("DELETE /v1/webhook", (200, DeletedAnswer, "Deleted."), Code.NOT_FOUND, action="webhook.deleted")
+    @for_customers("DELETE /v1/webhook", DeletedAnswer, Code.NOT_FOUND, action="webhook.deleted")
     async def delete_webhook(self, user: User) -> DeletedAnswer:
         """Delete the webhook, its pending events and its history."""
         await self.store.webhooks.delete(user.account_id)
         return DeletedAnswer(True, request_id())
 
-    @for_customers(
-        "POST /v1/webhook/rotate-secret",
-        (200, SecretAnswer, "The secret. Shown only once."),
-        Code.NOT_FOUND,
-        action="webhook.secret_rotated",
-    )
+    @for_customers("POST /v1/webhook/rotate-secret", SecretAnswer, Code.NOT_FOUND, action="webhook.secret_rotated")
     async def rotate_webhook_secret(self, user: User) -> SecretAnswer:
         """Replace the signing secret. The new one signs from now on."""
         webhook = await self.store.webhooks.existing(user.account_id)

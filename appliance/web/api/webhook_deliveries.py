@@ -35,23 +35,17 @@ class DeliveryObject(msgspec.Struct):
     recipient_id: Annotated[str | None, Meta(description="Recipient id; null if no recipient is involved.")]
     url: Annotated[str, Meta(description="URL of the last or next attempt.")]
     trigger: Annotated[Trigger, Meta(description="Cause of the delivery: `event`, `ping` or `replay`.")]
-    status: Annotated[
-        PostStatus, Meta(description="`pending`, `success` (2xx response) or `failed` (attempts used up).")
-    ]
+    status: Annotated[PostStatus, Meta(description="`pending`, `success` (2xx) or `failed` (attempts used up).")]
     attempt: Annotated[int, Meta(ge=0, description="Number of attempts so far.")]
     max_attempts: Annotated[int, Meta(ge=1, description="Maximum number of attempts.")]
     request_body: Annotated[str, Meta(description="First 2 KiB of the posted body.")]
-    response_status: Annotated[
-        int | None, Meta(description="HTTP status of the last response; null if there was none.")
-    ]
-    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response; null if there was none.")]
+    response_status: Annotated[int | None, Meta(description="HTTP status of the last response, or null.")]
+    response_body: Annotated[str | None, Meta(description="First 2 KiB of the last response, or null.")]
     error: Annotated[str | None, Meta(description="Why no complete response arrived; null otherwise.")]
-    duration_ms: Annotated[
-        int | None, Meta(description="Duration of the last attempt in milliseconds; null before the first.")
-    ]
+    duration_ms: Annotated[int | None, Meta(description="Duration of the last attempt in milliseconds.")]
     created_at: CreatedAt
     attempted_at: Annotated[Time | None, Meta(description="Time of the last attempt; null before the first.")]
-    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt; null if there is none.")]
+    next_attempt_at: Annotated[Time | None, Meta(description="Time of the next attempt, or null.")]
 
 
 class DeliveryAnswer(msgspec.Struct):
@@ -86,7 +80,7 @@ class WebhookDeliveryRoutes(Routes):
         super().__init__(services)
         self.replays = RequestRate(REPLAYS_PER_SECOND, services.env, REPLAYS_AT_ONCE, TOO_MANY_REPLAYS)
 
-    @for_customers("GET /v1/webhook/deliveries", (200, DeliveriesAnswer, "A page of deliveries."), parameters=_HISTORY)
+    @for_customers("GET /v1/webhook/deliveries", DeliveriesAnswer, parameters=_HISTORY)
     async def list_webhook_deliveries(self, user: User) -> bytes:
         """List the webhook deliveries of the last 7 days, newest first.
 
@@ -104,12 +98,12 @@ class WebhookDeliveryRoutes(Routes):
             return await self.services.intake.workers.run(
                 user.account_id, DELIVERY_COST * len(posts), _encoded_page, *shown
             )
-        wanted = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
+        query = user.account_id, request.args.get("message_id"), request.args.get("before"), limit + 1
         off_loop = DELIVERY_COST * limit > ON_LOOP
-        found = await (history.page_off_loop(*wanted) if off_loop else history.page(*wanted))
-        cost, config = DELIVERY_COST * len(found), self.services.config
+        deliveries = await (history.page_off_loop(*query) if off_loop else history.page(*query))
+        cost, config = DELIVERY_COST * len(deliveries), self.services.config
         return await self.services.intake.workers.run(
-            user.account_id, cost, _encoded, found, limit, config, request_id()
+            user.account_id, cost, _encoded, deliveries, limit, config, request_id()
         )
 
     @for_customers(
@@ -131,13 +125,13 @@ def delivery_answer(delivery: WebhookDelivery, config: Config) -> DeliveryAnswer
     return DeliveryAnswer(_delivery(delivery, config), request_id())
 
 
-def _encoded(found: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
-    following = found[limit - 1].id if len(found) > limit else None
-    return _encoded_page(found[:limit], following, config, request_id)
+def _encoded(deliveries: list[WebhookDelivery], limit: int, config: Config, request_id: str) -> bytes:
+    following = deliveries[limit - 1].id if len(deliveries) > limit else None
+    return _encoded_page(deliveries[:limit], following, config, request_id)
 
 
-def _encoded_page(found: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
-    shown = [_delivery(each, config) for each in found]
+def _encoded_page(deliveries: list[WebhookDelivery], following: str | None, config: Config, request_id: str) -> bytes:
+    shown = [_delivery(delivery, config) for delivery in deliveries]
     return msgspec.json.encode(DeliveriesAnswer(shown, following, request_id))
 
 

@@ -1,14 +1,14 @@
-// What an administrator does to an account, from the list of accounts and from the page of one.
+// Actions on an account, for the list of accounts and the page of one.
 import { post } from "./api.js";
 import { h, path } from "./dom.js";
 import { confirmed, dialog, form } from "./form.js";
 import { button } from "./pieces.js";
 import { number } from "./time.js";
 
-/** Asks for a change of an account's credits. */
+/** Dialog to change an account's credits. */
 export function credits(page, account) {
 	dialog(`Credits of ${account.name}`, (close) => [
-		h("p", { class: "quiet" }, account.credits === null ? "No limit now." : `${number(account.credits)} now.`),
+		h("p", { class: "quiet" }, account.credits === null ? "Unlimited." : `${number(account.credits)} now.`),
 		form({
 			fields: [
 				{
@@ -16,9 +16,9 @@ export function credits(page, account) {
 					label: "Change",
 					type: "select",
 					options: [
-						["change", "add, or take away with a minus"],
+						["change", "add (negative to remove)"],
 						["balance", "set to"],
-						["unlimited", "no limit"],
+						["unlimited", "unlimited"],
 					],
 				},
 				{ name: "amount", label: "Amount", type: "number", value: "1000" },
@@ -37,14 +37,14 @@ export function credits(page, account) {
 	]);
 }
 
-/** The button that stops an account from sending, or lets it send again. */
+/** Button that suspends or resumes an account. */
 export function suspension(page, account, kind = "") {
 	const change = (what) => async () => {
 		if (
 			what === "suspend" &&
 			!(await confirmed(
 				`Suspend ${account.name}?`,
-				"It cannot send until it is resumed. What it has queued still goes out.",
+				"The account cannot send until you resume it. Queued mail is still delivered.",
 				"Suspend account",
 				"Cancel",
 			))

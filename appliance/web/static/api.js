@@ -1,19 +1,19 @@
-// The client of /v1. The token lives in this module's memory and nowhere else.
+// Client of /v1. The token exists only in this module's memory.
 
-const EARLY = 60_000; // milliseconds before its end that a token is renewed
-const KEPT = 40; // answers, to be asked for only if they have changed
+const EARLY = 60_000; // milliseconds before expiry at which a token is renewed
+const KEPT = 40; // responses cached with their ETag
 
 let token = null;
 let expires = 0;
 let renewing = null;
 let whenEnded = () => {};
-const kept = new Map(); // by path: the last answer, and its ETag
+const kept = new Map(); // by path: the last response and its ETag
 let news = 0;
 
-/** How many answers were not the same as the last one from there. */
+/** Number of responses that differed from the previous one. */
 export const fresh = () => news;
 
-/** An error response: the API's sentence, its code, the field that the sentence begins with, and the request id. */
+/** An error response: text, code, field at fault and request id. */
 export class ApiError extends Error {
 	constructor(status, body, headers) {
 		super(body.error);
@@ -29,7 +29,7 @@ export class ApiError extends Error {
 }
 
 export function unreachable() {
-	const error = "The server does not answer. It may be restarting; try again in a moment.";
+	const error = "The server does not respond. It may be restarting. Retry in a few seconds.";
 	throw new ApiError(0, { error, code: "unreachable" });
 }
 
@@ -39,7 +39,7 @@ async function answer(response, as, path) {
 	try {
 		body = response.ok && as === "body" ? response.body : await response[(response.ok && as) || "json"]();
 	} catch {
-		body = { error: `The server answered with status ${response.status} and nothing to read.`, code: "unreadable" };
+		body = { error: `The server responded with status ${response.status} and no readable body.`, code: "unreadable" };
 	}
 	if (!response.ok) throw new ApiError(response.status, body, response.headers);
 	const etag = response.headers.get("ETag");
@@ -73,7 +73,7 @@ function keep(given) {
 
 export const login = async (values) => keep(await answer(await send("POST", "/v1/auth/login", values)));
 
-// Each cookie is good once. So one window renews at a time, and a request that was begun survives its page.
+// A cookie works once, so one window renews at a time. A started request outlives its page.
 function withCookie() {
 	const ask = async () => {
 		try {
@@ -85,7 +85,7 @@ function withCookie() {
 	return navigator.locks ? navigator.locks.request("session", ask) : ask();
 }
 
-/** Go on with the session of this browser; who it is. */
+/** Resume this browser's session. Returns the user. */
 export function resume() {
 	renewing ??= withCookie()
 		.then(answer)
@@ -94,10 +94,10 @@ export function resume() {
 	return renewing;
 }
 
-/** Whether an error means that the session is over, and not only that the request failed. */
+/** Whether an error means that the session ended, not only that the request failed. */
 export const isOver = (error) => error.status === 401 || error.status === 403;
 
-/** Called when the session is over; what it gives resolves once there is another, and rejects if there is none. */
+/** Called when the session ends. The returned promise resolves after a new login and rejects without one. */
 export const onEnded = (callback) => (whenEnded = callback);
 
 async function ended(error) {

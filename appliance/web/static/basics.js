@@ -1,7 +1,7 @@
-// The components that every page needs: heads, badges, buttons, notices.
+// Components that every page uses: heads, badges, buttons, notices.
 import { copy, h } from "./dom.js";
 
-/** The top of a page; `actions` at its right. */
+/** Page head with `actions` on the right. */
 export function head(title, { about, crumb, actions = [], badge: status } = {}) {
 	return h(
 		"div",
@@ -19,10 +19,10 @@ export function head(title, { about, crumb, actions = [], badge: status } = {}) 
 
 export const section = (title, ...content) => h("section", null, h("h2", null, title), content);
 
-/** A status: always a word beside the colour. */
+/** A status: always a word next to the colour. */
 export const badge = (status, word = status) => h("span", { class: `badge ${status}` }, word);
 
-/** A button; `does` may take its time, and the button waits for it. Its errors are shown beside it. */
+/** A button. `does` may be async; errors appear next to the button. */
 export function button(label, does, kind = "", extra = {}) {
 	const made = h(
 		"button",
@@ -31,7 +31,7 @@ export function button(label, does, kind = "", extra = {}) {
 			class: kind,
 			...extra,
 			onclick: async () => {
-				if (made.ariaBusy) return; // not disabled: that would take the focus away
+				if (made.ariaBusy) return; // not disabled, which would lose the focus
 				made.ariaBusy = "true";
 				made.parentElement?.querySelector(":scope > .error")?.remove();
 				try {

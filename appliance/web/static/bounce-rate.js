@@ -1,4 +1,4 @@
-// A bounce rate: a number that receivers put up with, or a warning.
+// A bounce rate, marked if it is too high.
 import { badge } from "./basics.js";
 import { percent } from "./time.js";
 

@@ -1,4 +1,4 @@
-// A chart's numbers as a table, for people who do not see the bars; loaded when it is opened.
+// A chart's numbers as a table, for people who cannot see the bars. Loaded when opened.
 import { h } from "./dom.js";
 import { table } from "./pieces.js";
 import { number } from "./time.js";

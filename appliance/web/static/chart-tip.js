@@ -1,8 +1,8 @@
-// Tells the bars of a chart one by one, in a tooltip and to screen readers: with the mouse, and with the arrow keys.
+// Announces the bars of a chart one by one, in a tooltip and to screen readers, by mouse and arrow keys.
 import { h, s, style } from "./dom.js";
 import { number } from "./time.js";
 
-/** What handles the events of a chart's drawing. */
+/** Event handlers of a chart's drawing. */
 export async function teller(drawing, buckets, kinds, label, link, go) {
 	await style("chart-tip");
 	const field = drawing.parentElement;
@@ -36,8 +36,8 @@ export async function teller(drawing, buckets, kinds, label, link, go) {
 		);
 		const middle = ((chosen + 0.5) / buckets.length) * field.clientWidth;
 		const room = field.clientWidth - tip.offsetWidth;
-		const beside = middle + 12 <= room ? middle + 12 : middle - 12 - tip.offsetWidth;
-		tip.style.left = `${Math.max(0, Math.min(room, beside))}px`;
+		const position = middle + 12 <= room ? middle + 12 : middle - 12 - tip.offsetWidth;
+		tip.style.left = `${Math.max(0, Math.min(room, position))}px`;
 	}
 	const at = (event) => {
 		const box = drawing.getBoundingClientRect();

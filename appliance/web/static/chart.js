@@ -1,4 +1,4 @@
-// A bar chart by hour or day, stacked by kind, its numbers in a tooltip and in a table.
+// A stacked bar chart by hour or day, with its numbers in a tooltip and a table.
 import { h, s } from "./dom.js";
 import { number } from "./time.js";
 
@@ -6,7 +6,7 @@ const WIDTH = 1000;
 const HEIGHT = 180;
 const EVENTS = ["mousemove", "mouseleave", "click", "blur", "keydown"];
 
-/** A round number at or above the highest bar, so that the scale can be read. */
+/** A round number at or above the highest bar. */
 export function ceiling(highest) {
 	const power = 10 ** Math.floor(Math.log10(Math.max(highest, 1)));
 	return [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10]
@@ -14,7 +14,7 @@ export function ceiling(highest) {
 		.find((each) => each >= Math.max(highest, 4) && each % 2 === 0);
 }
 
-/** The marks of the scale, [percent, text]: of hours where a day begins, of days (UTC) as many as can be read. */
+/** Marks of the scale, [percent, text]: starts of days for hours, and as many days (UTC) as fit. */
 export function marks(buckets) {
 	const count = buckets.length;
 	const times = buckets.map((each) => new Date(each.start));
@@ -30,8 +30,8 @@ export function marks(buckets) {
 }
 
 /**
- * Kinds are [field, name, class of the colour]; the one `behind` is drawn behind the others. A click on a bar, or Enter
- * on the one that is told, opens `link(field, bucket)`.
+ * Kinds are [field, name, colour class]; the kind `behind` is drawn behind the others. A click on a bar, or Enter
+ * on the current one, opens `link(field, bucket)`.
  */
 export function chart(title, buckets, kinds, label, behind, link, go) {
 	const stack = kinds.filter((kind) => kind !== behind);
@@ -61,7 +61,7 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			}),
 		];
 	}
-	// What tells each bar is loaded when the chart is first pointed at or gets a key; no event is lost meanwhile.
+	// The tooltip code is loaded when the chart is first pointed at or focused; no event is lost.
 	let teller;
 	const tell = (event) => {
 		if (/^Arrow[LR]/.test(event.key)) event.preventDefault();
@@ -76,7 +76,7 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 			preserveAspectRatio: "none",
 			role: "img",
 			tabindex: "0",
-			"aria-label": `${title}. In all: ${all.join(", ")}. Left and right tell each bar${enter}.`,
+			"aria-label": `${title}. Total: ${all.join(", ")}. Left and right arrow read each bar${enter}.`,
 			cursor: link && "pointer",
 			...Object.fromEntries(EVENTS.map((each) => [`on${each}`, tell])),
 		},
@@ -117,7 +117,7 @@ export function chart(title, buckets, kinds, label, behind, link, go) {
 	);
 }
 
-/** The same as a table, built when it is first opened. */
+/** The same as a table, built when first opened. */
 function numbers(title, buckets, kinds, label, link) {
 	const busy = buckets.filter((each) => kinds.some(([field]) => each[field]));
 	const made = h(
@@ -128,7 +128,7 @@ function numbers(title, buckets, kinds, label, link) {
 					made.append((await import("./chart-table.js")).chartTable(title, busy, kinds, label, link));
 			},
 		},
-		h("summary", null, busy.length ? "Show as a table" : "No mail in this time"),
+		h("summary", null, busy.length ? "Show as table" : "No mail in this period"),
 	);
 	return made;
 }

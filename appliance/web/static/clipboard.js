@@ -1,4 +1,4 @@
-// Says something in passing, and puts a text into the clipboard; loaded when either is done first.
+// Toasts and copying to the clipboard. Loaded on first use.
 import { h } from "./dom.js";
 
 export function toast(text) {
@@ -7,7 +7,7 @@ export function toast(text) {
 	setTimeout(() => line.remove(), 4000);
 }
 
-/** Without HTTPS browsers offer only the old way. */
+/** Without HTTPS, browsers offer only the old API. */
 export async function copy(text) {
 	try {
 		await navigator.clipboard.writeText(text);

@@ -1,11 +1,11 @@
-// The command field, which finds a message, an address or a domain, or searches all messages; and the shortcuts.
+// The search field, which finds messages, addresses and domains, and the keyboard shortcuts.
 import { h, path, query, style } from "./dom.js";
 
 await style("command");
 
 const ROOT = "/dashboard";
 
-/** Where a text may lead, the likeliest first: [what it is, where]. */
+/** Where a text may lead, most likely first: [label, href]. */
 export function places(text, sections) {
 	const wanted = text.trim();
 	if (!wanted) return [];
@@ -26,7 +26,7 @@ export function places(text, sections) {
 	return [...found.slice(0, 6), search];
 }
 
-/** Make the field work. */
+/** Activate the field. */
 export function attach(field, go) {
 	const list = document.getElementById("found");
 	const sections = () =>
@@ -76,7 +76,7 @@ export function attach(field, go) {
 		draw();
 	}
 	field.addEventListener("input", look);
-	look(); // what was typed while this module was on its way
+	look(); // typed while this module was loading
 	field.addEventListener("blur", close);
 	field.addEventListener("keydown", (event) => {
 		if (event.key === "Escape") {
@@ -92,7 +92,7 @@ export function attach(field, go) {
 	});
 }
 
-/** Shows which keys do something. */
+/** List the keyboard shortcuts. */
 export async function showShortcuts() {
 	const [{ dialog }, { facts }] = await Promise.all([import("./form.js"), import("./pieces.js")]);
 	const key = (text) => h("code", null, text);

@@ -1,8 +1,8 @@
-// Builds elements and loads stylesheets. Text always goes in as text: no function here takes markup.
+// Builds elements and loads stylesheets. Text is always inserted as text; no function here takes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Characters that turn the text after them around, up to the end of its line: each is shown by its number instead.
+// Characters that reverse the rest of their line. Each is shown by its number instead.
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 const visible = (character) => `[U+${character.charCodeAt(0).toString(16).toUpperCase()}]`;
 
@@ -13,7 +13,7 @@ function fill(element, properties, children) {
 			element.addEventListener(name.slice(2), value);
 			element.listens = true; // for live.js
 		} else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
-		else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a page of ours: ${value}`);
+		else if (name === "href" && !/^[/#]/.test(value)) throw new Error(`not a dashboard page: ${value}`);
 		else element.setAttribute(name, value === true ? "" : value);
 	}
 	const shown = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
@@ -23,25 +23,25 @@ function fill(element, properties, children) {
 
 let refused = [];
 
-/** Tells which operations of the API the person may not use. */
+/** Set the operations that the user may not call. */
 export const refuse = (operations = []) => (refused = operations);
 
 export const may = (operation) => !refused.includes(operation);
 
-/** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")); null if it `needs` a refused operation. */
+/** An element: h("p", {class: "quiet"}, "text", h("b", null, "more")); null if it `needs` a forbidden operation. */
 export const h = (tag, properties, ...children) =>
 	may(properties?.needs) ? fill(document.createElement(tag), properties, children) : null;
 
-/** The same for drawings. */
+/** The same for SVG. */
 export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
 
-/** Several nodes as one. */
+/** Several nodes as one fragment. */
 export const fragment = (...children) => fill(document.createDocumentFragment(), null, children);
 
-/** A path with its parts encoded: path("/dashboard/messages", id). */
+/** A path with encoded parts: path("/dashboard/messages", id). */
 export const path = (base, ...parts) => [base, ...parts.map(encodeURIComponent)].join("/");
 
-/** A path with a query; what is empty is left out. */
+/** A path with a query; empty values are omitted. */
 export function query(base, values) {
 	const given = new URLSearchParams(
 		Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== ""),
@@ -50,15 +50,15 @@ export function query(base, values) {
 	return text ? `${base}?${text}` : base;
 }
 
-/** Say something in passing, on the screen and to screen readers. */
+/** Show a toast, also to screen readers. */
 export const toast = async (text) => (await import("./clipboard.js")).toast(text);
 
-/** Put a text into the clipboard. */
+/** Copy a text to the clipboard. */
 export const copy = async (text) => (await import("./clipboard.js")).copy(text);
 
 const styles = new Map();
 
-/** A stylesheet of ours, once. */
+/** Load one of our stylesheets once. */
 export function style(name) {
 	if (!styles.has(name)) {
 		styles.set(

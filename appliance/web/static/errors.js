@@ -1,8 +1,8 @@
-// How an error of the API is shown.
+// Shows an API error.
 import { copyButton } from "./basics.js";
 import { h } from "./dom.js";
 
-/** The API's own words; the request id to copy behind "Details". */
+/** The API's text, with the request id under "Details". */
 export const errorText = (error, text = error.message) =>
 	h(
 		"div",

@@ -1,4 +1,4 @@
-// The feedback inbox: mail of strangers, shown as text only.
+// The feedback inbox: mail from strangers, shown only as text.
 import { get } from "./api.js";
 import { fragment, h, path } from "./dom.js";
 import { errorText, facts } from "./pieces.js";
@@ -6,8 +6,8 @@ import { when } from "./time.js";
 
 const RESULTS = {
 	not_understood: "not a complaint",
-	not_verified: "complaint not verified; nothing changed",
-	kept: "to be read",
+	not_verified: "unverified complaint, ignored",
+	kept: "to read",
 	forwarded: "forwarded to the operator",
 };
 
@@ -40,13 +40,13 @@ function mail(each) {
 	);
 }
 
-/** The mails, newest first; what is said when there are none. */
+/** The messages, newest first, or an explanation if the inbox is empty. */
 export function inbox(mails) {
 	if (!mails.length)
 		return h(
 			"p",
 			{ class: "quiet" },
-			"Nothing to read. Verification mails of feedback loops, and mail to postmaster and abuse, appear here.",
+			"No messages. Feedback-loop verification mail and mail to postmaster and abuse appear here.",
 		);
 	return h("div", { class: "card" }, mails.map(mail));
 }

@@ -1,4 +1,4 @@
-// The first steps of a new account: a domain, its records, a key, a message.
+// First steps of a new account: domain, DNS records, key, message.
 import { get } from "./api.js";
 import { h, path, style } from "./dom.js";
 import { button, section } from "./basics.js";
@@ -15,7 +15,7 @@ function step(done, title, text, action) {
 	);
 }
 
-/** The steps, the first of those that are left with the primary button; null when all are done. */
+/** The steps; the next one has the primary button. Null when all are done. */
 export async function firstSteps(page) {
 	const [{ emails }, { domains }, { api_keys: keys }, { smtp_credentials: credentials }] = await Promise.all(
 		["/v1/emails?limit=1", "/v1/domains?limit=100", "/v1/api-keys?limit=1", "/v1/smtp-credentials?limit=1"].map(
@@ -34,26 +34,26 @@ export async function firstSteps(page) {
 			{ class: "card steps" },
 			step(
 				domains.length > 0,
-				"Add the domain you send from",
-				"Mail is sent from addresses of your own domain.",
+				"Add your sending domain",
+				"You send from addresses of this domain.",
 				link("/dashboard/domains", "Add a domain"),
 			),
 			step(
 				usable,
 				"Publish its DNS records",
-				"Receivers check them. We check them, too, and tell what is missing.",
+				"Receivers check these records. We check them too and show what is missing.",
 				link(pending ? path("/dashboard/domains", pending.name) : "/dashboard/domains", "Show the records"),
 			),
 			step(
 				keyed,
 				"Create an API key or an SMTP credential",
-				"Your program sends with it.",
+				"Your application sends with it.",
 				link("/dashboard/keys", "Create one"),
 			),
 			step(
 				emails.length > 0,
 				"Send a test",
-				"To yourself, and watch it arrive.",
+				"Send a message to yourself and watch it arrive.",
 				button("Send a test", () => page.sendTest()),
 			),
 		),

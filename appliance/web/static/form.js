@@ -1,4 +1,4 @@
-// Forms, dialogs and confirmations; an API error is shown beside the field that caused it.
+// Forms, dialogs and confirmations. An API error appears next to the field at fault.
 import { fragment, h, style } from "./dom.js";
 import { button, copyButton, errorText, facts, head } from "./pieces.js";
 
@@ -35,7 +35,7 @@ function control(field, id) {
 	});
 }
 
-/** One labelled control: {name, label, type, value, hint, options, required}. */
+/** A labelled control: {name, label, type, value, hint, options, required}. */
 export function labelled(field) {
 	const id = `field-${++ids}`;
 	const hint = h("p", { class: "hint", id: `${id}-hint` }, field.hint);
@@ -70,7 +70,7 @@ function complain(form, error) {
 	else form.querySelector(".actions").before(text);
 }
 
-/** A form; `send` is given its values. Whatever the API says against them is shown where it belongs. */
+/** A form. `send` gets its values; API errors appear where they belong. */
 export function form({ fields, submit, send, inline = false, extra = [] }) {
 	const done = h("button", { class: "primary", type: "submit" }, submit);
 	const made = h(
@@ -99,7 +99,7 @@ export function form({ fields, submit, send, inline = false, extra = [] }) {
 	return made;
 }
 
-/** A dialog with something in it; gives the way to close it. */
+/** A dialog. Returns a function that closes it. */
 export function dialog(title, build) {
 	const opened = document.activeElement;
 	const close = () => made.close();
@@ -121,7 +121,7 @@ export function dialog(title, build) {
 	return close;
 }
 
-/** Ask before something that cannot be undone; whether the answer was yes. */
+/** Confirm an action that cannot be undone. Resolves to the choice. */
 export function confirmed(title, text, label, keep = "Cancel", kind = "danger") {
 	return new Promise((resolve) => {
 		let said = false;
@@ -150,20 +150,19 @@ export function confirmed(title, text, label, keep = "Cancel", kind = "danger") 
 	});
 }
 
-/** Shows a new key or password once; `rows` are [name, value] pairs, the secret among them. */
-export const secretBox = (title, rows, ...more) =>
-	shownOnce(title, "The server keeps no more than a fingerprint of it.", rows, more);
+/** Show a new key or password once. `rows` are [name, value] pairs, including the secret. */
+export const secretBox = (title, rows, ...more) => shownOnce(title, "The server stores only a hash.", rows, more);
 
-/** The values in "587 (STARTTLS) or 465 (TLS)": each can be copied alone. */
+/** Values such as "587 (STARTTLS) or 465 (TLS)", each copyable on its own. */
 const choices = (text) => (/^\d+ \(/.test(text) ? text.split(" or ") : [text]);
 
-/** Shows a new secret once; `kept` tells what the server keeps of it. */
+/** Show a new secret once. `kept` says what the server stores. */
 export function shownOnce(title, kept, rows, ...more) {
 	const box = h(
 		"div",
 		{ class: "card secret stack", role: "region", "aria-label": title },
 		h("h2", { tabindex: "-1" }, title),
-		h("p", { class: "quiet" }, `Copy it now: it is shown only this once. ${kept}`),
+		h("p", { class: "quiet" }, `Copy it now. It will not be shown again. ${kept}`),
 		facts(
 			rows.map(([name, value]) => [
 				name,
@@ -183,10 +182,10 @@ export function shownOnce(title, kept, rows, ...more) {
 	return box;
 }
 
-/** What is shown in place of a page that could not be loaded. */
+/** Shown instead of a page that failed to load. */
 export function failure(error) {
 	return fragment(
-		head(error.status === 404 ? "Nothing here" : "Something went wrong"),
+		head(error.status === 404 ? "Page not found" : "Something went wrong"),
 		h("div", { class: "card" }, errorText(error)),
 		h(
 			"p",

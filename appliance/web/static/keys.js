@@ -1,8 +1,8 @@
-// The keys of the dashboard: from page to page, up and down a list; loaded at the first key that is no field's.
+// Keyboard shortcuts for pages and lists. Loaded at the first key outside a field.
 
 let before = "";
 
-/** Does what a key is for, pressed outside of a field. */
+/** Handle a key pressed outside a field. */
 export async function press(key, go) {
 	const goes = before === "g" && document.querySelector(`.rail nav li:not([hidden]) a[data-key="${CSS.escape(key)}"]`);
 	before = key;

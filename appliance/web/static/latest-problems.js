@@ -1,4 +1,4 @@
-// The newest recipients that did not get their mail, each a link to its message; loaded when there may be any.
+// Latest undelivered recipients, each linked to its message. Loaded when there may be some.
 import { get } from "./api.js";
 import { h, path, style } from "./dom.js";
 import { badge, section } from "./basics.js";
@@ -17,7 +17,7 @@ function problem(each) {
 	);
 }
 
-/** Nothing where there is none. */
+/** Null without problems. */
 export async function latest(signal) {
 	const [{ problems }] = await Promise.all([get("/v1/problems", signal), style("latest-problems")]);
 	return problems.length > 0 && section("Latest problems", h("ul", { class: "card problems" }, problems.map(problem)));

@@ -1,11 +1,11 @@
-// Lists of messages and other resources, loaded page by page.
+// Lists of messages and other resources, loaded in pages.
 import { get } from "./api.js";
 import { fragment, h, path, query } from "./dom.js";
 import { button, row, table } from "./pieces.js";
 
-const TRIES = 40; // pages without an entry, of a search that a busy server has cut short, that are passed over
+const TRIES = 40; // empty pages to skip, from a search that a busy server cut short
 
-/** What fetches a page of a list of the API: {items, next}. `cursor` is the parameter that `next` goes into. */
+/** Fetches a page of an API list: {items, next}. `cursor` is the parameter for `next`. */
 export function loader(signal, address, plural, cursor = "after", more = {}) {
 	return async (from) => {
 		let found = { next: from };
@@ -17,7 +17,7 @@ export function loader(signal, address, plural, cursor = "after", more = {}) {
 	};
 }
 
-/** A button that fetches one page after the other until there is none. */
+/** A button that fetches page after page until the last. */
 export function older(next, load, label = "Load older") {
 	const place = h("div", { class: "more" });
 	const show = (cursor) =>
@@ -26,7 +26,7 @@ export function older(next, load, label = "Load older") {
 	return place;
 }
 
-/** A table that grows by pages: `first` and what `load(cursor)` gives are {items, next}. */
+/** A table that grows by pages: `first` and the result of `load(cursor)` are {items, next}. */
 export function paged(caption, columns, first, toRow, load, label) {
 	const made = table(caption, columns, first.items.map(toRow), "cards");
 	const body = made.querySelector("tbody");
@@ -44,7 +44,7 @@ export function paged(caption, columns, first, toRow, load, label) {
 	);
 }
 
-/** The status of a message: that of its recipients where it is the same of all and says more. */
+/** A message's status, or the common outcome of its recipients if that says more. */
 export function standing(message) {
 	const words = new Set(message.recipients.map((recipient) => recipient.outcome));
 	if (message.status === "queued" && words.has("deferred")) return "deferred";
@@ -53,5 +53,5 @@ export function standing(message) {
 	return words.has("failed") || words.has("cancelled") ? "failed" : "bounced";
 }
 
-/** The page of a template; the address of `new`, which a program may have used as an alias, is that of a new one. */
+/** The page of a template. The path of `new`, which may also be an alias, is a new template. */
 export const templatePath = (alias) => path("/dashboard/templates", alias) + (alias === "new" ? "?stored" : "");

@@ -1,16 +1,16 @@
-// Repeats the work that keeps a page up to date, while it is seen, and tells when the server does not answer.
+// Keeps a visible page up to date, and reports when the server does not respond.
 import { fresh, stream } from "./api.js";
 import { h } from "./dom.js";
 
-const BEAT = 1000; // milliseconds between two bytes of the stream
-const PATIENCE = 2000; // milliseconds that it may take for one, or for an answer
-const SLOWEST = 60; // seconds between two rounds while nothing changes
+const BEAT = 1000; // milliseconds between bytes of the stream
+const PATIENCE = 2000; // milliseconds to wait for a byte or a response
+const SLOWEST = 60; // seconds between refreshes while nothing changes
 const NEWS = 58; // a colon in the stream: mail was accepted
 
 const lost = h("p", null, "Connection lost, retrying…");
-const watched = new WeakMap(); // by the end of a page's stay: what brings its rounds forward
+const watched = new WeakMap(); // per page: functions that refresh it early
 
-/** Does something again and again until `signal`, while the page is seen; it may give the seconds to the next time. */
+/** Repeat `work` while the page is visible, until `signal`. It may return the seconds until the next round. */
 export function every(signal, seconds, work) {
 	let timer;
 	let busy = false;
@@ -24,7 +24,7 @@ export function every(signal, seconds, work) {
 		if (document.hidden) return later(seconds);
 		const before = fresh();
 		busy = true;
-		const wanted = await work().catch(() => {}); // the next round may do better
+		const wanted = await work().catch(() => {}); // the next round may succeed
 		busy = false;
 		later(typeof wanted === "number" ? wanted : fresh() > before ? seconds : Math.min(wait * 2, SLOWEST));
 	}
@@ -51,7 +51,7 @@ function watch(signal) {
 	});
 }
 
-/** Tells whether the server is there: by its stream, or by asking each second where that is held back. */
+/** Watch the server: by its stream, or by polling every second if a proxy buffers the stream. */
 async function follow(signal, tell) {
 	let streams = true;
 	while (!signal.aborted) {
@@ -66,7 +66,7 @@ async function follow(signal, tell) {
 const answers = () =>
 	fetch("/healthz", { method: "HEAD", signal: AbortSignal.timeout(PATIENCE) }).then(Boolean, () => false);
 
-/** Reads the stream to its end; whether it is one that can be read. */
+/** Read the stream to its end. Returns whether it can be read. */
 async function read(signal, tell) {
 	const end = new AbortController();
 	let heard = false;

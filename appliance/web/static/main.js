@@ -1,18 +1,18 @@
-// Starts the dashboard: the session, the router between pages, and the keyboard.
+// Starts the dashboard: session, router and keyboard.
 import * as api from "./api.js";
 import { fragment, h, refuse } from "./dom.js";
 
 const ROOT = "/dashboard";
-const LISTS = ["messages", "domains", "templates"]; // with a page for each item
+const LISTS = ["messages", "domains", "templates"]; // with a page per item
 const PAGES = "people statistics feedback webhook suppressions keys audit account admin login invitation".split(" ");
-const UNDER = { people: "account", statistics: "overview" }; // the section that a page is shown under
-const SLOW = 150; // milliseconds after which a bar shows that something is on its way
+const UNDER = { people: "account", statistics: "overview" }; // section that contains the page
+const SLOW = 150; // milliseconds before the loading bar appears
 
 const main = document.getElementById("main");
 let account = null;
 let leaving = new AbortController();
 
-// ---- which page
+// ---- routing
 
 function find(pathname) {
 	const [, , section, ...below] = pathname.split("/");
@@ -31,7 +31,7 @@ function find(pathname) {
 
 const alone = (place) => ["login", "invitation"].includes(place?.name);
 
-/** What a page is given; `signal` is the end of its stay. */
+/** The context of a page; `signal` aborts when the user leaves it. */
 function context(place, signal, back) {
 	return {
 		params: place.params,
@@ -44,20 +44,20 @@ function context(place, signal, back) {
 		every: (seconds, work) => import("./live.js").then((live) => live.every(signal, seconds, work)),
 		entered,
 		left,
-		/** Asks for an address and sends a test; `more` goes into the request. */
+		/** Ask for an address and send a test; `more` is added to the request. */
 		async sendTest(more) {
 			await (await import("./test-message.js")).sendTest(this, more);
 		},
 	};
 }
 
-/** What is shown in place of a page that failed. */
+/** Shown instead of a failed page. */
 async function failed(error) {
 	try {
 		return (await import("./form.js")).failure(error);
 	} catch {
 		return [
-			h("h1", { tabindex: "-1" }, "The server does not answer."),
+			h("h1", { tabindex: "-1" }, "The server does not respond."),
 			h("button", { type: "button", onclick: () => location.reload() }, "Try again"),
 		];
 	}
@@ -71,7 +71,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	const slow = setTimeout(() => document.body.classList.add("slow"), SLOW);
 	let content;
 	try {
-		if (!place) throw Object.assign(new Error("There is no such page."), { status: 404 });
+		if (!place) throw Object.assign(new Error("Page not found."), { status: 404 });
 		const page = await import(`./pages/${place.name}.js`).catch(api.unreachable);
 		content = await page.default(context(place, signal, back));
 	} catch (error) {
@@ -93,7 +93,7 @@ async function show({ scroll = 0, focus = true, back = false } = {}) {
 	if (focus) (main.querySelector("[data-focus]") ?? title ?? main).focus({ preventScroll: true });
 }
 
-const rest = document.querySelector(".rest button"); // of the sections, on a phone
+const rest = document.querySelector(".rest button"); // of the navigation, on a phone
 
 function mark(section) {
 	rest.ariaExpanded = "false";
@@ -101,7 +101,7 @@ function mark(section) {
 		link.ariaCurrent = link.dataset.section === section ? "page" : null;
 }
 
-/** Opens a page; `replace` leaves no step back. */
+/** Open a page; `replace` adds no history entry. */
 function go(href, { replace = false, focus = true } = {}) {
 	history.replaceState({ ...history.state, scroll: scrollY }, "");
 	const from = location.pathname + location.search;
@@ -118,7 +118,7 @@ function entered(who) {
 	document.querySelector(".rail .admin").hidden = who.role !== "admin";
 }
 
-/** To the login, in a new document: nothing of the account is left in it. */
+/** Go to the login in a new document, so that no account data stays in memory. */
 function left() {
 	const here = location.pathname + location.search;
 	const next = here.startsWith(`${ROOT}/login`) || here === ROOT ? "" : `?next=${encodeURIComponent(here)}`;
@@ -126,7 +126,7 @@ function left() {
 }
 addEventListener("pageshow", (event) => event.persisted && location.reload());
 
-/** The session has ended: ask for a login, once for all requests that wait for one. */
+/** The session has ended: ask for a login once, for all waiting requests. */
 let asking = null;
 function logInAgain(error) {
 	asking ??= import("./session.js")

@@ -1,16 +1,17 @@
-// What a message says: HTML, text, files and header, with downloads. Images of other servers are loaded on a click.
+// The content of a message: HTML, text, files and headers, with downloads. Remote images load on a click.
 import { file, get } from "./api.js";
 import { h } from "./dom.js";
 import { button, section, table } from "./pieces.js";
 import { preview } from "./preview.js";
 import { bytes } from "./bytes.js";
+import { count } from "./time.js";
 
 const IMAGE = /^image\/(png|jpeg|gif|webp|bmp)$/;
-const INLINE = 20; // images that are fetched to be shown
+const INLINE = 20; // images to fetch
 const INLINE_SIZE = 2e6; // bytes of each
 const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 
-/** Lets the browser keep a file. */
+/** Download a file. */
 export function save(blob, name) {
 	const link = document.createElement("a");
 	link.href = URL.createObjectURL(blob);
@@ -22,7 +23,7 @@ export function save(blob, name) {
 const download = (label, address, name, kind = "tiny") =>
 	button("Download", async () => save(await file(address), name), kind, { "aria-label": `Download ${label}` });
 
-/** Header, texts and list of files of the message at this address of the API; null when they are no longer kept. */
+/** Headers, texts and files of the message at this API path; null if no longer stored. */
 export const read = (message, address, signal) => (message.body_kept ? get(`${address}/body`, signal) : null);
 
 const asData = (blob) =>
@@ -33,7 +34,7 @@ const asData = (blob) =>
 		reader.readAsDataURL(blob);
 	});
 
-/** The images that the HTML shows and the message brings along, by their content ids. */
+/** Inline images that the HTML shows, by content id. */
 async function inlined(address, found, signal) {
 	const shown = new Map();
 	for (const [number, each] of found.attachments.entries()) {
@@ -48,10 +49,10 @@ async function inlined(address, found, signal) {
 
 function html(found, images) {
 	const note = h("p", { class: "held row small", hidden: true });
-	const shown = preview("The message as its reader sees it", found.html, images, (held) => {
+	const shown = preview("HTML message", found.html, images, (held) => {
 		note.hidden = held === 0;
 		note.replaceChildren(
-			`${held === 1 ? "An image" : `${held} images`} of other servers: loading tells them that you looked.`,
+			`${count(held, "remote image", "remote images")} blocked. Loading reveals that you opened the message.`,
 			button("Load images", () => shown.loadImages(), "tiny"),
 		);
 	});
@@ -76,7 +77,7 @@ function files(address, found) {
 
 const header = (found) =>
 	table(
-		"Header fields",
+		"Headers",
 		[{ title: "Name" }, { title: "Value", class: "break" }],
 		found.headers.map((each) => [
 			h("code", null, each.name),
@@ -84,9 +85,9 @@ const header = (found) =>
 		]),
 	);
 
-/** The section of a message's page; `found` is what `read` gave. */
+/** The content section of a message page; `found` is the result of `read`. */
 export async function content(message, found, address, signal) {
-	if (!found) return section("What it says", h("p", { class: "quiet" }, "The body is no longer kept."));
+	if (!found) return section("Content", h("p", { class: "quiet" }, "The body is no longer stored."));
 	const images = found.html === null ? new Map() : await inlined(address, found, signal);
 	const views = [
 		found.html !== null && ["HTML", () => html(found, images)],
@@ -100,19 +101,19 @@ export async function content(message, found, address, signal) {
 		h(
 			"div",
 			{ class: "titled" },
-			h("h2", null, "What it says"),
+			h("h2", null, "Content"),
 			h(
 				"div",
 				{ class: "row" },
 				button("Download .eml", async () => save(await file(`${address}/raw`), `${message.id}.eml`)),
 			),
 		),
-		found.truncated && h("p", { class: "quiet" }, "It is long: not all of it is shown."),
-		tabs("What the message says", views.filter(Boolean)),
+		found.truncated && h("p", { class: "quiet" }, "Truncated: the message is too long to show."),
+		tabs("Message content", views.filter(Boolean)),
 	);
 }
 
-/** `views` are [title, make] pairs; a view is made when it is first looked at. */
+/** `views` are [title, make] pairs; a view is built when first shown. */
 function tabs(label, views) {
 	const panel = h("div", { role: "tabpanel", tabindex: "0", class: "panel" });
 	const made = new Map();

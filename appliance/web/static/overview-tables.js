@@ -1,5 +1,5 @@
-// The tables of the overview: the latest problems, what was refused, by class, and what waits, by provider; loaded when
-// there is any.
+// Tables of the overview: latest problems, refusals by class, and the queue by provider. Loaded when
+// there is data.
 import { h } from "./dom.js";
 import { latest } from "./latest-problems.js";
 import { section, table } from "./pieces.js";
@@ -13,11 +13,11 @@ function refused(classes) {
 }
 
 function queue(waiting, sandbox) {
-	const columns = [{ title: "Provider" }, numeric("Due now"), numeric("Deferred to a later try")];
+	const columns = [{ title: "Provider" }, numeric("Due now"), numeric("Deferred")];
 	const pools = waiting.map((each) => [each.pool ?? "not looked up yet", number(each.due), number(each.deferred)]);
-	const simulated = `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
+	const simulated = `${count(sandbox, "recipient is", "recipients are")} queued in the sandbox.`;
 	return [
-		pools.length > 0 && table("Mail that waits, by provider", columns, pools),
+		pools.length > 0 && table("Queued mail, by provider", columns, pools),
 		sandbox > 0 && h("p", { class: "quiet" }, simulated),
 	];
 }
@@ -25,5 +25,5 @@ function queue(waiting, sandbox) {
 export const tables = async (stats, signal) => [
 	await latest(signal),
 	stats.bounce_classes.length > 0 && section("Refused, by class", refused(stats.bounce_classes)),
-	(stats.queue.length > 0 || stats.sandbox > 0) && section("Waiting, by provider", queue(stats.queue, stats.sandbox)),
+	(stats.queue.length > 0 || stats.sandbox > 0) && section("Queue, by provider", queue(stats.queue, stats.sandbox)),
 ];

@@ -1,4 +1,4 @@
-// Components that pages share, those of basics.js and errors.js included: tables, facts, code to copy, empty states.
+// Components that pages share, including basics.js and errors.js: tables, facts, code blocks, empty states.
 import { copyButton } from "./basics.js";
 import { h, style } from "./dom.js";
 
@@ -7,17 +7,18 @@ export * from "./errors.js";
 
 await style("lists");
 
-/** Something to paste elsewhere; with the class `lines` its lines stay whole. */
+/** A text to copy; the class `lines` keeps its lines unwrapped. */
 export const code = (text, what = "this", kind = "") =>
 	h("div", { class: `code ${kind}` }, h("pre", { tabindex: "0" }, text), copyButton(text, what));
 
-/** What stands where there is nothing yet: what to do next. */
+/** An empty state: what to do next. */
 export const empty = (title, text, ...next) =>
 	h("div", { class: "card empty" }, h("h2", null, title), h("p", null, text), next);
 
 /**
- * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. With the class `cards` each
- * row is a card of two lines where there is little room: the column that leads, states and buttons; then the others.
+ * A table: columns are {title, class, lead}, rows are arrays of cells or {cells, href, id}. With the class
+ * `cards`, each row becomes a card of two lines on a narrow screen: the lead column, states and buttons, then the
+ * rest.
  */
 export function table(caption, columns, rows, kind) {
 	const body = h(
@@ -47,7 +48,7 @@ export function table(caption, columns, rows, kind) {
 	);
 }
 
-/** One row; with `href` the whole of it is a link, by its first cell. */
+/** One row; `href` links the whole row through its first cell. */
 export function row(columns, each) {
 	const cells = each.cells ?? each;
 	const lead = Math.max(

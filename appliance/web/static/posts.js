@@ -1,4 +1,4 @@
-// Webhook posts: the request, the response, and sending it again.
+// Webhook deliveries: request, response and replay.
 import { post } from "./api.js";
 import { h, path, toast } from "./dom.js";
 import { badge, button, copyButton, facts } from "./pieces.js";
@@ -6,14 +6,15 @@ import { span, when } from "./time.js";
 
 const clock = (iso) => new Date(iso).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
 
-const answered = (each) => (each.response_status ? `answered ${each.response_status}` : each.error ? "no answer" : "");
+const answered = (each) =>
+	each.response_status ? `responded ${each.response_status}` : each.error ? "no response" : "";
 
 /** Its status in words: `retrying (502, next 17:17)`. */
 function state(each) {
 	if (each.status !== "pending") return badge(each.status, each.status === "success" ? "delivered" : each.status);
 	if (!each.attempt) return badge("queued");
 	const next = each.next_attempt_at && `next ${clock(each.next_attempt_at)}`;
-	const why = [each.response_status ?? "no answer", next].filter(Boolean).join(", ");
+	const why = [each.response_status ?? "no response", next].filter(Boolean).join(", ");
 	return badge("pending", `retrying (${why})`);
 }
 
@@ -21,11 +22,11 @@ function pretty(text) {
 	try {
 		return JSON.stringify(JSON.parse(text), null, 2);
 	} catch {
-		return text; // cut off, or no JSON: as it is
+		return text; // truncated or not JSON: show it unchanged
 	}
 }
 
-/** The address that a post is about: it is in the body, as far as that is kept. */
+/** The recipient address, from the stored part of the body. */
 function recipientOf(each) {
 	try {
 		return JSON.parse(each.request_body).data.to;
@@ -34,7 +35,7 @@ function recipientOf(each) {
 	}
 }
 
-/** One post, to fold open; `again` is called after a replay. */
+/** One delivery, collapsible; `again` is called after a replay. */
 export function shownPost(each, again) {
 	return h(
 		"details",
@@ -46,7 +47,7 @@ export function shownPost(each, again) {
 			state(each),
 			recipientOf(each) && h("span", { class: "mono quiet small" }, each.type),
 			h("span", { class: "quiet small" }, when(each.attempted_at ?? each.created_at)),
-			each.next_attempt_at && h("span", { class: "quiet small" }, "next try ", when(each.next_attempt_at)),
+			each.next_attempt_at && h("span", { class: "quiet small" }, "next attempt ", when(each.next_attempt_at)),
 			h(
 				"span",
 				{ class: "quiet small" },
@@ -78,10 +79,10 @@ export function shownPost(each, again) {
 				"div",
 				{ class: "row" },
 				button(
-					"Send post again",
+					"Replay",
 					async () => {
 						await post(`${path("/v1/webhook/deliveries", each.id)}/replay`);
-						toast("Sent again, with the same event id");
+						toast("Replayed with the same event id");
 						await again();
 					},
 					"",

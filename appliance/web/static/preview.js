@@ -1,8 +1,8 @@
-// Previews: mail in a frame where no script runs and nothing is loaded but images that the viewer asked for, and
-// templates as the server renders them.
+// Previews: mail in a frame where no script runs and nothing loads but images that the viewer asked for, and
+// templates rendered like on the server.
 //
-// The frame's sandbox and its own policy (see pages.py) forbid all that already. What is taken out here would only be
-// refused there, with a report each time.
+// The frame's sandbox and policy (see pages.py) already forbid these. Removing them here avoids a
+// violation report for each.
 import { h } from "./dom.js";
 
 const DROPPED = "script, iframe, frame, object, embed, link, meta, base, applet, portal, audio, video, source, track";
@@ -22,9 +22,9 @@ const LEADING = new Set([
 ]);
 const IMAGE = /^data:image\/(png|jpe?g|gif|webp|bmp)[;,]/i;
 
-// These would act while the text is parsed, before anything can be taken out. A wbr is as empty, and does nothing.
+// These act while the text is parsed, before anything can be removed. A wbr is as empty and harmless.
 const EARLY = /<(\/?)(?:base|link|meta)\b/gi;
-// What mail programs begin with.
+// Default style of mail programs.
 const BASIC = "body { margin: 12px; font: 14px/1.5 Arial, sans-serif; overflow-wrap: anywhere; }";
 
 const REMOTE = /^\s*(?:https?:)?\/\//i;
@@ -33,8 +33,8 @@ const harmless = (style) =>
 	style.replace(/@import[^;]*;?/gi, "").replace(/(?:image-set|url)\((?!\s*['"]?data:image\/)[^)]*\)/gi, "none");
 
 /**
- * Takes out what leads elsewhere. `inline` are the images that the message brings along, by their content ids; images
- * of other servers stay only with `remote`. Gives how many of those were taken out.
+ * Remove references to other servers. `inline` are the message's own images by content id; remote images stay only
+ * with `remote`. Returns the number of removed images.
  */
 function clean(parsed, inline, remote) {
 	let kept = 0;
@@ -61,8 +61,8 @@ function clean(parsed, inline, remote) {
 }
 
 /**
- * A frame, and the way to put other mail into it: {frame, show(html), loadImages()}. `inline` are images by content id;
- * `held` is told how many images of other servers are not shown.
+ * A frame and its controls: {frame, show(html), loadImages()}. `inline` are images by content id; `held` gets the
+ * number of blocked remote images.
  */
 export function preview(title, html = "", inline = new Map(), held = () => {}) {
 	let wanted = html;
@@ -84,7 +84,7 @@ export function preview(title, html = "", inline = new Map(), held = () => {}) {
 	}
 	function fit() {
 		const page = frame.contentDocument;
-		// Of the body: the whole document is never smaller than the frame, which would only ever grow.
+		// Measure the body: the document is never smaller than the frame, which would only grow.
 		frame.height = Math.min(Math.max(Math.ceil(page.body.getBoundingClientRect().height) + 32, 160), 900);
 	}
 	return {
@@ -93,7 +93,7 @@ export function preview(title, html = "", inline = new Map(), held = () => {}) {
 			wanted = other;
 			fill();
 		},
-		/** The same page with another policy: it may load images, and nothing else. */
+		/** The same page with a policy that also allows images. */
 		loadImages() {
 			frame.src = "/dashboard/preview/images";
 		},
@@ -103,7 +103,7 @@ export function preview(title, html = "", inline = new Map(), held = () => {}) {
 const PLACEHOLDER = /\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}/g;
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;" };
 
-/** The names in these sources, by the alphabet. */
+/** The placeholder names of these sources, sorted. */
 export function variables(...sources) {
 	const found = new Set();
 	for (const source of sources) for (const [, name] of source.matchAll(PLACEHOLDER)) found.add(name);
@@ -112,7 +112,7 @@ export function variables(...sources) {
 
 export const escaped = (value) => value.replace(/[&<>"']/g, (each) => ESCAPES[each]);
 
-/** A source with its values, each put in once; a name without a value stays as it is. */
+/** A source with its values inserted once; a placeholder without a value stays. */
 export const filled = (source, values, write = (value) => value) =>
 	source.replace(PLACEHOLDER, (whole, name) =>
 		Object.hasOwn(values, name) && values[name] !== "" ? write(values[name]) : whole,

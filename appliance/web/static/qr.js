@@ -1,7 +1,7 @@
-// Draws a text as a QR code (ISO/IEC 18004): bytes, error correction level L, versions 1 to 10, up to 271 bytes.
+// Draws a QR code (ISO/IEC 18004): bytes, error correction level L, versions 1 to 10, up to 271 bytes.
 import { s } from "./dom.js";
 
-// Of each version: its codewords in all, those of error correction in a block, and its blocks.
+// Per version: total codewords, error correction codewords per block, and blocks.
 const VERSIONS = [
 	[26, 7, 1],
 	[44, 10, 1],
@@ -59,7 +59,7 @@ function codewords(bytes, version) {
 	for (let pad = 0xec; bits.length < room * 8; pad ^= 0xfd) put(pad, 8);
 	const data = Array.from({ length: room }, (_, at) => parseInt(bits.slice(at * 8, at * 8 + 8).join(""), 2));
 	const short = Math.floor(room / blocks);
-	const longer = room % blocks; // so many blocks, the last ones, have one codeword more
+	const longer = room % blocks; // the last blocks have one more codeword
 	const parts = [];
 	for (let block = 0, from = 0; block < blocks; block++) {
 		const length = short + (block >= blocks - longer ? 1 : 0);
@@ -89,7 +89,7 @@ function checked(value, bits, generator) {
 	return (value << bits) | rest;
 }
 
-/** The modules, as rows of booleans: mask 0, for the text is as good as random. */
+/** The modules, as rows of booleans. Mask 0 is enough, because the text is as good as random. */
 export function modules(text) {
 	const bytes = new TextEncoder().encode(text);
 	const version =
@@ -159,7 +159,7 @@ export function modules(text) {
 	return made;
 }
 
-/** The drawing; null if the text is too long for one. */
+/** The drawing; null if the text is too long. */
 export function qr(text, name) {
 	const rows = modules(text);
 	if (!rows) return null;

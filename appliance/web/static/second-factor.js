@@ -1,4 +1,4 @@
-// The second factor on the account page: turned on in two steps, with recovery codes shown once; turned off again.
+// Two-factor authentication on the account page: setup in two steps, recovery codes, and turning it off.
 import { del, get, post } from "./api.js";
 import { h, toast } from "./dom.js";
 import { dialog, form } from "./form.js";
@@ -16,7 +16,7 @@ const PASSWORD = {
 };
 const CODE = { name: "code", label: "Code", required: true, autocomplete: "one-time-code", maxlength: 64 };
 
-/** The recovery codes, which the server shows only now. */
+/** The recovery codes, shown only once. */
 function recoveryCodes(codes, done) {
 	const text = `${codes.join("\n")}\n`;
 	const file = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
@@ -25,8 +25,8 @@ function recoveryCodes(codes, done) {
 	return h(
 		"div",
 		{ class: "card secret stack", role: "region", "aria-label": "Recovery codes" },
-		h("h2", { tabindex: "-1" }, "The second factor is on. Save the recovery codes"),
-		h("p", { class: "quiet" }, "Each logs you in once without the app. They are shown only now."),
+		h("h2", { tabindex: "-1" }, "Two-factor authentication is on. Save the recovery codes"),
+		h("p", { class: "quiet" }, "Each code works once, without the app. They will not be shown again."),
 		h(
 			"ul",
 			{ class: "codes" },
@@ -53,7 +53,7 @@ function recoveryCodes(codes, done) {
 function enrolment(page, place, { secret, uri }) {
 	const confirm = form({
 		fields: [PASSWORD, { ...CODE, hint: "The six digits that the app shows now." }],
-		submit: "Turn on second factor",
+		submit: "Turn on two-factor authentication",
 		async send(values) {
 			const { recovery_codes: codes } = await post("/v1/account/totp/confirm", values);
 			place.replaceChildren(
@@ -68,12 +68,8 @@ function enrolment(page, place, { secret, uri }) {
 	return h(
 		"div",
 		{ class: "card stack" },
-		h(
-			"p",
-			null,
-			"Scan this with an authenticator app, or type in the key. Then give your password and a code of the app.",
-		),
-		qr(uri, "The key as a QR code"),
+		h("p", null, "Scan this code with an authenticator app, or type in the key. Then enter your password and a code."),
+		qr(uri, "QR code of the key"),
 		facts([
 			[
 				"Key",
@@ -87,23 +83,23 @@ function enrolment(page, place, { secret, uri }) {
 }
 
 function turnOff(page) {
-	dialog("Turn off the second factor?", (close) => [
-		h("p", { class: "quiet" }, "A login then needs the password alone. The recovery codes end."),
+	dialog("Turn off two-factor authentication?", (close) => [
+		h("p", { class: "quiet" }, "You will log in with your password only. The recovery codes stop working."),
 		form({
 			fields: [PASSWORD, { ...CODE, hint: "From the app, or a recovery code." }],
 			extra: [h("button", { type: "button", onclick: close }, "Cancel")],
-			submit: "Turn off second factor",
+			submit: "Turn off two-factor authentication",
 			async send(values) {
 				await del("/v1/account/totp", values);
 				close();
-				toast("The second factor is off.");
+				toast("Two-factor authentication is off.");
 				await page.reload();
 			},
 		}),
 	]);
 }
 
-/** The section's content. */
+/** The section. */
 export async function secondFactor(page) {
 	const state = await get("/v1/account/totp", page.signal);
 	if (state.enabled)
@@ -118,11 +114,11 @@ export async function secondFactor(page) {
 			h(
 				"div",
 				{ class: "actions" },
-				button("Turn off second factor", () => turnOff(page), "danger"),
+				button("Turn off two-factor authentication", () => turnOff(page), "danger"),
 			),
 		);
 	const begin = button(
-		"Turn on second factor",
+		"Turn on two-factor authentication",
 		async () => {
 			place.replaceChildren(enrolment(page, place, await post("/v1/account/totp")));
 			place.querySelector("[data-focus]").focus();
@@ -135,7 +131,7 @@ export async function secondFactor(page) {
 		h(
 			"div",
 			{ class: "card" },
-			h("p", null, "Off. With it a login needs a code of an authenticator app beside the password."),
+			h("p", null, "Off. When on, a login also requires a code from an authenticator app."),
 			h("div", { class: "actions" }, begin),
 		),
 	);

@@ -1,9 +1,9 @@
-// The login form: on its own page, and over a page whose session has ended, which keeps what was typed.
+// The login form: on its own page, and over a page whose session has ended, which keeps typed text.
 import * as api from "./api.js";
 import { h } from "./dom.js";
 import { dialog, form } from "./form.js";
 
-/** The form; `entered` is given who has logged in. With an address only the password is left to type. */
+/** The form; `entered` gets the user. With a known address, it asks only for the password. */
 export function loginForm(entered, email = "") {
 	const place = h("div", null, passwordForm(email, send));
 	async function send(values) {
@@ -48,7 +48,7 @@ const codeForm = (known, send, back) =>
 		fields: [
 			{
 				name: "code",
-				label: "Code of your second factor",
+				label: "Two-factor code",
 				required: true,
 				autocomplete: "one-time-code",
 				hint: "Six digits from your authenticator app, or a recovery code.",
@@ -59,7 +59,7 @@ const codeForm = (known, send, back) =>
 		send: (values) => send({ ...known, ...values }),
 	});
 
-/** Asks the user to log in again; a user who does not has left, and `error` stands. */
+/** Ask the user to log in again. Without a login, `error` is raised. */
 export async function loginAgain(email, left, error) {
 	const who = await asked(email);
 	if (!who) left();
@@ -68,12 +68,12 @@ export async function loginAgain(email, left, error) {
 	throw error;
 }
 
-/** Who has logged in again; null if the question was put away. */
+/** The user who logged in again; null if the dialog was closed. */
 function asked(email) {
 	return new Promise((resolve) => {
 		let who = null;
 		dialog("Your session has ended", (close) => [
-			h("p", { class: "quiet" }, "Log in to go on. What you have typed is still there."),
+			h("p", { class: "quiet" }, "Log in to continue. Your input is still here."),
 			loginForm((entered) => {
 				who = entered;
 				close();

@@ -1,4 +1,4 @@
-// Examples to paste into a shell, a program or the settings of a mail program.
+// Examples to paste into a shell, a program or a mail client's settings.
 import { code } from "./pieces.js";
 import { tabs } from "./tabs.js";
 
@@ -6,7 +6,7 @@ const TO = "someone@example.net";
 const SUBJECT = "It works";
 const TEXT = "Sent through the mail appliance.";
 
-const quoted = JSON.stringify; // what it makes of our texts is a string in Python, JavaScript, Go and Ruby alike
+const quoted = JSON.stringify; // JSON strings are also valid string literals in Python, JavaScript, Go and Ruby
 const inShell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const inPhp = (text) => `'${text.replaceAll("\\", "\\\\").replaceAll("'", "\\'")}'`;
 
@@ -110,7 +110,7 @@ sent = mail.send_email(
 puts "#{sent.id} #{sent.status}"
 `;
 
-/** The first message in each language, as [name, code], by the way on which this very page was reached. */
+/** The first message in each language, as [name, code], for the URL of this page. */
 export const firstMessage = (domain, key = "$KEY") =>
 	[
 		["curl", curl],
@@ -121,7 +121,7 @@ export const firstMessage = (domain, key = "$KEY") =>
 		["Ruby", ruby],
 	].map(([name, written]) => [name, written(location.origin, key, `hello@${domain}`)]);
 
-/** The same as tabs; without a `key` a placeholder stands in its place. */
+/** The same as tabs; without a `key`, a placeholder is shown. */
 export const firstMessageTabs = (domain, key) =>
 	tabs(
 		"Language",
@@ -129,14 +129,14 @@ export const firstMessageTabs = (domain, key) =>
 		firstMessage(domain, key).map(([name, text]) => [name, code(text, `the ${name} code`, "lines")]),
 	);
 
-/** The ports that take mail by SMTP, in words. */
+/** The SMTP submission ports in words. */
 export const ports = (service) =>
 	[
 		...service.smtp_ports.map((port) => `${port} (STARTTLS)`),
 		...service.smtp_tls_ports.map((port) => `${port} (TLS)`),
 	].join(" or ");
 
-/** Names and values for a mail program. */
+/** Settings for a mail client. */
 export function smtp(service, username) {
 	return [["Server", service.smtp_host], ["Port", ports(service)], username && ["Username", username]].filter(Boolean);
 }

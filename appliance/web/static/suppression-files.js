@@ -1,17 +1,17 @@
-// Suppression lists from and to CSV files: sent in parts, with a report of what was skipped.
+// Imports and exports suppressions as CSV, in parts, with a report of skipped lines.
 import { post } from "./api.js";
 import { h, toast } from "./dom.js";
 import { save } from "./message-body.js";
 import { button, errorText, table } from "./pieces.js";
 import { count, number } from "./time.js";
 
-const PART_LINES = 500; // of one request
-const PART_LENGTH = 20_000; // characters of one request: in JSON and UTF-8 they may be three times as long
+const PART_LINES = 500; // per request
+const PART_LENGTH = 20_000; // characters per request; JSON and UTF-8 may triple them
 const FILE_SIZE = 20e6; // bytes
-const SHOWN = 100; // lines that were skipped
-const RISKY = /^(?:[\t\r\n]|\s*[=+@-])/; // spreadsheets would calculate what begins so
+const SHOWN = 100; // skipped lines to show
+const RISKY = /^(?:[\t\r\n]|\s*[=+@-])/; // spreadsheets would evaluate cells that start like this
 
-/** Parts that one request can take: [number of the first line, text]; each begins with the heading, if there is one. */
+/** Parts that fit one request: [number of the first line, text]. Each starts with the header row, if any. */
 export function parts(text) {
 	const lines = text.split(/\r\n|\r|\n/);
 	const heading = lines[0].includes("@") ? null : lines[0];
@@ -27,7 +27,7 @@ export function parts(text) {
 	};
 	for (const [index, line] of lines.entries()) {
 		if (index === 0 && heading !== null) continue;
-		const kept = line.slice(0, PART_LENGTH / 2); // too long to be read: the server says so
+		const kept = line.slice(0, PART_LENGTH / 2); // too long: the server reports it
 		if (part.length === PART_LINES || length + kept.length > PART_LENGTH) cut(index + 1);
 		part.push(kept);
 		length += kept.length + 1;
@@ -36,7 +36,7 @@ export function parts(text) {
 	return { heading: heading !== null, found };
 }
 
-/** Sends one part; waits when it is told to. */
+/** Send one part, and wait if rate limited. */
 async function sent(csv) {
 	for (;;) {
 		try {
@@ -68,7 +68,7 @@ function report(total) {
 		h(
 			"p",
 			{ role: "status" },
-			`${count(total.imported, "address", "addresses")} imported, ${number(total.listed)} listed already, ` +
+			`${count(total.imported, "address", "addresses")} imported, ${number(total.listed)} already listed, ` +
 				`${count(total.skipped.length, "line", "lines")} skipped.`,
 		),
 		rows.length > 0 && table("Skipped lines", [{ title: "Line" }, { title: "Why", class: "break" }], rows),
@@ -76,7 +76,7 @@ function report(total) {
 	];
 }
 
-/** Asks for a file, imports it, and reports. */
+/** Ask for a file, import it, and report the result. */
 export function importFile(page, dialog) {
 	dialog("Import suppressions", (close) => {
 		const file = h("input", { type: "file", id: "csv-file", accept: ".csv,.txt,text/csv,text/plain" });
@@ -92,11 +92,7 @@ export function importFile(page, dialog) {
 		};
 		const start = button("Import file", work, "primary");
 		return [
-			h(
-				"p",
-				{ class: "quiet" },
-				"An address a line, or CSV as hosted services export it: its heading tells where address and reason are.",
-			),
+			h("p", { class: "quiet" }, "One address per line, or CSV with a header row as other email services export it."),
 			h("div", { class: "field" }, h("label", { for: "csv-file" }, "File"), file),
 			told,
 			h(
@@ -111,7 +107,7 @@ export function importFile(page, dialog) {
 
 const cell = (text) => `"${(RISKY.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
 
-/** Reads the whole list, as it is searched now, and lets the browser keep it. */
+/** Export the whole list, as filtered now. */
 export async function exportFile(load, made) {
 	const lines = ["address,reason,origin,created_at"];
 	let cursor;

@@ -1,7 +1,7 @@
-// Tabs by the pattern of WAI-ARIA: one stop for the Tab key; arrows, Home and End choose. The choice is remembered.
+// WAI-ARIA tabs: one stop for the Tab key; arrows, Home and End switch. The choice is remembered.
 import { h } from "./dom.js";
 
-let groups = 0; // so that ids are unique on a page
+let groups = 0; // keeps ids unique on a page
 
 function remembered(key) {
 	try {
@@ -19,7 +19,7 @@ function remember(key, name) {
 	}
 }
 
-/** Panels, as [name, content], of which one is shown; `key` is where the browser remembers its name. */
+/** Panels, as [name, content]; one is shown. The browser remembers the choice under `key`. */
 export function tabs(label, key, panels) {
 	const group = `tabs${++groups}`;
 	const names = panels.map(([name]) => name);

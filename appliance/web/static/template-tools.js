@@ -1,16 +1,16 @@
-// What the template editor offers beside typing: what changed between two versions, and a person's variables as JSON.
+// Extras of the template editor: compare two versions, and fill in variables from JSON.
 import { h } from "./dom.js";
 import { dialog, form } from "./form.js";
 import { button } from "./pieces.js";
 
-const MOST = 1500; // lines of a text that are compared
+const MOST = 1500; // lines to compare
 
-/** The lines of two texts, in order: [mark, line]; the mark is "-" (only before), "+" (only after) or " ". */
+/** The lines of two texts in order: [mark, line]. The mark is "-" (removed), "+" (added) or " ". */
 export function compared(before, after) {
 	const [old, now] = [before, after].map((text) => (text === "" ? [] : text.split("\n")));
 	if (old.length > MOST || now.length > MOST)
 		return before === after ? [] : [...old.map((line) => ["-", line]), ...now.map((line) => ["+", line])];
-	// Of each pair of places, how many lines are the same from there on.
+	// For each pair of positions, the number of equal lines from there on.
 	const same = Array.from({ length: old.length + 1 }, () => new Uint16Array(now.length + 1));
 	for (let i = old.length - 1; i >= 0; i--)
 		for (let j = now.length - 1; j >= 0; j--)
@@ -31,7 +31,7 @@ export function compared(before, after) {
 const KINDS = { "-": "gone-line", "+": "new-line", " ": "" };
 const TITLES = { subject: "Subject", html: "HTML", text: "Plain text" };
 
-/** Shows what differs between an earlier version and the one in use. */
+/** Show the differences between an earlier version and the current one. */
 export function showDiff(earlier, current) {
 	const parts = Object.entries(TITLES)
 		.filter(([field]) => (earlier[field] ?? "") !== (current[field] ?? ""))
@@ -39,14 +39,14 @@ export function showDiff(earlier, current) {
 			h("h3", null, title),
 			h(
 				"pre",
-				{ class: "box diff", tabindex: "0", "aria-label": `${title}: lines with - are gone, lines with + are new` },
+				{ class: "box diff", tabindex: "0", "aria-label": `${title}: - marks removed lines, + added lines` },
 				compared(earlier[field] ?? "", current[field] ?? "").map(([mark, line]) =>
 					h("span", { class: KINDS[mark] }, `${mark} ${line}\n`),
 				),
 			),
 		]);
 	dialog(`Version ${earlier.version} compared with version ${current.version}`, (close) => [
-		parts.length ? parts : h("p", { class: "quiet" }, "They are the same."),
+		parts.length ? parts : h("p", { class: "quiet" }, "No differences."),
 		h(
 			"div",
 			{ class: "actions" },
@@ -55,9 +55,9 @@ export function showDiff(earlier, current) {
 	]);
 }
 
-/** Asks for the variables of a person as JSON; `take` is given those that are text, numbers or truth values. */
+/** Ask for variables as JSON; `take` gets the texts, numbers and booleans. */
 export function askVariables(values, take) {
-	dialog("Variables of a person", (close) =>
+	dialog("Variables from JSON", (close) =>
 		form({
 			fields: [
 				{
@@ -65,7 +65,7 @@ export function askVariables(values, take) {
 					label: "Variables as JSON",
 					type: "textarea",
 					value: JSON.stringify(values, null, 2),
-					hint: "As your program sends them: an object of names and values.",
+					hint: "As your application sends them: an object of names and values.",
 					autofocus: true,
 				},
 			],
@@ -76,7 +76,7 @@ export function askVariables(values, take) {
 				try {
 					given = JSON.parse(variables);
 				} catch {
-					// told below
+					// reported below
 				}
 				if (given === null || typeof given !== "object" || Array.isArray(given))
 					throw Object.assign(new Error("variables"), {

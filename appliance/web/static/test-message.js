@@ -3,10 +3,10 @@ import { get, post } from "./api.js";
 import { h, path } from "./dom.js";
 import { dialog, form } from "./form.js";
 
-const SANDBOX = "One message, free of charge. The sandbox simulates its delivery: nothing leaves this server.";
-const DELIVERED = "One message, really delivered, free of charge. You see at once where it is.";
+const SANDBOX = "One free message. The sandbox simulates its delivery: nothing leaves this server.";
+const DELIVERED = "One free message, really delivered. You can follow it on the next page.";
 
-/** Ask for an address and send; `more` goes into the request. */
+/** Ask for an address and send; `more` is added to the request. */
 export async function sendTest(page, more = {}) {
 	const { service } = await get("/v1/account", page.signal);
 	dialog("Send a test", (close) => [
@@ -19,7 +19,7 @@ export async function sendTest(page, more = {}) {
 					type: "email",
 					required: true,
 					value: page.account.email,
-					hint: "An address that you can read.",
+					hint: "An address whose mail you can read.",
 					autofocus: true,
 				},
 			],

@@ -1,4 +1,4 @@
-// Switches between light and dark, and keeps the choice for theme.js; loaded at the first click.
+// Switches between light and dark, and stores the choice for theme.js. Loaded at the first click.
 
 export function switchTheme() {
 	const root = document.documentElement;

@@ -3,5 +3,5 @@ try {
 	const chosen = localStorage.getItem("theme");
 	if (chosen === "dark" || chosen === "light") document.documentElement.dataset.theme = chosen;
 } catch {
-	// No storage: the system's choice stands.
+	// No storage: keep the system's choice.
 }

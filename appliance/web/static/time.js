@@ -1,4 +1,4 @@
-// Formats times and numbers: in the viewer's zone, with the exact UTC on hover.
+// Formats times and numbers in the viewer's time zone, with the exact UTC on hover.
 import { h } from "./dom.js";
 
 const format = (options) => new Intl.DateTimeFormat("en-GB", { hourCycle: "h23", ...options });
@@ -11,11 +11,11 @@ const NUMBER = new Intl.NumberFormat("en");
 export const number = (value) => NUMBER.format(value);
 export const percent = (share) => (share === null ? "–" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 export const count = (value, one, many) => `${number(value)} ${value === 1 ? one : many}`;
-/** A day as the statistics count them, from midnight to midnight in UTC. */
+/** A day of the statistics, midnight to midnight UTC. */
 export const utcDay = (iso) => `${UTC_DAY.format(new Date(iso))} UTC`;
 export const hour = (iso) => DAY_MINUTE.format(new Date(iso));
 
-/** A length of time in its one or two largest units. */
+/** A duration in its one or two largest units. */
 export function span(milliseconds) {
 	if (milliseconds === null) return "–";
 	if (milliseconds < 1000) return `${Math.round(milliseconds)} ms`;
@@ -34,7 +34,7 @@ function element(iso, text, relative) {
 	return h("time", { datetime: iso, title: exact(iso), "data-relative": relative }, text);
 }
 
-/** A moment: the clock if it was today, else the day as well. */
+/** A moment: the time if it was today, otherwise also the day. */
 export function when(iso, none = "–") {
 	if (!iso) return none;
 	const moment = new Date(iso);
@@ -52,7 +52,7 @@ function distance(iso) {
 	return `${span(Math.round(-away / 1000) * 1000)} ago`;
 }
 
-/** How far a moment is away, kept true while it is shown. */
+/** A relative time that stays current while shown. */
 export const ago = (iso, none = "never") => (iso ? element(iso, distance(iso), true) : none);
 
 setInterval(() => {

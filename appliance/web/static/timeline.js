@@ -1,16 +1,16 @@
-// The timeline of one recipient: accepted, every attempt with the server's replies, and what happens next.
+// The timeline of one recipient: acceptance, every attempt with the server's replies, and the next step.
 import { fragment, h } from "./dom.js";
 import { badge } from "./pieces.js";
 import { advice, isProblem } from "./problems.js";
 import { ago, span, when } from "./time.js";
 
-// Where our own sentences put a clock (UTC): only there, so that nothing a mail server said is taken for one of ours.
+// Where our own sentences contain a UTC time. Nothing that a mail server said is treated as one.
 const BEFORE =
 	/(?:deferred: (?:try|attempt) \d+ of \d+|delivered|bounced|failed) at |waiting: pool \S+ slowed down until /;
 const CLOCK = /(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d(?:\.\d+Z)?/;
 const OURS = new RegExp(`^(${BEFORE.source})(${CLOCK.source})`);
 
-/** A sentence of the API, with its UTC clock as a time in the viewer's zone. */
+/** An API sentence with its UTC time in the viewer's time zone. */
 function sentence(text, capital = false) {
 	const begun = (words) => (capital ? words.charAt(0).toUpperCase() + words.slice(1) : words);
 	const found = OURS.exec(text);
@@ -20,7 +20,7 @@ function sentence(text, capital = false) {
 	return [begun(before), when(at.endsWith("Z") ? at : `${at}.000Z`), text.slice(whole.length)];
 }
 
-/** What came of an attempt, by our own decision; the sandbox makes none. */
+/** Result of an attempt, by our decision; the sandbox makes none. */
 function outcome(attempt) {
 	const decided = /^[a-z]+/.exec(attempt.decision ?? "")?.[0];
 	if (decided) return decided;
@@ -37,7 +37,7 @@ function lock(attempt) {
 }
 
 function server(attempt) {
-	if (!attempt.mx_host) return attempt.decision ? "no server was reached" : "the sandbox stands in for the server";
+	if (!attempt.mx_host) return attempt.decision ? "no server reached" : "simulated by the sandbox";
 	const at = attempt.mx_address && attempt.mx_address !== attempt.mx_host ? ` (${attempt.mx_address})` : "";
 	return h("span", { class: "mono" }, attempt.mx_host, h("span", { class: "quiet" }, at));
 }
@@ -94,9 +94,9 @@ function last(recipient) {
 				"p",
 				null,
 				due
-					? "Next: tried as soon as it is its turn"
+					? "Next: attempt as soon as possible"
 					: [
-							"Next: try ",
+							"Next: attempt ",
 							String(recipient.attempt_count + 1),
 							" at ",
 							when(recipient.next_attempt_at),
@@ -110,9 +110,9 @@ function last(recipient) {
 	if (stands === "suppressed" || stands === "cancelled")
 		return h("li", { class: stands }, h("p", { class: "row" }, badge(stands), recipient.last_smtp_response));
 	const end = {
-		delivered: "Done: the server has taken it. Nothing more happens.",
-		bounced: "Final: it is not tried again. The credit is returned.",
-		failed: "Final: it is not tried again.",
+		delivered: "Delivered: the server accepted the message.",
+		bounced: "Final: no further attempts. The credit is returned.",
+		failed: "Final: no further attempts.",
 	}[recipient.status];
 	return end ? h("li", { class: `end ${recipient.status}` }, h("p", { class: "quiet small" }, end)) : null;
 }
@@ -120,7 +120,7 @@ function last(recipient) {
 /** The class of a refusal: "mailbox full". */
 const classTag = (name) => name && h("span", { class: "tag" }, name.replace("_", " "));
 
-/** A bounce that came by mail after the delivery. */
+/** A bounce received by mail after delivery. */
 function bouncedLater(late) {
 	if (!late) return null;
 	return h(
@@ -129,7 +129,7 @@ function bouncedLater(late) {
 		h(
 			"p",
 			{ class: "row" },
-			h("b", null, "A bounce came by mail"),
+			h("b", null, "Bounced by mail after delivery"),
 			classTag(late.class),
 			h("span", { class: "quiet small" }, when(late.at)),
 		),
@@ -139,7 +139,7 @@ function bouncedLater(late) {
 
 const answered = (attempt) => JSON.stringify([outcome(attempt), attempt.mx_host, attempt.smtp_response]);
 
-/** The attempts; of several in a row with the same answer the last is shown and the others are folded. */
+/** The attempts. Of consecutive attempts with the same reply, only the last is expanded. */
 function attempts(recipient) {
 	const runs = [];
 	for (const attempt of recipient.attempts) {
@@ -156,7 +156,7 @@ function attempts(recipient) {
 				h(
 					"details",
 					{ "data-key": `${recipient.id} run ${run[0].number}` },
-					h("summary", { class: "row" }, `Attempts ${run[0].number} to ${folded.at(-1).number}: the same answer`),
+					h("summary", { class: "row" }, `Attempts ${run[0].number} to ${folded.at(-1).number}: same reply`),
 					h(
 						"ol",
 						{ class: "timeline" },
@@ -169,7 +169,7 @@ function attempts(recipient) {
 	});
 }
 
-/** One recipient; folded if there are many and all is well with it. `go` opens another page; without it none can be. */
+/** One recipient; collapsed if there are many and it has no problem. `go` opens another page; optional. */
 export function timeline(message, recipient, folded, go) {
 	const status = recipient.outcome;
 	const title = fragment(

@@ -1,10 +1,10 @@
-// Puts new content into what is shown without taking focus, selected text or opened parts away.
+// Updates shown content without losing focus, selected text or opened parts.
 import { fragment } from "./dom.js";
 
 /**
- * Makes a place show this content, and keeps the nodes that stay: those with the same `data-key` or `data-id`, and in
- * between those of the same kind at the same position. A node with listeners is of the content that it was made for:
- * it is kept only inside of one with a key, and with the same label.
+ * Show new content in a place, and keep nodes that stay: those with the same `data-key` or `data-id`, and between
+ * them nodes of the same kind at the same position. A node with listeners belongs to its content: it is kept only
+ * inside a keyed node, and only with the same label.
  */
 export function update(place, ...content) {
 	children(place, fragment(...content), false);

@@ -1,4 +1,4 @@
-// The warnings of the overview, each with a link to where it is mended; loaded when there is any.
+// Warnings of the overview, each with a link to fix it. Loaded when there are any.
 import { h, path } from "./dom.js";
 import { notice } from "./basics.js";
 
@@ -17,6 +17,6 @@ function warning(each) {
 	return notice(GRAVE.has(each.code) ? "bounced" : "deferred", each.text, href && h("a", { href }, "View details"));
 }
 
-/** The first steps say themselves that a domain is missing. */
+/** The first steps already say that a domain is missing. */
 export const warnings = (given, steps) =>
 	h("div", null, given.filter((each) => !(steps && each.code === "no_domain")).map(warning));

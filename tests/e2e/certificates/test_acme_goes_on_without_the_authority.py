@@ -40,7 +40,7 @@ def test_an_authority_that_is_down_is_waited_for(tmp_path: Path) -> None:
         certified(tmp_path, authority) as running,
     ):
         told = failure(running)
-        assert told["event"] == "there is no certificate yet"
+        assert told["event"] == "certificate not issued"
         assert told["reason"] == "127.0.0.1 cannot be reached: connection refused"
         own = shown(running, "https", anything())
         assert own == shown(running, "smtps", anything())

@@ -2,13 +2,10 @@
 
 import math
 import re
-import time
 
 import pytest
 
 from tests.e2e.contract.service import Caller
-
-RANDOM_BITS = 74  # at least
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +30,6 @@ def test_an_id_has_its_prefix_and_128_bits(ids: dict[str, list[str]], prefix: st
     bits_a_character = math.log2(len(set("".join(texts))))
     assert len(texts[0]) * bits_a_character >= 127.9
     assert len(set(texts)) == len(texts)
-
-
-@pytest.mark.parametrize("prefix", ["msg", "req", "rcp"])
-def test_the_end_of_an_id_is_random(ids: dict[str, list[str]], prefix: str) -> None:
-    """At least 74 bits vary from id to id: each of the last characters takes many values."""
-    texts = [each.removeprefix(f"{prefix}_") for each in ids[prefix]]
-    bits_a_character = math.log2(len(set("".join(texts))))
-    for place in range(1, math.floor(RANDOM_BITS / bits_a_character) + 1):
-        assert len({text[-place] for text in texts}) > 10
-
-
-@pytest.mark.parametrize("prefix", ["msg", "req", "rcp"])
-def test_ids_sort_by_time(ids: dict[str, list[str]], prefix: str) -> None:
-    """In the order of the alphabet is in the order of creation."""
-    assert ids[prefix] == sorted(ids[prefix])
-
-
-def test_ids_sort_from_one_second_to_the_next(caller: Caller) -> None:
-    """A later id is greater, however the random parts fall."""
-    first = caller.send()["id"]
-    time.sleep(1.1)
-    assert caller.send()["id"] > first
 
 
 def test_accounts_have_ids_too(caller: Caller) -> None:

@@ -259,7 +259,7 @@ def test_a_chart_is_told_in_words(stage: Stage, browser: Browser, owner: Provisi
     browser.type(Keys.ARROW_LEFT)
     said = "return document.querySelector('.readout')?.textContent.includes(' sent, ')"
     browser.until(lambda: browser.script(said), "the bar in words")
-    browser.click_summary("Show as a table")
+    browser.click_summary("Show as table")
     browser.until(lambda: browser.count("figure tbody tr"), "the table")
 
 

@@ -31,7 +31,7 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
     browser.see(customer.domain, "td")
 
     browser.click("Change cap")
-    browser.fill("Recipients a day", "200")
+    browser.fill("Recipients per day", "200")
     browser.click("Save cap")
     browser.see("200 recipients a day (UTC)")
     browser.click("Change credits")
@@ -41,7 +41,7 @@ def test_an_account_has_a_page(stage: Stage, browser: Browser) -> None:
 
     browser.click(f"Reset the password of {customer.email}")
     browser.click("Create link")
-    browser.see("Give this link to the person")
+    browser.see("Send this link to the user")
     link = text_of(browser, "[data-secret=Link]")
     token = dict(each.split("=") for each in link.partition("#")[2].split("&"))["token"]
     answer = httpx.post(
@@ -77,10 +77,10 @@ def test_messages_of_another_account_are_read(stage: Stage, browser: Browser) ->
     browser.log_in(operator.email)
     browser.open(f"/dashboard/admin/accounts/{customer.account_id}")
     browser.click("View messages")
-    browser.see("written to the audit log")
+    browser.see("recorded in the audit log")
     browser.see("Not yours").click()
     browser.see("Not yours", "h1")
-    browser.see("There is no mailbox with this address.")
+    browser.see("The mailbox does not exist.")
     assert browser.path() == f"/dashboard/admin/accounts/{customer.account_id}/messages/{sent}"
     for offered in ("Send again", "Remove from suppressions", "Cancel"):
         assert offered not in browser.text()
@@ -130,10 +130,10 @@ CHANGES = {
     "/domains/{domain}": ["Check now", "Remove domain"],
     "/templates": ["New template"],
     "/templates/welcome": ["Delete", "Duplicate", "Send a test"],
-    "/webhook": ["Delete", "Rotate secret", "Send a ping", "Send failed posts again"],
+    "/webhook": ["Delete", "Rotate secret", "Send a ping", "Replay failed deliveries"],
     "/suppressions": ["Suppress address", "Import CSV", "Add tag", "Release", "Select all shown"],
     "/keys": ["Create key", "Create credential", "Roll key", "Delete key", "Delete credential"],
-    "/people": ["Invite person", "Change role", "Remove"],
+    "/people": ["Invite user", "Change role", "Remove"],
 }
 
 
@@ -160,6 +160,6 @@ def test_what_a_role_may_not_do_is_not_offered(stage: Stage, browser: Browser) -
             assert label not in offered["viewer"][path], (path, label)
     browser.log_in(people["viewer"])
     browser.open("/dashboard/templates/welcome")
-    browser.see("An owner or a developer of the account changes it.")
+    browser.see("Only owners and developers can change templates.")
     assert browser.script("return document.querySelector('main form button[type=submit]').disabled") is True
     assert browser.forbidden() == []

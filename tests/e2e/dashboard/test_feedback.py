@@ -107,7 +107,7 @@ def test_the_page_shows_what_the_api_says(stage: Stage, browser: Browser, busy: 
     legend = [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, ".legend:first-child .key")]
     assert legend[:4] == ["No such mailbox", "Mailbox full", "Reputation", "Given up"]
     assert browser.count(".chart .fill.one") == 30
-    browser.see("60 bounces came after the delivery.")
+    browser.see("60 bounces arrived after delivery.")
     assert [row[0:3] for row in cells(browser, "Complaints by provider")] == [
         ["google", "150,000", "30"],
         ["yahoo", "60,000", "240"],
@@ -142,7 +142,7 @@ def test_days_and_domain_are_part_of_the_address(browser: Browser, busy: Provisi
     browser.until(lambda: browser.count(".chart .fill.one") == 7, "a week")
     assert browser.path() == "/dashboard/feedback?days=7"
     browser.field("Domain").send_keys("second")
-    browser.see("No DMARC report yet")
+    browser.see("No DMARC reports yet")
     assert browser.path() == "/dashboard/feedback?days=7&domain=second.example"
     browser.driver.back()
     browser.until(lambda: browser.count(".chart .fill.delivered") == 7, "the first domain again")
@@ -153,9 +153,9 @@ def test_an_account_without_reports_is_told_what_to_publish(stage: Stage, browse
     account = stage.account()
     browser.log_in(account.email)
     browser.open("/dashboard/feedback")
-    browser.see("No server refused mail in this time.")
-    browser.see("Nothing was delivered in this time.")
-    browser.see("This server takes no mail")
+    browser.see("No bounces in this period.")
+    browser.see("No deliveries in this period.")
+    browser.see("This server does not receive mail")
     browser.see("_dmarc.example.com", "code")
     browser.see("v=DMARC1; p=none; rua=mailto:dmarc@bounces.example.com", "pre")
     browser.see("_smtp._tls.example.com", "code")
@@ -171,10 +171,10 @@ def test_the_plots_are_told_to_those_who_do_not_see_them(browser: Browser, busy:
     browser.open("/dashboard/feedback")
     drawing = browser.one("(//main//*[name()='svg'][@role='img'])[1]")
     label = str(drawing.get_attribute("aria-label"))
-    assert label.startswith("Bounces by class per day (UTC). In all: 1,200 no such mailbox")
+    assert label.startswith("Bounces by class per day (UTC). Total: 1,200 no such mailbox")
     drawing.send_keys(Keys.ARROW_LEFT)
     browser.see("UTC: 40 no such mailbox, 9 mailbox full, 12 reputation, 3 given up")
-    browser.click_summary("Show as a table")
+    browser.click_summary("Show as table")
     assert len(cells(browser, "Bounces by class per day (UTC)")) == 30
     findings = []
     for size in (DESKTOP, PHONE):

@@ -32,12 +32,12 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.fill("Add a domain", "Shop.Example")
     browser.click("Add domain")
     browser.see("shop.example", "h1")
-    browser.see("Not verified yet")
+    browser.see("Not verified")
     browser.click("Check now")
     browser.see("missing")
     publish(stage, browser)
     browser.click("Check now")
-    browser.see("Verified: you can send from it.")
+    browser.see("Verified: you can send from this domain.")
     assert browser.count(".record .badge.missing") == 0
     browser.picture("domain")
 
@@ -45,7 +45,7 @@ def test_from_the_login_to_a_message_that_arrived(stage: Stage, browser: Browser
     browser.see("No key yet")
     browser.fill("Name of the key", "web shop")
     browser.click("Create key")
-    browser.see("shown only this once")
+    browser.see("will not be shown again")
     browser.one("//*[@class and contains(@class, 'secret')]//*[@role='tab' and normalize-space()='curl']").click()
     line = browser.script("return document.querySelector('.secret [role=tabpanel]:not([hidden]) pre').textContent")
     assert "ma_live_" in line
@@ -75,7 +75,7 @@ def test_the_first_step_that_is_left_has_the_primary_button(stage: Stage, browse
     browser.click("Add a domain")
     browser.fill("Add a domain", f"{email.split('@')[0]}.example")
     browser.click("Add domain")
-    browser.see("Not verified yet")
+    browser.see("Not verified")
     browser.open("/dashboard")
     browser.see("First steps")
     assert primary(browser) == ["Show the records"]
@@ -144,10 +144,10 @@ def test_the_list_of_domains_shows_what_dns_shows(stage: Stage, browser: Browser
     browser.fill("Add a domain", "Listed.Example")
     browser.click("Add domain")
     browser.see("listed.example", "h1")
-    browser.see("DNS is asked every ten minutes")
+    browser.see("DNS is checked every ten minutes")
     publish(stage, browser)
     browser.click("Check now")
-    browser.see("Verified: you can send from it.")
+    browser.see("Verified: you can send from this domain.")
     browser.see("Last check:")
     browser.go("Domains")
     row = "//tr[@data-id='listed.example']"

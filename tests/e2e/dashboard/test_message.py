@@ -70,8 +70,8 @@ def test_problems_come_first_and_say_what_to_do(stage: Stage, browser: Browser) 
     assert message in top
     shown = [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, ".recipient .address")]
     assert shown[:2] == ["gone@bad.test", "ada@good.test"]
-    browser.see("There is no mailbox with this address. Ask the recipient for the right address")
-    browser.see("The address is on your suppression list, so no server was asked.")
+    browser.see("The mailbox does not exist. Ask the recipient for the correct address")
+    browser.see("The address is suppressed, so no delivery was attempted.")
     own = "//*[contains(@class, 'recipient')][.//bdi[.='ada@good.test']]"
     browser.one(f"{own}//button[normalize-space()='Remove from suppressions']").click()
     browser.until(lambda: "ada@good.test" not in suppressed(stage, account), "the release")
@@ -108,7 +108,7 @@ def test_images_files_and_the_whole_message(stage: Stage, browser: Browser) -> N
         browser.open(f"/dashboard/messages/{message}")
         widths = "return [...document.querySelector('iframe').contentDocument.images].map((each) => each.naturalWidth)"
         browser.until(lambda: browser.script(widths) == [1, 0], "the image that came along")
-        browser.see("An image of other servers: loading tells them that you looked.")
+        browser.see("1 remote image blocked. Loading reveals that you opened the message.")
         assert asked == []
         assert browser.forbidden() == []
         browser.click("Load images")

@@ -31,7 +31,7 @@ def test_a_deferred_message_is_explained_in_ten_seconds(stage: Stage, browser: B
     assert "mx0.grey.test said 451 4.7.1" in why
     assert time.monotonic() - begun < 10
     assert "try 2 of 4 at " in why
-    browser.see("Next: try 2 at ")
+    browser.see("Next: attempt 2 at ")
     browser.see("no TLS")
     browser.one("//summary[contains(., 'SMTP dialogue')]").click()
     browser.see("RCPT TO:<night@grey.test>")
@@ -77,7 +77,7 @@ def test_a_refusal_has_its_class_and_a_late_bounce_its_place(stage: Stage, brows
     title = browser.see("customer1@good.test", "h2").text
     assert "delivered" in title
     assert "bounced later" in title
-    browser.see("A bounce came by mail")
+    browser.see("Bounced by mail after delivery")
     browser.see("mailbox full", "span")
     browser.see(words, "p[contains(@class, 'reply')]")
     assert browser.count("details.recipient") == 3

@@ -80,7 +80,7 @@ def test_a_day_is_that_of_utc_wherever_one_looks(stage: Stage, browser: Browser,
     browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/Los_Angeles"})
     try:
         browser.open("/dashboard?days=30")
-        browser.click_summary("Show as a table")
+        browser.click_summary("Show as table")
         last = browser.one("(//main//tbody[tr[29]]/tr)[last()]/td[1]").text
         axis = browser.script("return document.querySelector('.axis text:last-child').textContent")
         browser.see("Recipients per day (UTC)", "span")
@@ -147,7 +147,7 @@ def test_tiles_and_bars_lead_to_what_they_count(stage: Stage, browser: Browser) 
     browser.one("//*[name()='svg' and @role='img']").send_keys(Keys.ARROW_LEFT, Keys.ENTER)
     browser.until(lambda: len(shown(browser)) == len(sent), "all messages of the bar")
     browser.open("/dashboard")
-    browser.click_summary("Show as a table")
+    browser.click_summary("Show as table")
     browser.one("(//main//figure//tbody//a)[last()]").click()
     browser.until(lambda: shown(browser) == [sent["Suppressed"]], "the message of the row")
 
@@ -294,7 +294,7 @@ def test_what_is_not_added_up_yet_is_told(stage: Stage, browser: Browser) -> Non
     browser.log_in(stage.account().email)
     browser.open("/dashboard/statistics")
     browser.see("No mail by domain")
-    assert "Still being added up" not in browser.text()
+    assert "Still being computed" not in browser.text()
     browser.script("""const real = window.fetch;
         window.fetch = async (path, ...more) => {
             const answer = await real(path, ...more);
@@ -302,4 +302,4 @@ def test_what_is_not_added_up_yet_is_told(stage: Stage, browser: Browser) -> Non
             return Response.json({ ...(await answer.json()), breakdown_until: "2026-01-02T03:04:05.000Z" });
         }""")
     browser.click("By tag")
-    assert re.search("what came after .+ is missing", browser.see("Still being added up", "p").text)
+    assert re.search("data after .+ is missing", browser.see("Still being computed", "p").text)

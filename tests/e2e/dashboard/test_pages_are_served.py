@@ -165,7 +165,7 @@ def test_the_first_page_is_small(stage: Stage, browser: Browser, sends: bool) ->
         engines.rows(stage.world.running.data_dir, insert, account.account_id, int(time.time()) // 3600)
     browser.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": True})
     browser.open("/dashboard")
-    browser.see("Show as a table" if sends else "First steps")
+    browser.see("Show as table" if sends else "First steps")
     loaded = browser.script("""return performance.getEntries().filter((each) => each.decodedBodySize !== undefined)
         .filter((each) => !each.name.includes("/v1/")).map((each) => [each.name, each.decodedBodySize])""")
     browser.driver.execute_cdp_cmd("Network.setCacheDisabled", {"cacheDisabled": False})
@@ -267,7 +267,7 @@ def test_a_server_that_is_away_is_told_and_no_session_ends(stage: Stage, browser
     browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", away)
     try:
         browser.one("//nav//a[normalize-space()='Suppressions']").click()
-        browser.see("does not answer")
+        browser.see("does not respond")
     finally:
         back = {**away, "offline": False, "downloadThroughput": -1, "uploadThroughput": -1}
         browser.driver.execute_cdp_cmd("Network.emulateNetworkConditions", back)

@@ -54,11 +54,11 @@ def scanned(browser: Browser, directory: Path) -> str:
 
 def invited(browser: Browser, email: str, role: str) -> str:
     """Invite a person on the page; the link."""
-    browser.click("Invite person")
+    browser.click("Invite user")
     browser.fill("Email address", email)
     browser.script("document.querySelector('dialog select').value = arguments[0]", role)
     browser.click("Create link")
-    browser.see("Give this link to the person")
+    browser.see("Send this link to the user")
     (link,) = shown(browser, "[data-secret=Link]")
     return browser.url + link[link.index("/dashboard/") :]  # this program's port is not in its settings
 
@@ -86,7 +86,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     browser.until(lambda: browser.path() == "/dashboard", "the overview")
     browser.open("/dashboard/people")
     browser.see(email, "bdi")
-    assert "Invite person" not in browser.text()
+    assert "Invite user" not in browser.text()
     assert "Remove" not in browser.text()
 
     # The link was good once.
@@ -99,7 +99,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     # A second factor is turned on.
     browser.log_in(email, NEW_PASSWORD)
     browser.go("Account")
-    browser.click("Turn on second factor")
+    browser.click("Turn on two-factor authentication")
     browser.one("//*[@data-secret='totp']")
     (secret,) = shown(browser, "[data-secret=totp]")
     raw = b32decode(secret.replace(" ", ""))
@@ -110,7 +110,7 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     check_rules(browser, "enrolment")
     browser.fill("Password", NEW_PASSWORD)
     browser.fill("Code", code_of(raw, int(time.time()) // 30))
-    browser.click("Turn on second factor")
+    browser.click("Turn on two-factor authentication")
     browser.see("Save the recovery codes")
     codes = shown(browser, "[data-code]")
     assert len(codes) == 10
@@ -125,19 +125,19 @@ def test_a_person_is_invited_and_enrols(stage: Stage, browser: Browser, tmp_path
     browser.fill("Password", NEW_PASSWORD)
     browser.click("Log in")
     check_rules(browser, "code")
-    browser.fill("Code of your second factor", "000000")
+    browser.fill("Two-factor code", "000000")
     browser.click("Log in")
     browser.see("This code is wrong")
-    browser.fill("Code of your second factor", codes[0])
+    browser.fill("Two-factor code", codes[0])
     browser.click("Log in")
     browser.until(lambda: browser.path() == "/dashboard", "the overview")
     browser.open("/dashboard/account")
     browser.see("9 left")
-    browser.click("Turn off second factor")
+    browser.click("Turn off two-factor authentication")
     browser.fill("Password", NEW_PASSWORD)
     browser.fill("Code", codes[1])
     browser.script("document.querySelector('dialog button[type=submit]').click()")
-    browser.see("Off. With it a login needs a code")
+    browser.see("Off. When on, a login also requires a code")
 
 
 def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) -> None:
@@ -156,7 +156,7 @@ def test_roles_are_changed_and_people_removed(stage: Stage, browser: Browser) ->
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     browser.click("Cancel")
     browser.click(f"Remove {account.email}")
-    browser.click("Remove person")
+    browser.click("Remove user")
     browser.until(lambda: "An account needs an owner" in browser.text(), "the reason")
     assert stage.ask(account, "GET", "/v1/users")["users"][0]["role"] == "owner"
 
@@ -183,7 +183,7 @@ def test_a_removed_persons_keys_are_listed_and_revoked_unless_kept(stage: Stage,
     browser.until(lambda: "API key nightly report" in browser.text(), "the keys of the person")
     if kept:
         browser.script("document.querySelector('dialog input[name=keep]').click()")
-    browser.click("Remove person")
+    browser.click("Remove user")
     browser.until(lambda: email not in browser.text(), "no such person")
     keys = {each["name"]: each["revoked_at"] for each in stage.ask(account, "GET", "/v1/api-keys")["api_keys"]}
     assert (keys["nightly report"] is None) is kept

@@ -64,7 +64,7 @@ def test_a_port_is_copied_alone(stage: Stage, browser: Browser) -> None:
     browser.go("Keys & credentials")
     browser.script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     browser.click("Create credential")
-    browser.see("shown only this once")
+    browser.see("will not be shown again")
     browser.click("Copy Port")
     shown = browser.one("//*[@data-secret='Port']").text
     copied = browser.until(lambda: browser.script("return window.copied"), "the copied text")

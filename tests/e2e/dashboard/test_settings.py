@@ -41,7 +41,7 @@ def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) ->
     browser.log_in(account.email)
     browser.go("Keys & credentials")
     browser.fill("Name of the key", "deploy")
-    for label, choice in (("It may", "read"), ("From", account.domain), ("Expires", "in 90 days")):
+    for label, choice in (("Scope", "read"), ("From", account.domain), ("Expires", "in 90 days")):
         Select(browser.field(label)).select_by_visible_text(choice)
     browser.click("Create key")
     browser.see("Copy it now")
@@ -95,10 +95,10 @@ def test_a_template_is_written_with_its_preview(stage: Stage, browser: Browser) 
     browser.see("Version 1")
     browser.fill("Plain text", "Hello {{name}}, order {{number}}")
     browser.open("/dashboard/templates/order-shipped")
-    browser.see("changes that are not saved")
+    browser.see("unsaved changes")
     browser.click("Save new version")
     browser.see("Version 2")
-    browser.click("Put version 1 into the editor")
+    browser.click("Load version 1 into the editor")
     browser.until(lambda: edited(browser) == "Hello {{name}}", "the first version")
     browser.click("Discard changes")
     browser.until(lambda: edited(browser) == "Hello {{name}}, order {{number}}", "the second version")
@@ -136,7 +136,7 @@ def test_a_test_of_an_edited_template_publishes_nothing(stage: Stage, browser: B
     stored = stage.ask(account, "GET", "/v1/templates/welcome")
     assert (stored["version"], stored["subject"]) == (1, "Hello {{name}}")
     browser.open("/dashboard/templates/welcome")
-    browser.see("changes that are not saved")
+    browser.see("unsaved changes")
 
 
 def test_versions_are_compared_and_a_template_is_duplicated(stage: Stage, browser: Browser) -> None:
@@ -147,10 +147,10 @@ def test_versions_are_compared_and_a_template_is_duplicated(stage: Stage, browse
     browser.log_in(account.email)
     browser.script("sessionStorage.clear()")  # drafts of other tests
     browser.open("/dashboard/templates/welcome")
-    browser.click("Compare version 1 with the one in use")
+    browser.click("Compare version 1 with the current one")
     assert browser.one("//dialog//pre").text.splitlines() == ["  <p>Hi {{name}}</p>", "+ <p>Order {{number}}</p>"]
     browser.click("Close")
-    browser.click("Use a person's variables")
+    browser.click("Variables from JSON")
     browser.fill("Variables as JSON", "[1]")
     browser.click("Use variables")
     browser.one("//dialog//*[contains(@class, 'error')]")
@@ -177,10 +177,10 @@ def test_a_new_template_overwrites_none(stage: Stage, browser: Browser) -> None:
     browser.open("/dashboard/templates/new")
     browser.fill("Alias", "new")
     browser.click("Create template")
-    browser.see("This name is reserved")
+    browser.see("This alias is reserved")
     browser.fill("Alias", "welcome")
     browser.click("Create template")
-    browser.see("There is a template with this alias.")
+    browser.see("A template with this alias exists.")
     assert stage.ask(account, "GET", "/v1/templates/welcome")["version"] == 1
     browser.click("Open it")
     browser.see("welcome", "h1")
@@ -262,7 +262,7 @@ def test_a_pause_of_all_mail_is_seen(stage: Stage, browser: Browser) -> None:
     change(data_dir, lambda store: store.pools.hold(EVERY, "restored <b>from</b> a backup"))
     try:
         browser.go("Admin")
-        browser.see("All mail is paused: restored <b>from</b> a backup. It waits since")
+        browser.see("All mail is paused: restored <b>from</b> a backup. Paused since")
         browser.click("Resume all mail")
         browser.see("run `appliance resume` there")
     finally:

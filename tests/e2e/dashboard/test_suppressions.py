@@ -30,7 +30,7 @@ def test_a_file_comes_in_and_goes_out(stage: Stage, browser: Browser, tmp_path: 
     browser.one("//input[@id='csv-file']").send_keys(str(file))
     browser.one("//dialog//button[normalize-space()='Import file']").click()
     told = browser.one("//dialog//*[@role='status']").text
-    assert told == "1,099 addresses imported, 0 listed already, 1 line skipped."
+    assert told == "1,099 addresses imported, 0 already listed, 1 line skipped."
     assert browser.one("//dialog//tbody/tr").text.startswith("702 ")
     browser.click("Close")
     browser.until(lambda: len(shown(browser)) == 100, "the list")

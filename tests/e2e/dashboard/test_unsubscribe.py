@@ -59,7 +59,7 @@ def test_an_owner_chooses_what_has_links(stage: Stage, browser: Browser) -> None
     browser.see("unsubscribe links require https")
     stage.ask(account, "PUT", "/v1/templates/weekly", {"subject": "Hello", "text": "Hi"})
     browser.open("/dashboard/templates/weekly")
-    browser.field("Link to unsubscribe by one click").click()
+    browser.field("One-click unsubscribe link").click()
     browser.click("Save new version")
     browser.see("unsubscribe links require https")
     assert stage.ask(account, "GET", "/v1/templates/weekly")["version"] == 1

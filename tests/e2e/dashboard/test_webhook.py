@@ -43,7 +43,7 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     here.go("Webhook")
     here.fill("URL", receiver.url("/hook"))
     assert here.script("return document.querySelector('[name=\"email.failed\"]').checked")
-    here.field("email.delayed: it waits for an hour or longer, and is still tried").click()
+    here.field("email.delayed: queued for an hour or longer, still being retried").click()
     here.click("Create webhook")
     secret = here.one("//*[@data-secret='Secret']").text
     assert secret.startswith("whsec_")
@@ -54,7 +54,7 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
         .filter((each) => each.checked).map((each) => each.name)""")
     assert wanted == ["email.delivered", "email.bounced", "email.failed", "email.delayed"]
     here.click("Send a ping")
-    here.see("answered 500")
+    here.see("responded 500")
     here.click_summary("webhook.test")
     here.see(HOSTILE.decode())
     assert here.script("return window.ran") is None
@@ -66,10 +66,10 @@ def test_a_webhook_is_set_up_tried_and_repaired(running: Running, receiver: Any,
     with running.client(headers=headers) as client:
         message = client.post("/emails", json=body).json()["id"]
     here.open(f"/dashboard/messages/{message}")
-    here.see("Webhook posts")
+    here.see("Webhook deliveries")
     here.click_summary("email.delivered")
     here.see("thank you")
-    here.click("Send post again")
+    here.click("Replay")
     here.until(lambda: here.count(".post") == 2, "the post that was sent again")
     first, second = (post.body for post in receiver.at("/hook") if b"email.delivered" in post.body)
     assert first == second
@@ -104,9 +104,9 @@ def test_posts_are_filtered_and_the_failed_ones_sent_again(running: Running, rec
         here.see("bounce@example.net", "bdi")
         here.open("/dashboard/webhook?status=success&type=email.bounced")
         here.see("No results for this filter.")
-        here.click("Send failed posts again")
-        here.one("//dialog//button[normalize-space()='Send posts again']").click()
-        here.until(lambda: "2 posts sent again." in here.one("//dialog//*[@role='status']").text, "the end of it")
+        here.click("Replay failed deliveries")
+        here.one("//dialog//button[normalize-space()='Replay deliveries']").click()
+        here.until(lambda: "2 deliveries replayed." in here.one("//dialog//*[@role='status']").text, "the end of it")
         here.one("//dialog//button[normalize-space()='Close']").click()
         browser.until(lambda: len(posts()) == 2, "both posts, again")
         assert {each["trigger"] for each in posts()} == {"replay"}

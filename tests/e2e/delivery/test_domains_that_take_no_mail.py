@@ -5,7 +5,6 @@ from pathlib import Path
 from tests.e2e.delivery.telling import customer_reads
 from tests.e2e.delivery.world import CREDITS, delays, world
 from tests.fakes.dns import Trouble
-from tests.fakes.mx import FakeMx
 
 
 async def test_domains_that_take_no_mail(tmp_path: Path) -> None:
@@ -51,28 +50,3 @@ async def test_customers_are_not_told_which_resolver_is_silent(tmp_path: Path) -
         assert "4.4.3 the DNS gave no usable answer in time" in told
         assert "127.0.0" not in told
         await made.logged("no answer from 127.0.0")
-
-
-async def test_a_domain_without_mx_has_its_address(tmp_path: Path) -> None:
-    """The implicit MX (RFC 5321 5.1): a domain with an address alone gets its mail there."""
-    async with world(tmp_path) as made:
-        server = FakeMx()
-        await made.host("implicit.test", server.serve)
-        message = await made.send("ada@implicit.test")
-        await made.final(message)
-        assert len(server.messages) == 1
-        assert made.attempts(message)[0].host == "implicit.test"
-
-
-async def test_a_resolver_that_recovers(tmp_path: Path) -> None:
-    """Mail deferred for SERVFAIL is delivered once the DNS answers again."""
-    async with world(tmp_path, delays("2s", "2s")) as made:
-        server = FakeMx()
-        await made.domain("shaky.test", server)
-        good = made.dns.zone["shaky.test"]
-        made.publish("shaky.test", MX=Trouble.SERVFAIL)
-        message = await made.send("ada@shaky.test")
-        await made.tried(message)
-        made.dns.zone["shaky.test"] = good
-        await made.final(message)
-        assert made.recipient(message).status == "delivered"

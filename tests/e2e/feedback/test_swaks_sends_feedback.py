@@ -5,7 +5,6 @@ and a server that has something to tell is served beside them.
 """
 
 import re
-import socket
 import subprocess
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +15,6 @@ import trio
 
 from appliance.environment import Environment
 from appliance.feedback.return_path import LIFETIME
-from appliance.submission import limits
 from tests.e2e.delivery.world import World, world
 from tests.e2e.feedback.feedback import LISTENS, NAME, return_path
 from tests.e2e.submission.client import endpoint
@@ -25,10 +23,6 @@ from tests.inbound.bounces import bounce
 from tests.programs import needs, require
 from tests.running_appliance import add_account
 
-GUESSES = 1_000
-AT_ONCE = 8  # swaks
-MOST_CONNECTIONS = 30  # of one address, by default
-OTHER_ADDRESS = "127.0.0.2"  # of a server that does not guess
 REJECTED = 24  # how swaks ends if no recipient was taken
 REFUSED = re.compile(r"^<\*\* (550 5\.\d\.\d)", re.MULTILINE)
 
@@ -113,66 +107,3 @@ async def test_swaks_sends_feedback(tmp_path: Path) -> None:
         await made.until(lambda: late(made) == set(paths))
         listed = made.rows("SELECT address FROM suppressions ORDER BY address")
         assert [address for (address,) in listed] == sorted(paths)
-
-
-async def test_a_thousand_guesses(tmp_path: Path) -> None:
-    """All are refused: in one session, which is ended, and in sessions side by side; a bounce comes in meanwhile."""
-    async with world(tmp_path, LISTENS) as made:
-        await made.domain("example.net", FakeMx())
-        paths = await delivered(made, "ada@example.net", "bob@example.net")
-        ada, bob = paths["ada@example.net"], paths["bob@example.net"]
-        wrong = guesses(ada, GUESSES)
-        said = await trio.to_thread.run_sync(swaks, made, bounce("ada@example.net"), wrong)
-        assert said.code != 0
-        assert said.refusals == ["550 5.1.1"] * limits.MAX_ERRORS
-        assert "421 4.7.0" in said.text
-
-        results: list[Said] = []
-        turns = trio.CapacityLimiter(AT_ONCE)
-
-        async def guess(some: list[str]) -> None:
-            run = partial(swaks, made, bounce("ada@example.net"), some)
-            results.append(await trio.to_thread.run_sync(run, limiter=turns))
-
-        async with trio.open_nursery() as guessing:
-            for first in range(0, GUESSES, limits.MAX_ERRORS):
-                guessing.start_soon(guess, wrong[first : first + limits.MAX_ERRORS])
-            await made.until(lambda: len(results) > 0)
-            honest = partial(swaks, made, bounce("bob@example.net"), [bob], "--local-interface", OTHER_ADDRESS)
-            assert (await trio.to_thread.run_sync(honest)).code == 0
-        refusals = [reply for each in results for reply in each.refusals]
-        assert refusals == ["550 5.1.1"] * GUESSES
-        await made.until(lambda: late(made) == {"bob@example.net"})
-        assert (await trio.to_thread.run_sync(swaks, made, bounce("ada@example.net"), [ada])).code == 0
-        await made.until(lambda: late(made) == set(paths))
-
-
-async def test_connections_of_guessers_are_limited(tmp_path: Path) -> None:
-    """An address that has as many as it may gets no more; another one is served at once."""
-    async with world(tmp_path, LISTENS) as made:
-        await made.domain("example.net", FakeMx())
-        paths = await delivered(made, "ada@example.net")
-        ada = paths["ada@example.net"]
-        guess = f"EHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<{guesses(ada, 1)[0]}>\r\n".encode()
-
-        def crowd() -> list[socket.socket]:
-            opened = []
-            for _ in range(MOST_CONNECTIONS):
-                client = socket.create_connection(endpoint(made.running, "inbound"), timeout=30)
-                client.sendall(guess)
-                heard = b""
-                while b"550 5.1.1" not in heard:
-                    heard += client.recv(4096)
-                opened.append(client)
-            return opened
-
-        held = await trio.to_thread.run_sync(crowd)
-        send = partial(swaks, made, bounce("ada@example.net"), [ada])
-        said = await trio.to_thread.run_sync(send)
-        assert said.code != 0
-        assert "421 4.7.0" in said.text
-        assert (await trio.to_thread.run_sync(partial(send, "--local-interface", OTHER_ADDRESS))).code == 0
-        for client in held:
-            client.close()
-        await made.until(lambda: late(made) == {"ada@example.net"})
-        assert (await trio.to_thread.run_sync(send)).code == 0

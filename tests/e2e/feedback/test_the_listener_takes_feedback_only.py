@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from appliance.environment import Environment
-from appliance.submission import limits
 from tests import engines
 from tests.e2e.feedback.feedback import LISTENS, return_path
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, trusting
 from tests.running_appliance import Running, appliance
-
-GUESSES = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -75,54 +72,6 @@ def test_it_is_no_relay(running: Running, recipient: bytes, reply: bytes) -> Non
         client.say(b"EHLO client.example.com")
         assert client.say(b"AUTH PLAIN AGEAYg==").startswith(b"502 ")
         assert transact(client, recipient).startswith(reply)
-
-
-@pytest.mark.parametrize("ending", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n"])
-def test_nothing_is_smuggled_in(running: Running, path: bytes, ending: bytes) -> None:
-    """A false end of data refuses the mail, and what follows it is no command."""
-    hidden = b"MAIL FROM:<>\r\nRCPT TO:<" + path + b">\r\nDATA\r\nSubject: hidden\r\n"
-    with Raw(running, "inbound") as client:
-        client.say(b"EHLO mx.example.net")
-        assert transact(client, path, b"Subject: x\r\n\r\nbody" + ending + hidden).startswith(b"554 5.6.0 ")
-        assert transact(client, path).startswith(b"250 ")
-
-
-def test_commands_behind_starttls_are_discarded(running: Running, path: bytes) -> None:
-    """What is in the packet with STARTTLS is neither answered nor remembered under TLS."""
-    with Raw(running, "inbound") as client:
-        client.say(b"EHLO mx.example.net")
-        client.send(b"STARTTLS\r\nEHLO injected.example.com\r\nMAIL FROM:<>\r\n")
-        assert client.reply().startswith(b"220 ")
-        client.socket = trusting(running).wrap_socket(client.socket, server_hostname="127.0.0.1")
-        assert client.say(b"MAIL FROM:<>").startswith(b"503 5.5.1 ")
-        client.say(b"EHLO mx.example.net")
-        assert transact(client, path).startswith(b"250 ")
-
-
-@pytest.mark.parametrize("line", [b"MAIL FROM:<a\rb@example.com>", b"RCPT TO:<a\0b@example.com>", b"EHLO foo\rX: 1"])
-def test_controls_are_refused(running: Running, line: bytes) -> None:
-    """No control character gets into an address or a name."""
-    with Raw(running, "inbound") as client:
-        client.say(b"EHLO mx.example.net")
-        assert client.say(line).startswith(b"500 5.5.2 ")
-
-
-def test_guessing_ends_soon(running: Running, path: bytes) -> None:
-    """A thousand recipients, pipelined and on new connections: each connection ends after some, others are served."""
-    guess = b"RCPT TO:<b+%s@bounces.example.com>\r\n" % (b"a" * 24)
-    with Raw(running, "inbound") as client:
-        client.say(b"EHLO mx.example.net")
-        client.say(b"MAIL FROM:<>")
-        client.send(guess * GUESSES)
-        heard = client.rest()
-        assert [reply[:9] for reply in heard] == [b"550 5.1.1"] * limits.MAX_ERRORS + [b"421 4.7.0"]
-    for _ in range(GUESSES // limits.MAX_ERRORS):
-        with Raw(running, "inbound") as client:
-            client.send(b"EHLO mx.example.net\r\nMAIL FROM:<>\r\n" + guess * limits.MAX_ERRORS)
-            assert client.rest()[-1].startswith(b"421 4.7.0")
-    with Raw(running, "inbound") as client:
-        client.say(b"EHLO mx.example.net")
-        assert transact(client, path).startswith(b"250 ")
 
 
 def test_a_client_that_hangs_up_early_does_no_harm(running: Running, path: bytes) -> None:

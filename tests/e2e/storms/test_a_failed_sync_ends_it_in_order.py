@@ -36,7 +36,7 @@ def check_the_end(running: Running, senders: Senders, reason: str) -> None:
     """It ended by itself, saying why, and what it acknowledged is on disk."""
     assert running.wait() == 1
     line = last_line(running)
-    assert line["event"] == "the storage failed; a restart goes on from what is on disk"
+    assert line["event"] == "storage failed; a restart continues from the data on disk"
     assert reason in line["reason"]
     assert "Traceback" not in running.log_file.read_text()
     assert set(senders.refused) <= FOR_NOW

@@ -195,11 +195,11 @@ def test_a_first_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path)
     disk.fill(leave=150_000)
     line = refusal_to_start(tmp_path)
     assert f"{FILE_NAME}: the database cannot be used: " in line
-    assert f"the disk is full: make room where {tmp_path / 'data'} lies" in line
+    assert f"the disk is full: free space on the disk of {tmp_path / 'data'}" in line
 
 
 def test_a_later_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
     """The same for a database that is there."""
     add_account(disk.directory, "demo")
     disk.fill()
-    assert f"make room where {tmp_path / 'data'} lies" in refusal_to_start(tmp_path)
+    assert f"free space on the disk of {tmp_path / 'data'}" in refusal_to_start(tmp_path)

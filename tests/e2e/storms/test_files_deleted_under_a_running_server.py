@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 CREDIT = 1_000_000
 FOR_NOW = {"503 temporary_failure to be retried", "503 service_unavailable to be retried"}
 NOTICED_WITHIN = 10  # seconds; by its own clock one, but the machine may be busy
-CHANGED = "the database's files were changed under the running server"
+CHANGED = "database files changed while the server was running"
 
 
 def delete(*ends: str) -> Callable[[Running], None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves, smtp, trusting
+from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves, smtp
 from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
@@ -23,27 +23,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 # ---- threats 5, 6, 8, 12, 19, 24
 
 
-def test_commands_behind_starttls_are_discarded(running: Running) -> None:
-    """What is in the packet with STARTTLS is neither answered nor remembered under TLS."""
-    with Raw(running) as client:
-        client.say(b"EHLO client.example.com")
-        client.send(b"STARTTLS\r\nEHLO injected.example.com\r\nNOOP\r\n")
-        assert client.reply().startswith(b"220 ")
-        client.socket = trusting(running).wrap_socket(client.socket, server_hostname="127.0.0.1")
-        assert client.say(b"MAIL FROM:<shop@example.com>").startswith(b"503 5.5.1 ")
-        assert client.log_in().transact().startswith(b"250 ")
-
-
-@pytest.mark.parametrize("ending", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n"])
-def test_nothing_is_smuggled_in(running: Running, ending: bytes) -> None:
-    """A false end of data refuses the message, and what follows it is no command."""
-    hidden = b"MAIL FROM:<shop@example.com>\r\nRCPT TO:<eve@example.net>\r\nDATA\r\nSubject: hidden\r\n"
-    with Raw(running, "smtps") as client:
-        client.log_in()
-        assert client.transact(b"Subject: x\r\n\r\nbody" + ending + hidden).startswith(b"554 5.6.0 ")
-        assert client.transact().startswith(b"250 ")
-
-
 def test_it_is_no_open_relay(running: Running) -> None:
     """Without a login, with a foreign sender or with none, nothing is taken."""
     with Raw(running) as client:
@@ -56,13 +35,6 @@ def test_it_is_no_open_relay(running: Running) -> None:
         client.log_in()
         assert client.say(b"MAIL FROM:<>").startswith(b"550 5.7.1 ")
         assert client.say(b"MAIL FROM:<shop@example.org>").startswith(b"550 5.7.1 ")
-
-
-@pytest.mark.parametrize("line", [b"MAIL FROM:<a\rb@example.com>", b"RCPT TO:<a\0b@example.com>", b"EHLO foo\rX: 1"])
-def test_controls_are_refused(running: Running, line: bytes) -> None:
-    """No control character gets into an address or a name."""
-    with Raw(running, "smtps") as client:
-        assert client.log_in().say(line).startswith(b"500 5.5.2 ")
 
 
 def test_guessing_is_slow_and_short(running: Running) -> None:

@@ -5,7 +5,6 @@ import resource
 import socket
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.submission.client import MESSAGE, Raw, endpoint, plain, serves
-from tests.running_appliance import Running, add_account, appliance
+from tests.running_appliance import Running, appliance
 from tests.stopwatch import Stopwatch
 
 IMPATIENT = 'command_timeout = "700ms"\nsession_timeout = "1500ms"\ndata_timeout = "1s"\n'
@@ -134,21 +133,6 @@ def test_a_message_that_takes_too_long_is_cut(impatient: Running) -> None:
     serves(impatient)
 
 
-def test_a_crowd_from_one_address_leaves_room_for_others(running: Running) -> None:
-    """The thirty-first that does not log in waits in vain; from elsewhere one is served; later it is, too."""
-    with ExitStack() as stack:
-        for _ in range(30):
-            stack.enter_context(Raw(running, source="127.0.0.5"))
-        with Raw(running, source="127.0.0.5", greeted=False) as late:
-            watch = Stopwatch(running.pid)
-            serves(running)
-            assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
-            assert watch.elapsed > 4
-            assert watch.taken < 8
-    time.sleep(0.3)
-    serves(running, "127.0.0.5")
-
-
 def test_a_client_that_was_sent_away_counts_until_it_is_gone(running: Running) -> None:
     """Connections that hold on after our last word keep their address's places, and are cut soon."""
     with ExitStack() as stack:
@@ -162,37 +146,6 @@ def test_a_client_that_was_sent_away_counts_until_it_is_gone(running: Running) -
         assert watch.elapsed > 1
         assert watch.taken < 4
         serves(running, "127.0.0.6")
-
-
-def test_idle_connections_give_way_when_the_table_is_full(small: Running) -> None:
-    """The oldest that has not logged in is told to come back, for each new client; one that has logged in stays."""
-    with ExitStack() as stack:
-        member = stack.enter_context(Raw(small))
-        member.say(b"EHLO c")
-        assert member.say(b"AUTH PLAIN " + plain(small)).startswith(b"235 ")
-        idle = [stack.enter_context(Raw(small, source=f"127.0.1.{number + 1}")) for number in range(4)]
-        for number in range(8):
-            with Raw(small, source=f"127.0.2.{number + 1}") as client:
-                assert client.say(b"NOOP").startswith(b"250 ")
-        assert [answer[:9] for answer in idle[0].rest()] == [b"421 4.7.0"]
-        serves(small)
-        assert member.say(b"NOOP").startswith(b"250 ")
-
-
-def test_a_table_full_of_logged_in_clients_has_no_room(small: Running) -> None:
-    """The limit on all of them holds for clients of unknown networks, and lets them in as soon as some are gone."""
-    accounts = [small.account, *(add_account(small.data_dir, f"account{number}") for number in range(2))]
-    with ExitStack() as stack:
-        for number in range(5):
-            account = accounts[number // 2]  # one of them has half of the table at most
-            client = stack.enter_context(Raw(small, source=f"127.0.1.{number + 1}"))
-            client.say(b"EHLO c")
-            login = b64encode(f"\0{account.username}\0{account.password}".encode())
-            assert client.say(b"AUTH PLAIN " + login).startswith(b"235 ")
-        with Raw(small, source="127.0.2.1", greeted=False) as late:
-            assert [answer[:9] for answer in late.rest()] == [b"421 4.7.0"]
-    time.sleep(0.3)
-    serves(small)
 
 
 def test_no_more_descriptors(tmp_path: Path) -> None:

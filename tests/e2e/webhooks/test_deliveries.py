@@ -140,25 +140,6 @@ def test_a_test_key_has_its_events(customer: Customer) -> None:
     assert "test" not in post.json()["data"]
 
 
-def test_a_failing_receiver_is_tried_seven_times(customer: Customer) -> None:
-    """Every attempt has the same bytes; then the delivery has failed, with the beginning of the last answer."""
-    secret = customer.saved()
-    customer.receiver.answers[customer.path] = lambda _: (503, b"\xff" + b"x" * 5000)
-    customer.sender.delivered()
-    (delivery,) = customer.settled(1)
-    posts = customer.posts(7)
-    assert len(posts) == 7
-    assert len({post.body for post in posts}) == 1
-    for post in posts:
-        check_signature(post, secret)
-    assert (delivery["status"], delivery["attempt"], delivery["response_status"]) == ("failed", 7, 503)
-    assert delivery["response_body"].startswith("\ufffdxxx")
-    assert 2000 < len(delivery["response_body"].encode()) <= 2048
-    assert delivery["next_attempt_at"] is None
-    assert customer.webhook()["last_failure_at"] == delivery["attempted_at"]
-    assert customer.webhook()["last_success_at"] is None
-
-
 def test_a_pending_delivery_says_when_it_is_tried_next(customer: Customer) -> None:
     """Between two attempts the delivery is pending, with what went wrong and the time of the next attempt."""
     customer.saved()
@@ -168,19 +149,6 @@ def test_a_pending_delivery_says_when_it_is_tried_next(customer: Customer) -> No
     assert delivery["status"] == "pending"
     assert delivery["response_status"] == 302
     assert delivery["next_attempt_at"] > delivery["attempted_at"]
-
-
-def test_what_is_not_subscribed_is_not_posted(customer: Customer) -> None:
-    """Only the events asked for are posted, and none while it is disabled."""
-    customer.saved(events=["email.bounced"])
-    customer.sender.delivered(to=["ada@example.net", "bounce@example.net"])
-    customer.posts(1)  # what waits when it is disabled is not posted either
-    customer.save(enabled=False)
-    customer.sender.delivered(to="bounce@example.net")
-    customer.save()
-    customer.sender.delivered(to="eve@example.net")
-    assert [post.json()["data"]["to"] for post in customer.posts(2)] == ["bounce@example.net", "eve@example.net"]
-    assert len(customer.settled(2)) == 2
 
 
 # ---- pages

@@ -1,4 +1,4 @@
-// The account: its credits, its password, and its login sessions.
+// The account: credits, password and sessions.
 import { del, get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, path, toast } from "../dom.js";
@@ -10,10 +10,10 @@ import { ports } from "../snippets.js";
 import { ago, count, number, when } from "../time.js";
 
 const KINDS = {
-	reserve: "taken for a message",
-	release: "given back",
+	reserve: "message accepted",
+	release: "returned",
 	grant: "added by the operator",
-	adjust: "taken away by the operator",
+	adjust: "removed by the operator",
 };
 const LEDGER = [
 	{ title: "When", class: "side" },
@@ -34,7 +34,7 @@ function entry(each) {
 	];
 }
 
-/** "Firefox on Linux", as far as it can be told; the whole on hover. */
+/** "Firefox on Linux", as far as known; the full text on hover. */
 function browser(agent) {
 	const name = ["Edg", "OPR", "Firefox", "Chrome", "Safari"].find((each) => agent.includes(`${each}/`));
 	const system = ["Windows", "Android", "iPhone", "Mac OS", "Linux"].find((each) => agent.includes(each));
@@ -42,7 +42,7 @@ function browser(agent) {
 	return h(
 		"span",
 		{ title: agent },
-		words ? `${words}${system ? ` on ${system}` : ""}` : agent.slice(0, 40) || "unknown program",
+		words ? `${words}${system ? ` on ${system}` : ""}` : agent.slice(0, 40) || "unknown client",
 	);
 }
 
@@ -63,7 +63,7 @@ function sessionsTable(page, sessions) {
 			ago(each.renewed_at),
 			when(each.created_at),
 			each.current
-				? badge("success", "this one")
+				? badge("success", "current")
 				: button(
 						"End session",
 						async () => {
@@ -95,15 +95,15 @@ function passwordForm(page) {
 				required: true,
 				autocomplete: "new-password",
 				minlength: 8,
-				hint: "At least 8 characters. All sessions end, this one too.",
+				hint: "At least 8 characters. All sessions end, including this one.",
 			},
 		],
-		// For the browser's list of passwords: whose it is.
+		// For the browser's password manager.
 		extra: [h("input", { type: "text", value: page.account.email, autocomplete: "username", hidden: true })],
 		submit: "Change password",
 		async send(values) {
 			await post("/v1/auth/password", values);
-			toast("Password changed. Log in with the new one.");
+			toast("Password changed. Log in with the new password.");
 			page.left();
 		},
 	});
@@ -112,8 +112,8 @@ function passwordForm(page) {
 export default async function account(page) {
 	if (page.account.totp_required)
 		return fragment(
-			head("Turn on a second factor", { about: page.account.email }),
-			h("p", { class: "quiet" }, "This installation demands one of you, before anything else can be done."),
+			head("Turn on two-factor authentication", { about: page.account.email }),
+			h("p", { class: "quiet" }, "This installation requires two-factor authentication. Turn it on to continue."),
 			await secondFactor(page),
 		);
 	const load = loader(page.signal, "/v1/credits", "entries", "before", { limit: 10 });
@@ -133,7 +133,7 @@ export default async function account(page) {
 			if (
 				!(await confirmed(
 					"Log out everywhere?",
-					"Every session ends, this one too. Keys and SMTP credentials go on working.",
+					"All sessions end, including this one. API keys and SMTP credentials keep working.",
 					"Log out everywhere",
 				))
 			)
@@ -161,7 +161,7 @@ export default async function account(page) {
 			facts([
 				["Name", h("bdi", null, mine.name)],
 				["Account id", h("code", null, mine.id), copyButton(mine.id, "account id")],
-				["Credits", mine.credits === null ? "no limit" : number(mine.credits)],
+				["Credits", mine.credits === null ? "unlimited" : number(mine.credits)],
 				["Daily cap", mine.daily_cap === null ? "none" : `${number(mine.daily_cap)} recipients a day (UTC)`],
 				[
 					"Storage",
@@ -185,18 +185,18 @@ export default async function account(page) {
 		section(
 			"Credits",
 			first.items.length
-				? paged("Changes of the credits, newest first", LEDGER, first, entry, load)
-				: h("p", { class: "quiet" }, mine.credits === null ? "No limit, so nothing is counted." : "No changes yet."),
+				? paged("Credit changes, newest first", LEDGER, first, entry, load)
+				: h("p", { class: "quiet" }, mine.credits === null ? "Unlimited credits are not counted." : "No changes yet."),
 		),
 		section("Password", h("div", { class: "card" }, passwordForm(page))),
-		section("Second factor", factor),
+		section("Two-factor authentication", factor),
 		h(
 			"section",
 			null,
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "Where you are logged in"),
+				h("h2", null, "Active sessions"),
 				h("div", { class: "row" }, sessions.length > 1 && others, everywhere),
 			),
 			sessionsTable(page, sessions),

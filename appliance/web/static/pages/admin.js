@@ -51,7 +51,7 @@ function accountRow(page) {
 	return (each) => [
 		h("a", { href: path("/dashboard/admin/accounts", each.id) }, h("bdi", null, each.name)),
 		h("bdi", { class: "mono" }, each.email),
-		each.credits === null ? "no limit" : number(each.credits),
+		each.credits === null ? "unlimited" : number(each.credits),
 		each.daily_cap === null ? "none" : number(each.daily_cap),
 		each.suspended ? badge("failed", "suspended") : badge("success", "active"),
 		when(each.created_at),
@@ -85,7 +85,7 @@ function newAccount(page) {
 					minlength: 8,
 					autocomplete: "new-password",
 				},
-				{ name: "credits", label: "Credits", type: "number", hint: "Empty: no limit." },
+				{ name: "credits", label: "Credits", type: "number", hint: "Empty: unlimited." },
 				{
 					name: "role",
 					label: "Role",
@@ -140,7 +140,7 @@ function poolState(pool, warmups) {
 			h(
 				"span",
 				{ class: "quiet small" },
-				`${number(waits.per_hour)} an hour from ${waits.address} on day ${waits.day}, next `,
+				`${number(waits.per_hour)} per hour from ${waits.address} on day ${waits.day}, next `,
 				ago(waits.next_at),
 			),
 		);
@@ -165,8 +165,8 @@ function warmupSection(warmups) {
 			h(
 				"p",
 				{ class: "quiet" },
-				"How many recipients a provider gets in an hour from an address that is new to it. " +
-					"Mail beyond that waits, without an attempt.",
+				"Recipients per hour that a provider gets from a new sending address. " +
+					"Further mail is queued without an attempt.",
 			),
 			table("Warm-up, by provider pool and sending address", WARMUPS, warmups.map(warmupRow)),
 		),
@@ -176,11 +176,7 @@ function warmupSection(warmups) {
 function poolRow(draw, warmups) {
 	const pause = (pool) =>
 		dialog(`Hold mail to ${pool}?`, (close) => [
-			h(
-				"p",
-				{ class: "quiet" },
-				"It waits until you resume it; nothing is lost. Who has mail waiting is shown the reason.",
-			),
+			h("p", { class: "quiet" }, "Mail is queued until you resume it. Accounts with queued mail see the reason."),
 			form({
 				fields: [
 					{ name: "reason", label: "Reason", placeholder: "they move to new servers", maxlength: 200, autofocus: true },
@@ -224,14 +220,14 @@ function poolRow(draw, warmups) {
 	});
 }
 
-/** Asks for a reason, and pauses all mail. */
+/** Ask for a reason and pause all mail. */
 function pauseAll(draw) {
 	dialog("Pause all mail?", (close) => [
 		h(
 			"p",
 			{ class: "quiet" },
-			"Nothing is delivered and no webhook is posted, for all accounts, until you resume. " +
-				"New mail is accepted and waits; nothing is lost.",
+			"No mail is delivered and no webhook is posted, for all accounts, until you resume. " +
+				"New mail is accepted and queued.",
 		),
 		form({
 			fields: [
@@ -250,8 +246,8 @@ function pauseAll(draw) {
 
 const NODE_STATES = { running: "success", draining: "deferred", away: "failed", ended: "" };
 
-// What each node had when the page looked, the last ten minutes of it: by name, then by field.
-const LOOKED = 15; // seconds; what is told of a node changes each time
+// Values of each node from the last ten minutes: by name, then by field.
+const LOOKED = 15; // seconds; node values change every time
 const SEEN = 40;
 
 function remember(past, nodes) {
@@ -263,7 +259,7 @@ function remember(past, nodes) {
 	}
 }
 
-/** The course of a number as a small line, newest on the right, scaled to `top`; `most` values fill its width. */
+/** A sparkline, newest on the right, scaled to `top`; `most` values fill its width. */
 function trace(values, top, most) {
 	const x = (at) => ((most - values.length + at) / (most - 1)) * 100;
 	const points = values.map((value, at) => `${x(at).toFixed(1)},${(22 - (value / top) * 20).toFixed(1)}`);
@@ -275,7 +271,7 @@ function trace(values, top, most) {
 	);
 }
 
-// The number, and its course since the page was opened, on one scale for all nodes.
+// The number, and its history since the page was opened, on one scale for all nodes.
 function traced(past, name, field) {
 	const most = Math.max(1, ...[...past.values()].flatMap((each) => each[field]));
 	const values = past.get(name)[field];
@@ -288,7 +284,7 @@ function nodeSection(nodes, past, draw) {
 			h(
 				"p",
 				{ class: "quiet" },
-				"It takes nothing new, finishes what is in flight, leaves its mail to the others and ends.",
+				"The node accepts no new mail, finishes open sessions, hands over its queue and ends.",
 			),
 			form({
 				fields: [],
@@ -317,7 +313,7 @@ function nodeSection(nodes, past, draw) {
 				button("Drain", () => drain(each.name), "tiny", { "aria-label": `Drain the node ${each.name}` }),
 		],
 	});
-	return section("Nodes", table("The nodes that share the database", NODES, nodes.map(row), "cards"));
+	return section("Nodes", table("Nodes of the shared database", NODES, nodes.map(row), "cards"));
 }
 
 export default async function admin(page) {
@@ -333,19 +329,20 @@ export default async function admin(page) {
 			paused &&
 			notice(
 				"deferred",
-				[`All mail is paused: ${paused.reason}. It waits since `, when(paused.since), "."],
+				[`All mail is paused: ${paused.reason}. Paused since `, when(paused.since), "."],
 				button("Resume all mail", async () => {
 					await post("/v1/admin/queue/resume");
 					await draw();
 				}),
 			);
 		pause.hidden = Boolean(paused);
-		const simulated = sandbox > 0 && `${count(sandbox, "recipient waits", "recipients wait")} in the sandbox.`;
+		const simulated = sandbox > 0 && `${count(sandbox, "recipient is", "recipients are")} queued in the sandbox.`;
 		update(
 			queue,
 			told,
-			pools.length > 0 && table("Mail that waits, by provider pool", POOLS, pools.map(poolRow(draw, warmups)), "cards"),
-			(simulated || !pools.length) && h("p", { class: "quiet" }, simulated || "Nothing waits, and nothing is held."),
+			pools.length > 0 && table("Queued mail, by provider pool", POOLS, pools.map(poolRow(draw, warmups)), "cards"),
+			(simulated || !pools.length) &&
+				h("p", { class: "quiet" }, simulated || "The queue is empty, and no pool is held."),
 		);
 		update(warm, warmups.length > 0 && warmupSection(warmups));
 	};
@@ -359,7 +356,7 @@ export default async function admin(page) {
 	page.every(LOOKED, drawNodes);
 	return fragment(
 		head("Admin", {
-			about: "All accounts, and what waits for all of them.",
+			about: "All accounts and the whole queue.",
 			actions: [button("New account", () => newAccount(page), "primary")],
 		}),
 		h("section", null, h("div", { class: "titled" }, h("h2", null, "Queue by provider"), pause), queue),

@@ -1,4 +1,4 @@
-// The audit log: who changed what, when and from where; to be exported as CSV.
+// The audit log: who changed what, when and from where; exportable as CSV.
 import { file } from "../api.js";
 import { fragment, h, query } from "../dom.js";
 import { form } from "../form.js";
@@ -59,14 +59,12 @@ export default async function audit(page) {
 	});
 	return fragment(
 		head("Audit log", {
-			about:
-				"Every change of the account in the last year: who made it, when and from where. " +
-				"The newest 100,000 are kept; then the oldest go first.",
+			about: "Every change of the last year: who made it, when and from where. " + "The newest 100,000 are kept.",
 			actions: [button("Export CSV", () => exported(action))],
 		}),
 		h("div", { class: "card" }, filter),
 		first.items.length || first.next
 			? paged("Changes, newest first", COLUMNS, first, entry, load)
-			: empty("No changes found", action ? `No changes with the action ${action}.` : "Nothing was changed yet."),
+			: empty("No changes found", action ? `No changes with the action ${action}.` : "No changes yet."),
 	);
 }

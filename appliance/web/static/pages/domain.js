@@ -1,30 +1,30 @@
-// One domain: the records to publish, what DNS shows now, and the check.
+// One domain: the records to publish, their state in DNS, and the check.
 import { del, get, post } from "../api.js";
 import { copy, fragment, h, path, style, toast } from "../dom.js";
 import { confirmed } from "../form.js";
 import { badge, button, copyButton, errorText, head, notice } from "../pieces.js";
 import { ago } from "../time.js";
 
-/** Domains just added, so that their records are shown without asking DNS first. */
+/** Domains just added, so that their records appear without a DNS check. */
 export const added = new Map();
 
 const STANDING = {
 	pending: [
 		"deferred",
-		"Not verified yet, so nothing can be sent from it. " +
-			"Publish the records where the domain's DNS is managed, then have them checked. " +
-			"One DKIM record is enough to begin; all of them make mail arrive.",
+		"Not verified: you cannot send from this domain yet. " +
+			"Publish these records at your DNS provider, then check them. " +
+			"One DKIM record is enough to start; publish all for reliable delivery.",
 	],
-	verified: ["delivered", "Verified: you can send from it."],
+	verified: ["delivered", "Verified: you can send from this domain."],
 	allowed: [
 		"delivered",
-		"The operator has registered it: you can send from it. With these records published receivers trust its mail.",
+		"Added by the operator: you can send from this domain. Publish these records so that receivers trust its mail.",
 	],
 };
 const WORDS = { ok: "published", missing: "missing", differs: "differs", unknown: "not checked" };
 const KINDS = { spf: "SPF", dkim: "DKIM", dmarc: "DMARC", return_path: "Return path" };
 
-/** What DNS showed of a domain's records, by kind; a kind that is not used is left out. */
+/** The state of a domain's records by kind; unused kinds are omitted. */
 export const dnsStates = (dns) =>
 	h(
 		"ul",
@@ -46,11 +46,11 @@ const copied = (name, value) =>
 		copyButton(value, `the record's ${name.toLowerCase()}`),
 	);
 
-/** A name within its domain, as many DNS consoles want it; `@` is the domain itself. */
+/** A name relative to its domain, as many DNS consoles expect; `@` is the domain itself. */
 export const relative = (name, domain) =>
 	name === domain ? "@" : name.endsWith(`.${domain}`) ? name.slice(0, -domain.length - 1) : `${name}.`;
 
-/** A record as a zone file writes it: text in quotes, in strings of up to 255 characters (RFC 1035 3.3). */
+/** A record in zone file format: quoted strings of up to 255 characters (RFC 1035 3.3). */
 export function zoneLine({ name, type, value }) {
 	const strings = value.match(/[^]{1,255}/g) ?? [""];
 	const quoted = strings.map((each) => `"${each.replace(/["\\]/g, "\\$&")}"`).join(" ");
@@ -59,7 +59,7 @@ export function zoneLine({ name, type, value }) {
 
 function record(each, domain) {
 	const shown =
-		each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS shows nothing at this name." : null);
+		each.status === "ok" ? null : each.note || (each.status === "missing" ? "DNS has no record with this name." : null);
 	return h(
 		"li",
 		{ class: `card record ${each.status}` },
@@ -73,9 +73,9 @@ function record(each, domain) {
 				h(
 					"span",
 					{ class: "quiet small" },
-					each.purpose.startsWith("DKIM") ? "retired, only for mail on its way" : "optional",
+					each.purpose.startsWith("DKIM") ? "retired; keep it for mail already sent" : "optional",
 				),
-			each.pending && h("span", { class: "quiet small" }, "new, signs once DNS shows it"),
+			each.pending && h("span", { class: "quiet small" }, "new; signs once DNS shows it"),
 		),
 		h("p", { class: "quiet small" }, each.purpose.split(": ").slice(1).join(": ")),
 		copied("Name", each.name),
@@ -90,7 +90,7 @@ function record(each, domain) {
 		),
 		shown && h("p", { class: "small shown" }, shown),
 		each.status !== "ok" &&
-			each.found.map((found) => h("p", { class: "small" }, "DNS shows now: ", h("code", { class: "break" }, found))),
+			each.found.map((found) => h("p", { class: "small" }, "Found in DNS: ", h("code", { class: "break" }, found))),
 	);
 }
 
@@ -106,8 +106,8 @@ function records(domain) {
 				{ class: "quiet small" },
 				"Last check: ",
 				ago(domain.dns?.checked_at, "not yet"),
-				". DNS is asked every ten minutes until all records are right, then once a day; ",
-				"more rarely while it does not answer, and in the sandbox only when you check now.",
+				". DNS is checked every ten minutes until all records are correct, then daily; ",
+				"less often while it does not respond, and in the sandbox only on request.",
 			),
 		),
 		h(
@@ -131,7 +131,7 @@ function records(domain) {
 export default async function domain(page) {
 	const [name] = page.params;
 	const address = path("/v1/domains", name);
-	const place = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "Asking DNS what it shows now …"));
+	const place = h("div", { "aria-live": "polite" }, h("p", { class: "quiet" }, "Checking DNS …"));
 	const state = h("span");
 	const show = (found) => {
 		place.replaceChildren(records(found));
@@ -156,7 +156,7 @@ export default async function domain(page) {
 			if (
 				!(await confirmed(
 					`Remove ${name}?`,
-					"Nothing more is sent from it. What is queued still goes out. Added again, it has to be verified again.",
+					"You can no longer send from this domain. Queued mail is still delivered. To use it again, verify it again.",
 					"Remove domain",
 				))
 			)
@@ -170,7 +170,7 @@ export default async function domain(page) {
 	await style("pages");
 	if (known) show(known);
 	else {
-		// DNS may take its time: the page does not wait for it. What is no domain of ours is told at once, by the list.
+		// DNS may be slow, and the page does not wait for it. The list reports an unknown domain at once.
 		get(address, page.signal).then(
 			show,
 			(error) => error.name !== "AbortError" && place.replaceChildren(errorText(error)),

@@ -47,7 +47,7 @@ export default async function domains(page) {
 		}
 	});
 	return fragment(
-		head("Domains", { about: "The domains that you send from. A subdomain is a domain of its own." }),
+		head("Domains", { about: "Your sending domains. A subdomain is a separate domain." }),
 		h("div", { class: "card", needs: "addDomain" }, add),
 		h(
 			"section",
@@ -57,8 +57,8 @@ export default async function domains(page) {
 				: empty(
 						"No domain yet",
 						may("addDomain")
-							? "Add the one that stands behind the @ of your sender. Next you see the DNS records to publish for it."
-							: "An owner or a developer of the account adds them.",
+							? "Add your sending domain: the part after the @. Next, you publish its DNS records."
+							: "Only owners and developers can add domains.",
 					),
 		),
 	);

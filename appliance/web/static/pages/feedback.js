@@ -1,4 +1,4 @@
-// What came back: bounces by class, complaints by provider, and what DMARC and TLS reports say of each domain.
+// Bounces by class, complaints by provider, and DMARC and TLS reports by domain.
 import { get } from "../api.js";
 import { chart } from "../chart.js";
 import { fragment, h, path, query, s, style } from "../dom.js";
@@ -17,7 +17,7 @@ const CLASSES = [
 	["temporary", "Given up", "seven"],
 	["other", "Other", "eight"],
 ];
-const WARNING = 0.001; // complaints a delivery: what the large providers publish
+const WARNING = 0.001; // complaints per delivery, as the large providers publish
 const LIMIT = 0.003;
 const STEPS = { collect: "queued", mend: "bounced", step: "", done: "delivered" };
 const PASSED = [
@@ -29,7 +29,7 @@ const NUMBER = { class: "number" };
 const rate = (share) => (share === null ? "–" : `${(share * 100).toFixed(share < 0.01 ? 3 : 1)} %`);
 const others = "All other domains";
 
-/** A share of a row's width; `lines` are shares at which a limit is drawn. The number stands beside it as text. */
+/** A share of a row's width; `lines` are limits to draw. The number appears next to it as text. */
 function bar(share, colour, lines = []) {
 	const x = (value) => Math.min(1, value) * 1000;
 	return s(
@@ -50,7 +50,7 @@ function standing(each) {
 
 function complaints(providers) {
 	if (!providers.some((each) => each.delivered || each.complained))
-		return h("p", { class: "quiet" }, "Nothing was delivered in this time.");
+		return h("p", { class: "quiet" }, "No deliveries in this period.");
 	const most = Math.max(LIMIT * 1.25, ...providers.map((each) => each.complaint_rate ?? 0));
 	const columns = [
 		{ title: "Provider" },
@@ -70,7 +70,7 @@ function complaints(providers) {
 		h(
 			"p",
 			{ class: "quiet small said" },
-			"Large providers want fewer than one complaint in 1,000 deliveries (0.1 %), and refuse mail above 0.3 %.",
+			"Large providers expect fewer than 1 complaint per 1,000 deliveries (0.1 %) and reject mail above 0.3 %.",
 		),
 		table("Complaints by provider", columns, rows),
 	);
@@ -79,7 +79,7 @@ function complaints(providers) {
 function bounces(found) {
 	const days = found.days.map((each) => ({ start: each.start, ...each.classes }));
 	const there = CLASSES.filter(([key]) => found.classes[key] > 0);
-	if (!there.length) return h("p", { class: "quiet" }, "No server refused mail in this time.");
+	if (!there.length) return h("p", { class: "quiet" }, "No bounces in this period.");
 	return h("div", { class: "card" }, chart("Bounces by class per day (UTC)", days, there, utcDay));
 }
 
@@ -120,9 +120,9 @@ function dmarc(domain) {
 	const { dmarc: told } = domain;
 	if (!told.reports)
 		return empty(
-			"No DMARC report yet",
-			"Receivers such as Google, Microsoft and Yahoo report once a day who sent in the domain's name, and whether it " +
-				"passed. Publish this record; if the domain has a DMARC record, put the part with rua into that one.",
+			"No DMARC reports yet",
+			"Receivers such as Google, Microsoft and Yahoo report daily who sent mail in the domain's name, and whether it " +
+				"passed. Publish this record. If the domain already has a DMARC record, add the rua part to it.",
 			record(`_dmarc.${domain.domain}`, told.record),
 		);
 	const step = told.next_step;
@@ -147,14 +147,14 @@ function sources({ domain, dmarc: told }) {
 		{ title: "Passed", ...NUMBER },
 		{ title: "DKIM", class: "number wide" },
 		{ title: "SPF", class: "number wide" },
-		{ title: "Put aside", class: "number wide" },
+		{ title: "Quarantined", class: "number wide" },
 		{ title: "Refused", class: "number wide" },
 		{ title: "Last seen", class: "wide" },
 	];
 	const failing = told.sources.filter((each) => each.messages > each.passed);
-	if (!failing.length) return h("p", { class: "quiet" }, "All that was sent in the domain's name passed.");
+	if (!failing.length) return h("p", { class: "quiet" }, "All mail in the domain's name passed.");
 	const rows = failing.map((each) => [
-		each.address === null ? "further sources" : h("code", { class: "break" }, each.address),
+		each.address === null ? "other sources" : h("code", { class: "break" }, each.address),
 		number(each.messages - each.passed),
 		number(each.passed),
 		number(each.dkim_passed),
@@ -163,18 +163,15 @@ function sources({ domain, dmarc: told }) {
 		number(each.rejected),
 		utcDay(each.last_seen),
 	]);
-	return fragment(
-		h("h3", null, "Who sends in the domain's name and fails"),
-		table(`Sources that fail for ${domain}`, columns, rows),
-	);
+	return fragment(h("h3", null, "Sources that fail DMARC"), table(`Sources that fail for ${domain}`, columns, rows));
 }
 
 function tls(domain) {
 	const { tls: told } = domain;
 	if (!told.reports)
 		return empty(
-			"No TLS report yet",
-			"Servers that send mail to the domain report where TLS with its mail servers failed. Publish this record.",
+			"No TLS reports yet",
+			"Servers that send mail to the domain report failed TLS sessions. Publish this record.",
 			record(`_smtp._tls.${domain.domain}`, told.record),
 		);
 	const said =
@@ -183,13 +180,13 @@ function tls(domain) {
 	const most = Math.max(...told.by_mx.map((each) => each.sessions), 1);
 	const columns = [
 		{ title: "Mail server" },
-		{ title: "What failed" },
+		{ title: "Failure" },
 		{ title: "Sessions", ...NUMBER },
 		{ title: "Share", class: "share wide" },
 	];
 	const rows = told.by_mx.map((each) => [
-		each.mx === null ? "not named" : h("code", { class: "break" }, each.mx),
-		each.type ?? "further failures",
+		each.mx === null ? "not reported" : h("code", { class: "break" }, each.mx),
+		each.type ?? "other failures",
 		number(each.sessions),
 		bar(each.sessions / most, "bounced"),
 	]);
@@ -204,7 +201,7 @@ function reports(found, wanted, choose) {
 	if (!domains.length)
 		return empty(
 			"Reports need a domain",
-			"Receivers report about the domains that you send from.",
+			"Receivers report on your sending domains.",
 			h("a", { class: "button", href: "/dashboard/domains" }, "Add a domain"),
 		);
 	const shown =
@@ -221,14 +218,14 @@ function reports(found, wanted, choose) {
 		!found.takes_reports &&
 			notice(
 				"deferred",
-				"This server takes no mail, so reports do not reach it. Its operator turns that on with inbound.bind.",
+				"This server does not receive mail, so it gets no reports. The operator can set inbound.bind.",
 			),
-		section(`DMARC: mail in the name of ${shown.domain}`, dmarc(shown)),
+		section(`DMARC: mail from ${shown.domain}`, dmarc(shown)),
 		section(`TLS: mail to ${shown.domain}`, tls(shown)),
 		h(
 			"p",
 			{ class: "quiet small said" },
-			"All records of the domain, and what DNS shows: ",
+			"All records of the domain and their state: ",
 			h("a", { href: path("/dashboard/domains", shown.domain) }, shown.domain),
 			".",
 		),
@@ -247,11 +244,11 @@ export default async function feedback(page) {
 	const late = found.days.reduce((sum, each) => sum + each.late_bounced, 0);
 	return fragment(
 		head("Feedback", {
-			about: "What came back after mail had left: bounces, complaints, and reports about your domains.",
+			about: "Bounces, complaints, and reports about your domains.",
 		}),
 		h(
 			"nav",
-			{ class: "row", "aria-label": "Time shown" },
+			{ class: "row", "aria-label": "Period" },
 			RANGES.map((each) =>
 				h(
 					"a",
@@ -267,7 +264,7 @@ export default async function feedback(page) {
 		section(
 			"Bounces by class",
 			bounces(found),
-			late > 0 && h("p", { class: "quiet small said" }, `${count(late, "bounce", "bounces")} came after the delivery.`),
+			late > 0 && h("p", { class: "quiet small said" }, `${count(late, "bounce", "bounces")} arrived after delivery.`),
 		),
 		byProvider(found.providers),
 		section("Complaints by provider", complaints(found.providers)),

@@ -1,11 +1,11 @@
-// The page that a link of an invitation or a password reset opens: sets the password, and logs in.
+// The page of an invitation or password link: set the password and log in.
 import * as api from "../api.js";
 import { h, toast } from "../dom.js";
 import { form } from "../form.js";
 import { loginForm } from "../session.js";
 
 export default async function invitation(page) {
-	// In the fragment, which was sent to no server.
+	// From the fragment, which is never sent to a server.
 	const given = new URLSearchParams(location.hash.slice(1));
 	const email = given.get("email") ?? "";
 	const entered = async (who) => {
@@ -28,7 +28,7 @@ export default async function invitation(page) {
 					autofocus: true,
 				},
 			],
-			// For the browser's list of passwords: whose it is.
+			// For the browser's password manager.
 			extra: [h("input", { type: "text", value: email, autocomplete: "username", hidden: true })],
 			submit: "Set password",
 			async send(values) {
@@ -37,7 +37,7 @@ export default async function invitation(page) {
 				try {
 					await entered(await api.login({ email, ...values }));
 				} catch {
-					place.replaceChildren(loginForm(entered, email)); // a second factor is on, say
+					place.replaceChildren(loginForm(entered, email)); // for example if two-factor authentication is on
 				}
 			},
 		}),
@@ -51,6 +51,6 @@ export default async function invitation(page) {
 		email && h("p", null, h("bdi", null, email)),
 		given.get("token")
 			? place
-			: h("p", { class: "error", role: "alert" }, "This link is not complete: copy all of it."),
+			: h("p", { class: "error", role: "alert" }, "This link is incomplete. Copy the whole link."),
 	);
 }

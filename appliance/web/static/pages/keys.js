@@ -1,4 +1,4 @@
-// API keys and SMTP credentials: created here, shown once, rolled, deleted for good.
+// API keys and SMTP credentials: create, show once, roll, delete.
 import { del, get, post } from "../api.js";
 import { fragment, h, may, path, toast } from "../dom.js";
 import { confirmed, dialog, form, secretBox } from "../form.js";
@@ -21,7 +21,7 @@ function revoke(page, what, address, name) {
 			if (
 				!(await confirmed(
 					`Delete ${what.toLowerCase()} ${name}?`,
-					"It stops working at once and for good. Programs that use it are refused.",
+					"It stops working immediately and permanently. Programs that use it can no longer send.",
 					`Delete ${what.toLowerCase()}`,
 				))
 			)
@@ -79,9 +79,9 @@ function rolled(each, place) {
 		"Roll key",
 		() =>
 			dialog(`Roll key ${name}`, (close) => [
-				h("p", { class: "quiet" }, "The key gets a new secret. Its scope and limits stay."),
+				h("p", { class: "quiet" }, "The key gets a new secret. Scope and limits stay the same."),
 				form({
-					fields: [{ name: "overlap", label: "The old secret still works for", type: "select", options: OVERLAPS }],
+					fields: [{ name: "overlap", label: "Old secret keeps working for", type: "select", options: OVERLAPS }],
 					submit: "Roll key",
 					extra: [h("button", { type: "button", onclick: () => close() }, "Cancel")],
 					async send({ overlap }) {
@@ -140,7 +140,7 @@ function keyForm(place, domain, domains) {
 			{ name: "name", label: "Name of the key", placeholder: "web shop", maxlength: 64 },
 			{
 				name: "scope",
-				label: "It may",
+				label: "Scope",
 				type: "select",
 				options: SCOPES,
 			},
@@ -157,7 +157,7 @@ function keyForm(place, domain, domains) {
 				type: "select",
 				options: [
 					["", "real mail"],
-					["test", "tests only: nothing leaves"],
+					["test", "test mail, never delivered"],
 				],
 			},
 		],
@@ -211,12 +211,12 @@ export default async function keys(page) {
 	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
 	const keyPlace = h("div");
 	const credentialPlace = h("div");
-	// The list is updated once the secret is closed: nothing moves while the user copies it.
+	// Refresh the list after the secret is closed, so that nothing moves while the user copies it.
 	for (const place of [keyPlace, credentialPlace]) {
 		new MutationObserver(() => place.childElementCount === 0 && page.reload()).observe(place, { childList: true });
 	}
 	return fragment(
-		head("Keys & credentials", { about: "Programs send with an API key over HTTP, or with a credential over SMTP." }),
+		head("Keys & credentials", { about: "Applications send with an API key over HTTP, or with an SMTP credential." }),
 		h(
 			"section",
 			{ class: "stack" },
@@ -228,8 +228,8 @@ export default async function keys(page) {
 				: empty(
 						"No key yet",
 						may("createApiKey")
-							? "Create one for each program that sends; then each can be revoked alone."
-							: "An owner or a developer of the account creates them.",
+							? "Create one per application, so that you can revoke each separately."
+							: "Only owners and developers can create keys.",
 						firstMessageTabs(domain),
 					),
 		),
@@ -249,7 +249,7 @@ export default async function keys(page) {
 					)
 				: empty(
 						"No credential yet",
-						"Mail programs and older software send with these settings.",
+						"Settings for mail clients and other SMTP software.",
 						code(
 							smtp(service, "created above")
 								.map(([name, value]) => `${name}: ${value}`)

@@ -2,7 +2,7 @@
 import { h } from "../dom.js";
 import { loginForm } from "../session.js";
 
-/** Where to go afterwards: a page of ours and nothing else. */
+/** Where to go after the login: only a dashboard page. */
 function next(query) {
 	const wanted = new URL(query.get("next") ?? "/dashboard", location.origin);
 	const ours = wanted.origin === location.origin && /^\/dashboard(\/|$)/.test(wanted.pathname);
@@ -15,7 +15,7 @@ export default async function login(page) {
 		{ class: "login" },
 		h("img", { src: new URL("../icon.svg", import.meta.url), alt: "", width: 36, height: 36 }),
 		h("h1", { tabindex: "-1" }, "Log in"),
-		h("p", { class: "quiet" }, "To the mail appliance at ", h("b", null, location.host)),
+		h("p", { class: "quiet" }, "Mail appliance at ", h("b", null, location.host)),
 		loginForm(async (who) => {
 			page.entered(who);
 			await page.go(who.totp_required ? "/dashboard/account" : next(page.query), { replace: true });
@@ -23,9 +23,9 @@ export default async function login(page) {
 		h(
 			"p",
 			{ class: "quiet small" },
-			"Without a configuration file, the first start prints a login. Else the operator makes one with ",
+			"Without a configuration file, the first start prints a login. Otherwise the operator creates one with ",
 			h("code", null, "appliance account create"),
-			", and a new password with ",
+			", and sets a new password with ",
 			h("code", null, "appliance account password"),
 			".",
 		),

@@ -1,4 +1,4 @@
-// One account as an administrator sees it: what it sends, its limits, its domains and people; and its messages.
+// One account, for administrators: volume, limits, domains, users and messages.
 import { credits, suspension } from "../accounts.js";
 import { del, get, post } from "../api.js";
 import { fragment, h, path, style, toast } from "../dom.js";
@@ -15,7 +15,7 @@ const PEOPLE = [{ title: "Person" }, { title: "Actions" }];
 const tile = (name, value, more) =>
 	h("div", { class: "tile" }, h("dt", null, name), h("dd", null, value, h("small", null, more)));
 
-/** A rate with the server's judgement of it. */
+/** A rate with the server's rating. */
 function rate(share, mark) {
 	if (share === null) return "no mail yet";
 	const text = share < 0.01 ? `${(share * 100).toFixed(2)} %` : percent(share);
@@ -33,18 +33,18 @@ function tiles(account, usage) {
 		tile("Bounced", number(usage.bounced), rate(usage.bounce_rate, usage.bounce_mark)),
 		tile("Complaints", number(usage.complained), rate(usage.complaint_rate, usage.complaint_mark)),
 		tile("Waiting", number(usage.waiting)),
-		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
+		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);
 }
 
 function changeCap(page, account) {
 	dialog(`Daily cap of ${account.name}`, (close) => [
-		h("p", { class: "quiet" }, "How many recipients it may send to in a day (UTC). What it has sent today counts."),
+		h("p", { class: "quiet" }, "Maximum recipients per day (UTC). Recipients of today's messages count."),
 		form({
 			fields: [
 				{
 					name: "recipients",
-					label: "Recipients a day",
+					label: "Recipients per day",
 					type: "number",
 					value: account.daily_cap ?? "",
 					hint: "Empty: no cap.",
@@ -66,10 +66,10 @@ function changeCap(page, account) {
 }
 
 async function resetPassword(user, place) {
-	const text = "You get a link by which the person sets another password: good for a day, and once. No mail is sent.";
+	const text = "Creates a one-time link that is valid for a day. No mail is sent.";
 	if (!(await confirmed(`Reset the password of ${user.email}?`, text, "Create link", "Cancel", "primary"))) return;
 	const made = await post(path("/v1/admin/users", user.id, "password-reset"));
-	const box = shownOnce("Give this link to the person", "The password so far works until the link is used.", [
+	const box = shownOnce("Send this link to the user", "The old password works until the link is used.", [
 		["For", made.email],
 		["Link", made.link],
 	]);
@@ -78,10 +78,11 @@ async function resetPassword(user, place) {
 }
 
 async function resetFactor(page, user) {
-	const text = "For a person who has lost the app and the recovery codes. A login then needs the password alone.";
-	if (!(await confirmed(`Reset the second factor of ${user.email}?`, text, "Reset second factor", "Cancel"))) return;
+	const text = "For a user who lost the app and the recovery codes. A login then requires only the password.";
+	if (!(await confirmed(`Reset two-factor authentication of ${user.email}?`, text, "Reset two-factor", "Cancel")))
+		return;
 	await del(path("/v1/admin/users", user.id, "totp"));
-	toast("The second factor is off.");
+	toast("Two-factor authentication is off.");
 	await page.reload();
 }
 
@@ -97,7 +98,7 @@ function people(page, users, place) {
 			h(
 				"p",
 				{ class: "quiet small" },
-				`${user.role} · second factor ${user.totp ? "on" : "off"}`,
+				`${user.role} · two-factor ${user.totp ? "on" : "off"}`,
 				user.last_seen_at && [" · seen ", ago(user.last_seen_at)],
 			),
 		],
@@ -111,12 +112,12 @@ function people(page, users, place) {
 				"aria-label": `Reset the password of ${user.email}`,
 			}),
 			user.totp &&
-				button("Reset second factor", () => resetFactor(page, user), "tiny danger", {
-					"aria-label": `Reset the second factor of ${user.email}`,
+				button("Reset two-factor", () => resetFactor(page, user), "tiny danger", {
+					"aria-label": `Reset two-factor authentication of ${user.email}`,
 				}),
 		),
 	];
-	return table("People of the account", PEOPLE, users.map(row));
+	return table("Users of the account", PEOPLE, users.map(row));
 }
 
 const standing = (domain) =>
@@ -171,13 +172,13 @@ async function account(page, id) {
 						DOMAINS,
 						usage.domains.map((each) => [h("span", { class: "mono break" }, each.name), standing(each)]),
 					)
-				: h("p", { class: "quiet" }, "None yet."),
+				: h("p", { class: "quiet" }, "No domains yet."),
 		),
 		section("People", people(page, users, place)),
 	);
 }
 
-/** The messages of an account, or one of them, by the pages that show one's own. */
+/** The messages of an account, on the pages that show one's own. */
 async function messages(page, id, message) {
 	const found = await get(path("/v1/admin/accounts", id), page.signal);
 	const of = {
@@ -187,7 +188,10 @@ async function messages(page, id, message) {
 		head: () =>
 			fragment(
 				head("Messages", { crumb: { href: path("/dashboard/admin/accounts", id), title: found.name } }),
-				notice("deferred", "What you read here is written to the audit log of the account and of the installation."),
+				notice(
+					"deferred",
+					"Everything you read here is recorded in the audit logs of the account and the installation.",
+				),
 			),
 	};
 	const module = await import(message ? "./message.js" : "./messages.js");
@@ -197,6 +201,6 @@ async function messages(page, id, message) {
 export default async function managed(page) {
 	const [kind, id, below, message, ...more] = page.params;
 	if (kind !== "accounts" || !id || (below !== undefined && below !== "messages") || more.length)
-		throw Object.assign(new Error("There is no such page."), { status: 404 });
+		throw Object.assign(new Error("Page not found."), { status: 404 });
 	return below ? messages(page, id, message) : account(page, id);
 }

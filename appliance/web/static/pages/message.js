@@ -1,4 +1,4 @@
-// One message: what it is, how many recipients have it, problems first with what to do; its webhook posts; its content.
+// One message: facts, delivery progress, problems with actions, webhook deliveries and content.
 import { get, post } from "../api.js";
 import { bytes } from "../bytes.js";
 import { fragment, h, may, path, query, s, style, toast } from "../dom.js";
@@ -13,9 +13,9 @@ import { count, number, when } from "../time.js";
 import { update } from "../update.js";
 
 const HOME = "/dashboard/messages";
-const FOLDED = 4; // recipients from which on those that are delivered are folded
+const FOLDED = 4; // number of recipients above which delivered ones are collapsed
 
-// Milliseconds before and after the next attempt in which the page is refreshed each second.
+// Milliseconds around the next attempt in which the page refreshes every second.
 const NEAR = 30_000;
 
 const isNear = (message) =>
@@ -24,19 +24,19 @@ const isNear = (message) =>
 	);
 const waits = (message) => message.recipients.some((each) => each.next_attempt_at);
 
-// The order in which recipients are shown: what needs attention first.
+// Display order of recipients: problems first.
 const ORDER = ["bounced", "failed", "suppressed", "cancelled", "deferred", "queued", "delivered"];
 const rank = (recipient) => (recipient.late_bounce ? 0 : ORDER.indexOf(recipient.outcome));
-const LONG = 160; // characters of a field that are shown at once
+const LONG = 160; // characters of a field to show at once
 
-/** A field of the header, folded when it names many. */
+/** A header field, collapsed if long. */
 function field(name, text) {
 	if (text.length <= LONG) return [name, h("bdi", { class: "break" }, text)];
 	const first = h("summary", { class: "row" }, h("bdi", { class: "break" }, `${text.slice(0, LONG)}…`));
 	return [name, h("details", { "data-key": name }, first, h("bdi", { class: "break" }, text))];
 }
 
-/** What stands at the top: from, to, tags, template, id, times. `found` is the body, as far as it is kept. */
+/** The facts at the top: from, to, tags, template, id, times. `found` is the body, if stored. */
 function summary(message, found, home) {
 	const named = (name) => found?.headers.find((each) => each.name.toLowerCase() === name)?.value;
 	const to = named("to");
@@ -64,7 +64,7 @@ function summary(message, found, home) {
 	]);
 }
 
-/** When the last recipient got its result; null while one waits. */
+/** When the last recipient became final; null while one is queued. */
 function finished(message) {
 	const ends = message.recipients.map(
 		(each) => each.delivered_at ?? each.bounced_at ?? each.attempts.at(-1)?.started_at,
@@ -72,7 +72,7 @@ function finished(message) {
 	return waits(message) ? null : ends.filter(Boolean).sort().at(-1);
 }
 
-/** How many recipients stand where: a bar, and the numbers in words. */
+/** Recipients by status: a bar, and the numbers in words. */
 function counts(message) {
 	const found = new Map(ORDER.map((each) => [each, 0]));
 	for (const each of message.recipients) found.set(each.outcome, found.get(each.outcome) + 1);
@@ -129,7 +129,7 @@ async function posts(message, signal, again) {
 		const { deliveries } = await get(query("/v1/webhook/deliveries", { message_id: message.id, limit: 100 }), signal);
 		return deliveries.length
 			? [
-					h("h2", null, "Webhook posts"),
+					h("h2", null, "Webhook deliveries"),
 					h(
 						"div",
 						{ class: "card posts" },
@@ -149,7 +149,7 @@ function list(home) {
 }
 
 export default async function message(page) {
-	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for an administrator
+	const { api = "/v1/emails", home = HOME, account } = page.of ?? {}; // `of`: another account, for administrators
 	const address = path(api, page.params[0]);
 	const go = account ? null : page.go;
 	let [shown] = await Promise.all([get(address, page.signal), style("pages"), style("message")]);
@@ -167,9 +167,9 @@ export default async function message(page) {
 			if (
 				!(await confirmed(
 					"Cancel this message?",
-					"Every recipient that still waits is given up. " +
-						"Its credit goes back. " +
-						"What a server is being given at this moment may still arrive.",
+					"All queued recipients are cancelled. " +
+						"Their credits are returned. " +
+						"A delivery in progress may still complete.",
 					"Cancel message",
 					"Keep message",
 				))
@@ -206,10 +206,10 @@ export default async function message(page) {
 		await tell();
 	}
 	const round = async () => {
-		await (waits(shown) ? renew() : tell()); // posts come a moment after the result
+		await (waits(shown) ? renew() : tell()); // webhooks follow the result with a short delay
 		return isNear(shown) ? 1 : undefined;
 	};
-	if (!account) page.every(2, round); // what an administrator reads is written to the audit log: once
+	if (!account) page.every(2, round); // an administrator's read is logged: do it once
 	const says = failed ? errorText(failed) : content(shown, found, address, page.signal).catch(errorText);
 	const [body] = await Promise.all([says, tell()]);
 	return fragment(

@@ -1,4 +1,4 @@
-// The list of messages: filters are kept in the URL, new rows come above, older ones on request.
+// The list of messages: filters in the URL, new rows on top, older rows on request.
 import { get } from "../api.js";
 import { fragment, h, may, path, query } from "../dom.js";
 import { labelled } from "../form.js";
@@ -9,7 +9,7 @@ import { when } from "../time.js";
 
 const FILTERS = ["q", "outcome", "status", "source", "recipient", "from", "tag", "since", "until"];
 const STATUSES = ["queued", "deferred", "delivered", "partial", "bounced", "failed", "suppressed", "cancelled"];
-const SEARCHED = "recipients, senders, subjects, ids, tags, templates and what mail servers have answered";
+const SEARCHED = "recipients, senders, subjects, ids, tags, templates and server replies";
 const PAGE = 50;
 const COLUMNS = [
 	{ title: "To", class: "cut to" },
@@ -18,9 +18,9 @@ const COLUMNS = [
 	{ title: "Status", class: "side" },
 	{ title: "Accepted", class: "side bare" },
 ];
-const PAGES = 20; // of new messages that are added at once; after more, the list begins anew
-const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's
-const TRIES = 40; // short pages in a row that a search goes through by itself
+const PAGES = 20; // new messages to add at once; beyond that, the list reloads
+const OWN = { api: "/v1/emails", home: "/dashboard/messages" }; // `page.of` has another account's messages
+const TRIES = 40; // incomplete pages in a row that a search skips automatically
 
 const listed = (home) => (message) => {
 	const [first] = message.recipients;
@@ -47,10 +47,10 @@ const listed = (home) => (message) => {
 	});
 };
 
-/** The type of a field for a day; the overview gives moments, too, and those are text. */
+/** The input type of a day; the overview links with times, which are text. */
 const dated = (value) => (value?.includes("T") ? "text" : "date");
 
-/** The filters as the API takes them: days are the viewer's own, the last one included. */
+/** The filters for the API. Days are in the viewer's time zone, the last one included. */
 function asked({ since, until, ...filters }) {
 	const midnight = (day, later) => {
 		const moment = new Date(`${day}T00:00`);
@@ -60,7 +60,7 @@ function asked({ since, until, ...filters }) {
 	return { ...filters, since: since && midnight(since, 0), until: until && midnight(until, 1) };
 }
 
-/** Messages of one page; a search that has found nothing yet goes on by itself. */
+/** One page of messages. A search without results continues automatically. */
 async function find(api, filters, before, signal) {
 	let found = [];
 	let next = before;
@@ -82,7 +82,7 @@ function filterForm(page, filters, home) {
 		{
 			class: "searching",
 			role: "search",
-			"aria-label": "Search the messages",
+			"aria-label": "Search messages",
 			onsubmit: (event) => {
 				event.preventDefault();
 				const { standing: chosen, ...wanted } = Object.fromEntries(new FormData(made));
@@ -122,8 +122,8 @@ function filterForm(page, filters, home) {
 					value: filters.outcome ?? filters.status,
 					options: choices(STATUSES),
 				}),
-				labelled({ name: "since", label: "From day", type: dated(filters.since), value: filters.since }),
-				labelled({ name: "until", label: "To day", type: dated(filters.until), value: filters.until }),
+				labelled({ name: "since", label: "From", type: dated(filters.since), value: filters.since }),
+				labelled({ name: "until", label: "To", type: dated(filters.until), value: filters.until }),
 				labelled({ name: "recipient", label: "To", value: filters.recipient, placeholder: "Address, domain" }),
 				labelled({ name: "from", label: "From", value: filters.from, placeholder: "Address, domain" }),
 				labelled({ name: "tag", label: "Tag", value: filters.tag }),
@@ -141,7 +141,7 @@ function filterForm(page, filters, home) {
 	return made;
 }
 
-/** What was searched, in words. */
+/** The active filters in words. */
 function searched({ q, outcome, status, source, recipient, from, tag, since, until }) {
 	const parts = [
 		q && `in ${SEARCHED}`,
@@ -160,15 +160,15 @@ async function nothing(page, filters, home) {
 	if (Object.keys(filters).length)
 		return empty(
 			filters.q ? `No results for “${filters.q}”` : "No results for these filters",
-			`${searched(filters)} A word is found where it begins: try fewer or shorter ones.`,
+			`${searched(filters)} Words match from their start. Try fewer or shorter words.`,
 			h("a", { class: "button", href: home }, "Show all messages"),
 		);
-	if (page.of) return empty("No messages", "This account has sent nothing that is still kept.");
+	if (page.of) return empty("No messages", "This account has no stored messages.");
 	const { domains } = await get("/v1/domains?limit=100", page.signal);
 	const domain = (domains.find((each) => each.status !== "pending") ?? domains[0])?.name ?? "your-domain.example";
 	return empty(
 		"No messages yet",
-		`${may("sendTestEmail") ? "Send a test, or run" : "Run"} one of these, with a key in the place of $KEY.`,
+		`${may("sendTestEmail") ? "Send a test, or run" : "Run"} one of these, with your key as $KEY.`,
 		h(
 			"p",
 			null,
@@ -181,8 +181,8 @@ async function nothing(page, filters, home) {
 }
 
 /**
- * Makes the rows from one id (`above`) to below another those of `emails`: what has changed in its place, without what
- * is no longer among them. Those that are new above all others are returned, to be put there.
+ * Replace the rows between `above` and below another id with `emails`: update changed rows, remove missing ones.
+ * Returns rows that are newer than all others.
  */
 function merge(body, emails, below, above, toRow) {
 	const inside = [...body.rows].filter((each) => !(below <= each.dataset.id) && !(each.dataset.id < above));
@@ -202,7 +202,7 @@ function merge(body, emails, below, above, toRow) {
 	return fresh;
 }
 
-/** Puts new rows on top: at once, or at a click if the reader is further down. */
+/** Add new rows on top: at once, or on a click if the reader has scrolled down. */
 function show(body, fresh, waiting, toRow) {
 	const put = () => {
 		const known = body.rows[0]?.dataset.id ?? "";
@@ -230,7 +230,7 @@ function show(body, fresh, waiting, toRow) {
 		);
 }
 
-let left = null; // the list that was shown last: its address, its rows, and where it goes on
+let left = null; // the last list: its URL, rows and cursor
 
 export default async function messages(page) {
 	const { api, home, account } = page.of ?? OWN;
@@ -238,7 +238,7 @@ export default async function messages(page) {
 	const filters = Object.fromEntries(
 		FILTERS.filter((each) => page.query.get(each)).map((each) => [each, page.query.get(each)]),
 	);
-	// A step back shows the rows that were loaded, and asks for what is new.
+	// Going back shows the loaded rows and fetches new ones.
 	const kept = page.back && left?.href === location.href ? left : null;
 	const first = kept ?? (await find(api, filters, undefined, page.signal));
 	const actions = [button("Send a test", () => page.sendTest(), "primary", { needs: "sendTestEmail" })];
@@ -249,8 +249,8 @@ export default async function messages(page) {
 	const waiting = h("div", { class: "waiting", "aria-live": "polite" });
 	const place = h("div", null, body.rows.length || first.next ? list : await nothing(page, filters, home));
 	let { next } = first;
-	let checked = 0; // rows from the top that the last rounds have looked at
-	/** The page of messages before an id, or of the newest, is made what the server has now; where it ends. */
+	let checked = 0; // rows from the top that the last rounds checked
+	/** Refresh the page of messages before an id, or the newest. Returns where it ends. */
 	const check = async (before) => {
 		const part = await get(query(api, { ...asked(filters), limit: PAGE, before }), page.signal);
 		const fresh = merge(body, part.emails, before, part.next ?? "", toRow);
@@ -264,14 +264,14 @@ export default async function messages(page) {
 			fresh = [...fresh, ...more.fresh];
 			end = more.end;
 		}
-		if (end && end > newest && newest) return page.reload(); // more than can be walked through
+		if (end && end > newest && newest) return page.reload(); // too many to walk through
 		if (fresh.length && !list.isConnected) place.replaceChildren(list);
 		show(body, fresh, waiting, toRow);
-		// Rows further down, a page a round.
+		// Rows further down, one page per round.
 		checked = checked + PAGE < body.rows.length ? checked + PAGE : 0;
 		if (checked) await check(body.rows[checked - 1].dataset.id);
 	};
-	// What an administrator reads of another account is written to its audit log: once, not again and again.
+	// An administrator's read is logged: do it once, not on every refresh.
 	if (!account) {
 		if (kept) renew().catch(() => {});
 		page.every(2, renew);

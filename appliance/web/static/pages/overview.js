@@ -1,4 +1,4 @@
-// The overview: warnings, the numbers, and the first steps of a new account.
+// The overview: warnings, statistics and first steps.
 import { get } from "../api.js";
 import { button, head } from "../basics.js";
 import { fragment, h, may, query, style } from "../dom.js";
@@ -10,13 +10,13 @@ const KINDS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelle
 	name,
 	name.toLowerCase(),
 ]);
-const RARE = 4; // of the kinds, those from here on are shown if there is any
+const RARE = 4; // kinds from here on are shown only if not zero
 
-/** The list of messages accepted in a time, with recipients of this kind. */
+/** Messages accepted in a period, with recipients of this kind. */
 const list = (kind, since, until) =>
 	query("/dashboard/messages", { outcome: kind === "sent" ? "" : kind, since, until });
 
-/** How many it was in the period before, and the change since. */
+/** The previous period's number, and the change. */
 const PERCENT = { style: "percent", signDisplay: "exceptZero" };
 const change = (now, before) => [
 	before > 0 && `${(now / before - 1).toLocaleString("en", PERCENT).replace("%", " %").replace("-", "−")}, `,
@@ -49,11 +49,11 @@ function tiles({ totals, previous, days }, kinds, account, warning) {
 			),
 		),
 		tile("Time to delivery", span(totals.median_ms), totals.p95_ms === null ? "" : `95 %: ${span(totals.p95_ms)}`),
-		tile("Credits", account.credits === null ? "No limit" : number(account.credits)),
+		tile("Credits", account.credits === null ? "Unlimited" : number(account.credits)),
 	);
 }
 
-/** The first steps that are left; an account that sends and has nothing to be told has done them. */
+/** The remaining first steps; none for an account that sends and has no warnings. */
 async function left(page, account, stats) {
 	if ((stats.totals.sent && !account.warnings.length) || !may("addDomain")) return null;
 	return (await import("../first-steps.js")).firstSteps(page);
@@ -68,7 +68,7 @@ async function drawing(stats, kinds, hourly, go) {
 		: chart("Recipients per day (UTC)", stats.days, kinds, utcDay, KINDS[0], link, go);
 }
 
-/** Shows content, at first as it is: what updates it is not needed for that. */
+/** Show content, first without the update code. */
 async function put(place, ...content) {
 	if (!place.hasChildNodes()) place.append(fragment(content));
 	else (await import("../update.js")).update(place, content);
@@ -90,7 +90,7 @@ export default async function overview(page) {
 		const more = stats.totals.bounced || stats.totals.failed || stats.sandbox || stats.queue.length;
 		const high = stats.totals.bounce_rate >= 0.05 && stats.totals.bounce_rate;
 		const steps = await left(page, account, stats);
-		const isNew = steps && stats.totals.sent === 0; // which is not shown a page of zeros
+		const isNew = steps && stats.totals.sent === 0; // do not show a page of zeros
 		await put(
 			content,
 			account.warnings.length > 0 && (await import("../warnings.js")).warnings(account.warnings, steps),
@@ -109,10 +109,10 @@ export default async function overview(page) {
 	}
 
 	await Promise.all([style("overview"), draw()]);
-	// The chart is made anew, so not while it is read.
+	// The chart is rebuilt, so not while it is in use.
 	const isRead = () => content.querySelector("svg:hover, svg:focus-within, .chart details[open]");
 	page.every(10, async () => isRead() || draw());
-	const kind = content.querySelector(".steps") ? "" : "primary"; // the first step that is left has that
+	const kind = content.querySelector(".steps") ? "" : "primary"; // the first step already has this button
 	const test = button("Send a test", () => page.sendTest(), kind, { needs: "sendTestEmail" });
 	return fragment(head("Overview", { actions: [test] }), content);
 }
@@ -122,7 +122,7 @@ function ranges(days, hourly) {
 		h("a", { class: "button", href: query("/dashboard", values), "aria-current": current && "true" }, text);
 	return h(
 		"nav",
-		{ class: "row", "aria-label": "Time shown" },
+		{ class: "row", "aria-label": "Period" },
 		days === 7 && [link("Per hour", { by: "hour" }, hourly), link("Per day", { by: "day" }, !hourly)],
 		RANGES.map((each) => link(`${each} days`, { days: each }, each === days)),
 		h("a", { class: "button", href: `/dashboard/statistics?days=${days}` }, "Break down"),

@@ -1,4 +1,4 @@
-// The people of the account: their roles, invitations by a link shown once, and removal.
+// Users of the account: roles, invitations by one-time link, and removal.
 import { del, get, post } from "../api.js";
 import { fragment, h, path, query, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
@@ -6,14 +6,14 @@ import { badge, button, head, section, table } from "../pieces.js";
 import { ago, when } from "../time.js";
 
 const ROLES = [
-	["owner", "owner: everything"],
-	["developer", "developer: everything but people"],
-	["viewer", "viewer: reads only"],
+	["owner", "owner: full access"],
+	["developer", "developer: full access except users"],
+	["viewer", "viewer: read only"],
 ];
 const PEOPLE = [
 	{ title: "Person" },
 	{ title: "Role" },
-	{ title: "Second factor", class: "wide" },
+	{ title: "Two-factor", class: "wide" },
 	{ title: "Last seen", class: "side wide" },
 	{ title: "Since", class: "side wide" },
 	{ title: "Actions", class: "side", needs: "removeUser" },
@@ -21,14 +21,14 @@ const PEOPLE = [
 const INVITATIONS = [
 	{ title: "Address" },
 	{ title: "Role" },
-	{ title: "Good until", class: "side" },
+	{ title: "Valid until", class: "side" },
 	{ title: "Actions", class: "side", needs: "removeUser" },
 ];
 
 const roleField = (value) => ({ name: "role", label: "Role", type: "select", options: ROLES, value });
 const cancel = (close) => [h("button", { type: "button", onclick: close }, "Cancel")];
 
-/** Asks for another role of a user; `address` is where the API takes it. */
+/** Ask for a user's new role; `address` is the API path. */
 export function changeRole(page, user, address = path("/v1/users", user.id, "role")) {
 	dialog("Change role", (close) => [
 		h("p", { class: "quiet" }, h("bdi", null, user.email)),
@@ -39,14 +39,14 @@ export function changeRole(page, user, address = path("/v1/users", user.id, "rol
 			async send(values) {
 				await post(address, values);
 				close();
-				toast("Role changed. It counts at once.");
+				toast("Role changed, effective immediately.");
 				await page.reload();
 			},
 		}),
 	]);
 }
 
-/** What a person created and what stops working with the person, in words. */
+/** What a user created and would lose, in words. */
 const owned = (user) => [
 	...user.api_keys.map((key) => `API key ${key.name}`),
 	...user.smtp_credentials.map((credential) => `SMTP credential ${credential.name || credential.username}`),
@@ -56,14 +56,14 @@ function remove(page, user) {
 	const access = owned(user);
 	const keep = {
 		name: "keep",
-		label: "Keep them working for the account",
+		label: "Keep them working",
 		type: "checkbox",
 		hint: "Otherwise they are revoked, and programs that use them stop sending.",
 	};
 	dialog(`Remove ${user.email}?`, (close) => [
-		h("p", { class: "quiet" }, "Every session of this person ends at once."),
+		h("p", { class: "quiet" }, "All sessions of this user end immediately."),
 		access.length > 0 && [
-			h("p", null, "This person created:"),
+			h("p", null, "This user created:"),
 			h(
 				"ul",
 				null,
@@ -73,7 +73,7 @@ function remove(page, user) {
 		form({
 			fields: access.length > 0 ? [keep] : [],
 			extra: cancel(close),
-			submit: "Remove person",
+			submit: "Remove user",
 			async send(values) {
 				await del(query(path("/v1/users", user.id), { keep_keys: values.keep ? "true" : undefined }));
 				close();
@@ -94,7 +94,7 @@ const withdraw = (page, each) =>
 		"Withdraw invitation",
 		async () => {
 			const title = `Withdraw the invitation of ${each.email}?`;
-			if (!(await confirmed(title, "Its link ends at once.", "Withdraw invitation"))) return;
+			if (!(await confirmed(title, "The link stops working immediately.", "Withdraw invitation"))) return;
 			await del(path("/v1/users", each.id));
 			await page.reload();
 		},
@@ -103,7 +103,7 @@ const withdraw = (page, each) =>
 	);
 
 function invite(page, place) {
-	dialog("Invite a person", (close) => [
+	dialog("Invite a user", (close) => [
 		form({
 			fields: [
 				{ name: "email", label: "Email address", type: "email", required: true, autofocus: true },
@@ -115,14 +115,10 @@ function invite(page, place) {
 				const made = await post("/v1/users", values);
 				close();
 				await page.reload();
-				const box = shownOnce(
-					"Give this link to the person",
-					"It is good for seven days, and once. No mail was sent.",
-					[
-						["For", made.email],
-						["Link", made.link],
-					],
-				);
+				const box = shownOnce("Send this link to the user", "It works once, for seven days. No mail was sent.", [
+					["For", made.email],
+					["Link", made.link],
+				]);
 				document.querySelector(place).prepend(box);
 				box.querySelector("h2").focus();
 			},
@@ -135,11 +131,11 @@ export default async function people(page) {
 	return fragment(
 		head("People", {
 			crumb: { href: "/dashboard/account", title: "Account" },
-			actions: [button("Invite person", () => invite(page, ".invited"), "primary", { needs: "inviteUser" })],
+			actions: [button("Invite user", () => invite(page, ".invited"), "primary", { needs: "inviteUser" })],
 		}),
 		h("div", { class: "invited" }),
 		table(
-			"People of the account",
+			"Users of the account",
 			PEOPLE,
 			users.map((user) => [
 				[
@@ -170,6 +166,6 @@ export default async function people(page) {
 					"cards",
 				),
 			),
-		h("p", { class: "quiet small" }, "Owners may do everything, developers everything but this, viewers read."),
+		h("p", { class: "quiet small" }, "Owners have full access, developers everything except users, viewers read only."),
 	);
 }

@@ -1,4 +1,4 @@
-// What became of mail by sending domain, tag, template or provider.
+// Results by sending domain, tag, template or provider.
 import { get } from "../api.js";
 import { rate } from "../bounce-rate.js";
 import { fragment, h, query } from "../dom.js";
@@ -6,7 +6,7 @@ import { empty, head, table } from "../pieces.js";
 import { number, when } from "../time.js";
 
 const RANGES = [7, 30, 90];
-// Of each: its title, and the filter of the messages that it is about.
+// The title of each breakdown, and the message filter for its values.
 const BY = { domain: ["Domain", "from"], tag: ["Tag", "tag"], template: ["Template", "q"], provider: ["Provider"] };
 const COLUMNS = ["Sent", "Delivered", "Bounced", "Failed", "Suppressed", "Cancelled"];
 const wide = (name) => (COLUMNS.indexOf(name) < 2 ? "number" : "number wide");
@@ -56,10 +56,9 @@ export default async function statistics(page) {
 		const lines = stats.breakdown.map((each) => line(each, by, stats.days[0].start));
 		const shown = lines.length
 			? table(`Recipients by ${by}`, columns, lines)
-			: empty(`No mail by ${by}`, `In the last ${days} days nothing was sent that has one.`);
+			: empty(`No mail by ${by}`, `No mail with one in the last ${days} days.`);
 		const until = stats.breakdown_until;
-		const note =
-			until && h("p", { class: "quiet" }, "Still being added up: what came after ", when(until), " is missing.");
+		const note = until && h("p", { class: "quiet" }, "Still being computed: data after ", when(until), " is missing.");
 		(await import("../update.js")).update(content, [note, shown]);
 	}
 	await draw();
@@ -67,7 +66,7 @@ export default async function statistics(page) {
 	return fragment(
 		head("Statistics", {
 			crumb: { href: query("/dashboard", { days }), title: "Overview" },
-			about: "Recipients of the last days (UTC), test mail left out. With several tags a recipient counts for each.",
+			about: "Recipients per period (UTC), without test mail. With several tags, a recipient counts for each.",
 		}),
 		h(
 			"div",
@@ -77,7 +76,7 @@ export default async function statistics(page) {
 				Object.keys(BY).map((each) => [`By ${each}`, { by: each, days }, each === by]),
 			),
 			chosen(
-				"Time shown",
+				"Period",
 				RANGES.map((each) => [`${each} days`, { by, days: each }, each === days]),
 			),
 		),

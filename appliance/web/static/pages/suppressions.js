@@ -1,4 +1,4 @@
-// The suppression list: addresses that mail is no longer sent to, searched, released together, from and to files.
+// The suppression list: search, release, import and export.
 import { del, get, post, put } from "../api.js";
 import { fragment, h, path, query, style, toast } from "../dom.js";
 import { dialog, form } from "../form.js";
@@ -19,7 +19,7 @@ const COLUMNS = [
 const words = (origin) => origin.replace("_", " ");
 const remove = (each) => del(query(path("/v1/suppressions", each.address), { tag: each.tag, template: each.template }));
 
-/** The tags whose messages get a link to unsubscribe, to be added and removed. */
+/** Tags with an unsubscribe link. */
 function unsubscribeTags(page, tags) {
 	const save = async (changed) => {
 		await put("/v1/unsubscribe-tags", { tags: changed });
@@ -38,25 +38,25 @@ function unsubscribeTags(page, tags) {
 			h("code", { class: "break" }, tag),
 			" ",
 			button("Remove tag", () => save(tags.filter((each) => each !== tag)), "tiny", {
-				"aria-label": `No links for ${tag}`,
+				"aria-label": `Remove the links for ${tag}`,
 				needs: "saveUnsubscribeTags",
 			}),
 		),
 	);
 	return section(
-		"Links to unsubscribe",
+		"Unsubscribe links",
 		h(
 			"p",
 			{ class: "quiet" },
-			"Messages to one recipient with one of these tags get a link to unsubscribe by one click. ",
-			"A template has its own box to tick.",
+			"Messages to one recipient with one of these tags get a one-click unsubscribe link. ",
+			"Templates have their own setting.",
 		),
 		listed,
 		h("div", { class: "card", needs: "saveUnsubscribeTags" }, add),
 	);
 }
 
-/** What is looked for, as a form; it is part of the page's address. */
+/** The search form; it is part of the URL. */
 function search(page, wanted) {
 	return form({
 		inline: true,
@@ -75,9 +75,9 @@ function search(page, wanted) {
 	});
 }
 
-/** The list, with the entries that are chosen released together. */
+/** The list, with bulk release of selected entries. */
 function list(page, first, load) {
-	const chosen = new Map(); // entries by their boxes
+	const chosen = new Map(); // entries by checkbox
 	const many = button("Release selected", async () => {
 		const entries = [...chosen];
 		for (const [at, [box, each]] of entries.entries()) {
@@ -87,7 +87,7 @@ function list(page, first, load) {
 			});
 			chosen.delete(box);
 		}
-		toast(`${count(entries.length, "address", "addresses")} may be sent to again`);
+		toast(`${count(entries.length, "address", "addresses")} released`);
 		await page.reload();
 	});
 	const tell = () => {
@@ -115,7 +115,7 @@ function list(page, first, load) {
 				"Release",
 				async (made) => {
 					await remove(each);
-					toast(`${each.address} may be sent to again`);
+					toast(`${each.address} released`);
 					const line = made.closest("tr");
 					const near = line.nextElementSibling ?? line.previousElementSibling;
 					chosen.delete(box);
@@ -166,10 +166,10 @@ export default async function suppressions(page) {
 				],
 				h("a", { class: "button", href: "/dashboard/suppressions" }, "Show all"),
 			)
-		: empty("No address is suppressed", "An address is added when its server says that there is no such user.");
+		: empty("No address is suppressed", "An address is added when its server reports that the mailbox does not exist.");
 	return fragment(
 		head("Suppressions", {
-			about: "Addresses that you no longer send to. A message to one of them bounces at once and costs nothing.",
+			about: "You no longer send to these addresses. A message to one bounces immediately and costs nothing.",
 			actions: [
 				button("Import CSV", () => chooseFile(page), "", { needs: "importSuppressions" }),
 				button("Export CSV", async (made) => (await import("../suppression-files.js")).exportFile(load, made)),

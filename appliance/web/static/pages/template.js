@@ -1,4 +1,4 @@
-// The template editor, with a preview of what the recipient will see.
+// The template editor, with a preview.
 import { del, get, put } from "../api.js";
 import { fragment, h, may, path, style, toast } from "../dom.js";
 import { confirmed, form, labelled } from "../form.js";
@@ -22,7 +22,7 @@ const COLUMNS = [
 	{ title: "Action", class: "side" },
 ];
 
-/** What was typed and not saved, kept in this window: a reload or a wrong click loses nothing. */
+/** Unsaved input, kept in this window across reloads. */
 function drafts(alias) {
 	const key = `template ${alias}`;
 	return {
@@ -44,12 +44,12 @@ function sample(names, values, changed) {
 				});
 				return made;
 			})
-		: [h("p", { class: "quiet small" }, "None. Write {{name}} where a value belongs.")];
+		: [h("p", { class: "quiet small" }, "None yet. Write {{name}} to insert a value.")];
 }
 
 function viewer(values) {
 	const subject = h("p", { class: "subject" });
-	const mail = preview("The mail as its reader sees it");
+	const mail = preview("HTML preview");
 	const text = h("pre", { class: "box", tabindex: "0" });
 	const sheet = h("div", { class: "sheet" }, subject, mail.frame);
 	const width = (label, phone) =>
@@ -83,7 +83,7 @@ function viewer(values) {
 	};
 }
 
-/** What was saved before; each can be put into the editor again, and saved as the newest. */
+/** Earlier versions; each can be loaded into the editor and saved as the newest. */
 function versions(first, load, take) {
 	const shown = (each) => [
 		String(each.version),
@@ -95,10 +95,10 @@ function versions(first, load, take) {
 					"div",
 					{ class: "row" },
 					button("Compare versions", async () => (await tools()).showDiff(each, first.items[0]), "tiny", {
-						"aria-label": `Compare version ${each.version} with the one in use`,
+						"aria-label": `Compare version ${each.version} with the current one`,
 					}),
 					button("Edit version", () => take(each), "tiny", {
-						"aria-label": `Put version ${each.version} into the editor`,
+						"aria-label": `Load version ${each.version} into the editor`,
 						needs: "saveTemplate",
 					}),
 				),
@@ -106,7 +106,7 @@ function versions(first, load, take) {
 	return section("Versions", paged("Versions", COLUMNS, first, shown, load));
 }
 
-/** What the editor holds, filled in, as the fields of a request: sent without being saved. */
+/** The rendered editor content, as the fields of a request; sent without saving. */
 function unsaved(source, values) {
 	if (!source.text && !source.html) throw new Error("Write the HTML or the plain text first.");
 	const write = { html: escaped };
@@ -115,16 +115,16 @@ function unsaved(source, values) {
 	);
 }
 
-/** Refuses an alias that is taken, which saving would overwrite, and the one that this page has. */
+/** Reject an alias that exists (saving would overwrite it) or is reserved. */
 async function checkNew(alias) {
 	const refuse = (...detail) => {
-		throw Object.assign(new Error("This alias cannot be used."), { status: 409, field: "alias", detail });
+		throw Object.assign(new Error("This alias is not allowed."), { status: 409, field: "alias", detail });
 	};
-	if (alias === NEW) refuse("This name is reserved. Choose another one.");
+	if (alias === NEW) refuse("This alias is reserved. Choose another one.");
 	const taken = await get(path("/v1/templates", alias)).catch((error) => {
 		if (error.status !== 404) throw error;
 	});
-	if (taken) refuse("There is a template with this alias. ", h("a", { href: templatePath(alias) }, "Open it"));
+	if (taken) refuse("A template with this alias exists. ", h("a", { href: templatePath(alias) }, "Open it"));
 }
 
 export default async function template(page) {
@@ -167,24 +167,24 @@ export default async function template(page) {
 				label: "Alias",
 				required: true,
 				placeholder: "order-shipped",
-				hint: "Small letters, digits, _ and -. Your program names it.",
+				hint: "Lowercase letters, digits, _ and -. Your application refers to it.",
 				autofocus: true,
 			},
 			{ name: "subject", label: "Subject", value: source.subject, maxlength: 500 },
-			{ name: "html", label: "HTML", type: "textarea", value: source.html, hint: "Values are escaped here." },
+			{ name: "html", label: "HTML", type: "textarea", value: source.html, hint: "Values are HTML-escaped." },
 			{
 				name: "text",
 				label: "Plain text",
 				type: "textarea",
 				value: source.text,
-				hint: "For readers without HTML. Leave it or the HTML empty, not both.",
+				hint: "For readers without HTML. Set at least one of text and HTML.",
 			},
 			{
 				name: "unsubscribe",
-				label: "Link to unsubscribe by one click",
+				label: "One-click unsubscribe link",
 				type: "checkbox",
 				value: stored.unsubscribe,
-				hint: "Mail programs show it beside the sender, in messages to one recipient.",
+				hint: "Mail programs show it next to the sender. Only in messages to one recipient.",
 			},
 		].filter(Boolean),
 		submit: isNew ? "Create template" : "Save new version",
@@ -204,7 +204,7 @@ export default async function template(page) {
 	changed();
 	if (!may("saveTemplate")) {
 		for (const each of editor.elements) each.disabled = true;
-		editor.append(h("p", { class: "quiet small" }, "An owner or a developer of the account changes it."));
+		editor.append(h("p", { class: "quiet small" }, "Only owners and developers can change templates."));
 	}
 	const actions = isNew
 		? []
@@ -215,7 +215,7 @@ export default async function template(page) {
 						if (
 							!(await confirmed(
 								`Delete ${name}?`,
-								"Messages that name it are refused from then on. Its version numbers go on if it comes back.",
+								"Messages that use it will be rejected. Version numbers continue if you create it again.",
 								"Delete template",
 							))
 						)
@@ -256,7 +256,7 @@ export default async function template(page) {
 		begun &&
 			notice(
 				"deferred",
-				"You have changes that are not saved.",
+				"You have unsaved changes.",
 				button(
 					"Discard changes",
 					async () => {
@@ -276,12 +276,12 @@ export default async function template(page) {
 				h("h2", null, "Preview"),
 				shown.content,
 				h("h2", null, "Variables"),
-				h("p", { class: "quiet small" }, "Found in the template. Values typed here are for the preview and for tests."),
+				h("p", { class: "quiet small" }, "Found in the template. These values are only for the preview and tests."),
 				samples,
 				h(
 					"div",
 					{ class: "row" },
-					button("Use a person's variables", async () =>
+					button("Variables from JSON", async () =>
 						(await tools()).askVariables(values, (given) => {
 							Object.assign(values, given);
 							names = null;

@@ -33,18 +33,18 @@ export default async function templates(page) {
 	);
 	return fragment(
 		head("Templates", {
-			about: "Subject and text with placeholders like {{name}}, stored here and named when you send.",
+			about: "Subject and body with placeholders such as {{name}}, used by alias when you send.",
 			actions: [create],
 		}),
 		first.items.length
 			? paged("Templates", COLUMNS, first, listed, load, "Load more")
 			: empty(
 					"No template yet",
-					"With one, your program sends names and numbers instead of whole texts.",
+					"Your application sends values instead of whole texts.",
 					h(
 						"p",
 						{ needs: "saveTemplate" },
-						h("a", { class: "button", href: "/dashboard/templates/new" }, "Write the first"),
+						h("a", { class: "button", href: "/dashboard/templates/new" }, "Create a template"),
 					),
 					code('"template": "welcome", "variables": {"name": "Ada"}', "the fields of a request"),
 				),

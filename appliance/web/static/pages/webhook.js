@@ -1,4 +1,4 @@
-// The webhook: its URL, its secret, a ping, and the posts.
+// The webhook: URL, secret, ping and deliveries.
 import { del, get, post, put } from "../api.js";
 import { fragment, h, may, path, query, toast } from "../dom.js";
 import { confirmed, dialog, form, shownOnce } from "../form.js";
@@ -8,14 +8,14 @@ import { shownPost } from "../posts.js";
 import { ago, count, number, when } from "../time.js";
 import { update } from "../update.js";
 
-// What each means, and whether a new webhook has it.
+// What each event means, and whether a new webhook includes it.
 const EVENTS = {
-	"email.delivered": ["a server took the message", true],
-	"email.bounced": ["it cannot be delivered; the credit is returned", true],
-	"email.failed": ["retries are used up", true],
-	"email.delayed": ["it waits for an hour or longer, and is still tried", false],
-	"email.late_bounced": ["a bounce came by mail after the delivery", false],
-	"email.complained": ["the recipient has marked it as spam", false],
+	"email.delivered": ["a server accepted the message", true],
+	"email.bounced": ["permanently rejected; the credit is returned", true],
+	"email.failed": ["attempts used up or cancelled", true],
+	"email.delayed": ["queued for an hour or longer, still being retried", false],
+	"email.late_bounced": ["bounced by mail after delivery", false],
+	"email.complained": ["marked as spam by the recipient", false],
 };
 
 function settings(page, hook, secretPlace) {
@@ -28,7 +28,7 @@ function settings(page, hook, secretPlace) {
 				required: true,
 				value: hook?.url ?? "",
 				placeholder: "https://example.com/hooks/mail",
-				hint: "HTTPS, on a public host. Each event is posted to it once per recipient.",
+				hint: "Public HTTPS URL. It receives each event once per recipient.",
 			},
 			...Object.entries(EVENTS).map(([event, [meaning, usual]]) => ({
 				name: event,
@@ -55,7 +55,7 @@ function settings(page, hook, secretPlace) {
 	});
 	if (!may("saveWebhook")) {
 		for (const each of made.elements) each.disabled = true;
-		made.append(h("p", { class: "quiet small" }, "An owner or a developer of the account changes this."));
+		made.append(h("p", { class: "quiet small" }, "Only owners and developers can change the webhook."));
 	}
 	return made;
 }
@@ -63,12 +63,12 @@ function settings(page, hook, secretPlace) {
 function showSecret(page, place, secret) {
 	const box = shownOnce(
 		"Signing secret",
-		"The server keeps it encrypted, to sign with.",
+		"The server stores it encrypted.",
 		[["Secret", secret]],
 		h(
 			"p",
 			{ class: "small quiet" },
-			"Every post carries Service-Signature: t=…,v1=…: the HMAC-SHA256 of “t.body” with this secret.",
+			"Every request has the header Service-Signature: t=…,v1=…, the HMAC-SHA256 of “t.body” with this secret.",
 		),
 	);
 	place.replaceChildren(box);
@@ -85,7 +85,7 @@ function state(hook) {
 				? failing
 					? badge("bounced", "failing")
 					: badge("success", "enabled")
-				: badge("queued", "switched off"),
+				: badge("queued", "disabled"),
 		],
 		["Last success", ago(hook.last_success_at)],
 		["Last failure", ago(hook.last_failure_at)],
@@ -98,7 +98,7 @@ const STATUSES = ["pending", "success", "failed"];
 const TYPES = ["email.delivered", "email.bounced", "email.failed", "email.delayed", "email.late_bounced"];
 const PERIODS = { 1: "the last hour", 24: "the last day", 168: "the last 7 days" };
 
-/** The filter of the history; it is part of the page's address. */
+/** The history filter; it is part of the URL. */
 function filter(page, wanted) {
 	const options = (values) => [["", "any"], ...values.map((each) => [each, each])];
 	const types = [...TYPES, "email.complained", "webhook.test"];
@@ -113,14 +113,14 @@ function filter(page, wanted) {
 	});
 }
 
-/** Sends all posts again that failed in a period, and shows how far it has come. */
+/** Replay all deliveries that failed in a period, with progress. */
 function replayFailed(page, draw) {
-	dialog("Send failed posts again", (close) => {
+	dialog("Replay failed deliveries", (close) => {
 		const told = h("p", { role: "status", class: "quiet" });
 		let stopped = false;
 		const made = form({
 			fields: [{ name: "hours", label: "Failed in", type: "select", value: "24", options: Object.entries(PERIODS) }],
-			submit: "Send posts again",
+			submit: "Replay deliveries",
 			async send({ hours }) {
 				const since = new Date(Date.now() - hours * 3_600_000).toISOString();
 				const found = [];
@@ -134,14 +134,14 @@ function replayFailed(page, draw) {
 					before = part.next;
 					if (!before || part.deliveries.some((each) => each.created_at < since)) break;
 				}
-				// One post for each event: what was replayed and failed again is there twice.
+				// One replay per event; a failed replay is listed twice.
 				const events = [...new Map(found.map((each) => [each.event_id, each])).values()].reverse();
 				for (const [at, each] of events.entries()) {
 					if (stopped) return;
-					told.textContent = `Sending ${number(at + 1)} of ${number(events.length)}…`;
+					told.textContent = `Replaying ${number(at + 1)} of ${number(events.length)}…`;
 					await again(each);
 				}
-				told.textContent = `${count(events.length, "post", "posts")} sent again.`;
+				told.textContent = `${count(events.length, "delivery", "deliveries")} replayed.`;
 				await draw();
 			},
 			extra: button("Close", () => {
@@ -149,15 +149,11 @@ function replayFailed(page, draw) {
 				close();
 			}),
 		});
-		return [
-			h("p", { class: "quiet" }, "Each event is posted once more, with its own id and a new signature."),
-			made,
-			told,
-		];
+		return [h("p", { class: "quiet" }, "Each event is posted again with the same id and a new signature."), made, told];
 	});
 }
 
-/** Replays one post; waits when it is told to. */
+/** Replay one delivery, and wait if rate limited. */
 async function again(each) {
 	for (;;) {
 		try {
@@ -172,7 +168,7 @@ async function again(each) {
 async function history(page, wanted) {
 	const place = h("div", { class: "card posts" });
 	const load = (before) => get(query("/v1/webhook/deliveries", { ...wanted, limit: 20, before }), page.signal);
-	let before = []; // the posts of older pages
+	let before = []; // deliveries of older pages
 	const draw = async () => {
 		const { deliveries, next } = await load();
 		const ids = new Set(deliveries.map((each) => each.id));
@@ -180,7 +176,7 @@ async function history(page, wanted) {
 		const nothing = h(
 			"p",
 			{ class: "post quiet" },
-			wanted.status || wanted.type ? "No results for this filter." : "Nothing was posted in the last seven days.",
+			wanted.status || wanted.type ? "No results for this filter." : "No deliveries in the last 7 days.",
 		);
 		update(place, shown.length ? shown.map((each) => shownPost(each, draw)) : nothing);
 		return next;
@@ -209,14 +205,11 @@ export default async function webhook(page) {
 		if (error.status !== 404) throw error;
 		return fragment(
 			head("Webhook"),
-			empty(
-				"Not on this server",
-				"This server does not offer webhooks. Ask GET /emails/{id} for a message's result instead.",
-			),
+			empty("Not available", "This server has webhooks disabled. Use GET /emails/{id} to get a message's status."),
 		);
 	}
 	const secretPlace = h("div");
-	const about = "Your program is told what became of each recipient, as soon as it is final.";
+	const about = "Receive the result of each recipient as soon as it is final.";
 	if (!hook)
 		return fragment(
 			head("Webhook", { about }),
@@ -234,7 +227,7 @@ export default async function webhook(page) {
 		"Send a ping",
 		async () => {
 			await post("/v1/webhook/ping");
-			toast("A webhook.test event is on its way");
+			toast("Test event webhook.test is being sent");
 			await posts.draw();
 		},
 		"primary",
@@ -246,7 +239,7 @@ export default async function webhook(page) {
 			if (
 				!(await confirmed(
 					"Rotate the secret?",
-					"Posts are signed with a new secret from now on. Your program needs it at once.",
+					"A new secret signs all events from now on. Update your application immediately.",
 					"Rotate secret",
 				))
 			)
@@ -262,7 +255,7 @@ export default async function webhook(page) {
 			if (
 				!(await confirmed(
 					"Delete the webhook?",
-					"Its history is deleted, too. Results are still shown here and by the API.",
+					"Its history is deleted too. Results remain available here and in the API.",
 					"Delete webhook",
 				))
 			)
@@ -288,8 +281,10 @@ export default async function webhook(page) {
 			h(
 				"div",
 				{ class: "titled" },
-				h("h2", null, "Post history"),
-				button("Send failed posts again", () => replayFailed(page, posts.draw), "", { needs: "replayWebhookDelivery" }),
+				h("h2", null, "Deliveries"),
+				button("Replay failed deliveries", () => replayFailed(page, posts.draw), "", {
+					needs: "replayWebhookDelivery",
+				}),
 			),
 			h("div", { class: "card filter" }, filter(page, wanted)),
 			posts.content,

@@ -16,16 +16,15 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.message.dkim import Algorithm, SigningKey, algorithm_of, sign
-from appliance.message.dkim_keys import (
+from appliance.keys.dkim_keys import (
     KeyUnusable,
     from_der,
     generate,
-    record_name,
+    new_selector,
     record_value,
-    selector,
     to_der,
 )
+from appliance.message.dkim import Algorithm, SigningKey, algorithm_of, sign
 
 NOON = 1_794_700_800  # seconds; Sun, 15 Nov 2026 00:00:00 UTC
 
@@ -64,16 +63,15 @@ def test_ed25519_record() -> None:
     secret = base64.b64decode("nWGxne/9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")
     value = record_value(Ed25519PrivateKey.from_private_bytes(secret))
     assert value == "v=DKIM1; k=ed25519; p=11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
-    assert record_name("example.com", "s1") == "s1._domainkey.example.com"
 
 
 def test_selectors() -> None:
     """A selector tells kind and day, is a legal label, and never one that is taken."""
-    assert selector(Algorithm.RSA, NOON) == "ma-rsa-20261115"
-    assert selector(Algorithm.ED25519, NOON - 1) == "ma-ed25519-20261114"
+    assert new_selector(Algorithm.RSA, NOON) == "ma-rsa-20261115"
+    assert new_selector(Algorithm.ED25519, NOON - 1) == "ma-ed25519-20261114"
     taken: list[str] = []
     for _ in range(12):
-        taken.append(selector(Algorithm.RSA, NOON, taken))
+        taken.append(new_selector(Algorithm.RSA, NOON, taken))
     assert taken[:3] == ["ma-rsa-20261115", "ma-rsa-20261115-2", "ma-rsa-20261115-3"]
     assert len(set(taken)) == 12
     assert all(re.fullmatch(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])", each) for each in taken)
