@@ -31,8 +31,7 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, User
 from appliance.model.dashboard import Actor
-from appliance.store import Store
-from appliance.store.sqlite.faults import translated
+from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web import api
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer

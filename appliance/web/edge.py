@@ -25,8 +25,7 @@ from appliance.message.schema import SendRequest
 from appliance.model.accounts import Caller
 from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
-from appliance.store import Store
-from appliance.store.sqlite.faults import translated
+from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
     OUR_FAULT,
