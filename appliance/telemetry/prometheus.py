@@ -21,7 +21,7 @@ from appliance.config.values import Endpoint
 from appliance.errors import StorageUnavailable
 from appliance.net.connection_limits import ConnectionTable
 from appliance.net.connection_server import accept_connections
-from appliance.net.http_server import ShortConnection, answer_one, response
+from appliance.net.http import ShortConnection, answer_one, response
 from appliance.store import FILE_NAME, DatabaseFault, Store
 from appliance.store.queue_control import Depth
 from appliance.telemetry.log import get_logger

@@ -25,8 +25,7 @@ from appliance.config.values import is_host_name
 from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.model.webhooks import WEBHOOK_URL_LENGTH
 from appliance.net.address_policy import Address, Network, refusal
-from appliance.net.dial import Shortage, raise_if_short
-from appliance.net.idle_pool import IdlePool
+from appliance.net.dial import IdlePool, Shortage, raise_if_short
 from appliance.net.socket_stream import FastSocketStream, faster
 
 # ---- URLs
@@ -328,7 +327,7 @@ def _tls_error(error: BaseException) -> str:
         return f"the receiver's certificate is not accepted: {cause.verify_message}"
     if isinstance(error, ByteLimitExceeded):
         return f"the TLS handshake with the receiver failed: {error}"
-    # OpenSSL's name for the fault; a closed connection often has none.
+    # OpenSSL's name for the fault; empty for most closed connections.
     reason = str(getattr(cause, "reason", None) or "").replace("_", " ").lower()
     closed = not reason or isinstance(cause, ssl.SSLEOFError) or "eof" in reason
     return f"the TLS handshake with the receiver failed: {'the connection was closed' if closed else reason}"

@@ -16,7 +16,7 @@ from appliance.doctor import Finding, FindingLevel, database_server, machine
 from appliance.doctor.database_server import judge_server
 from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
-from appliance.model.database_server import ServerFacts, TableRows
+from appliance.model.database import ServerFacts, TableRows
 from appliance.store.postgresql import migrate
 from appliance.store.postgresql.migrate import SchemaStep, newest_known
 from appliance.times import SECOND
