@@ -29,12 +29,12 @@ from appliance.errors import StorageUnavailable
 from appliance.feedback.return_path import ReturnPaths
 from appliance.inbound import listener as inbound
 from appliance.inbound.worker import FeedbackWorker, forwarding_rate
-from appliance.intake.accept import IntakeServices, build_services
+from appliance.intake.services import IntakeServices, build_services
 from appliance.keys.dkim_keys import SigningKeys, switch_rotations
 from appliance.keys.installation_key import key_check, record_own_key, shared_key
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.model.database_server import LastStart
-from appliance.net.local_addresses import told_addresses
+from appliance.model.database import LastStart
+from appliance.net.local_addresses import node_addresses
 from appliance.retention import RetentionWorker
 from appliance.shutdown import CONNECTIONS_PART, DELIVERY_PART, Shutdown
 from appliance.store import FILE_NAME as DATABASE
@@ -287,7 +287,7 @@ async def _keep_lease(
             stopping.set()
 
     try:
-        await store.engine.keep_lease(in_flight, drain, partial(told_addresses, config))
+        await store.engine.keep_lease(in_flight, drain, partial(node_addresses, config))
     except StorageFault as fault:
         fenced(fault)
 

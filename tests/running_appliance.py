@@ -19,7 +19,7 @@ import httpx
 import trio
 
 from appliance.keys.passwords import hash_password
-from appliance.model.mail import Role, Scope
+from appliance.model.accounts import Role, Scope
 from appliance.store import Store
 from tests import engines
 from tests.fork_client import ROOT, Forked, fork

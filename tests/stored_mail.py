@@ -2,6 +2,7 @@
 
 from appliance.environment import Environment
 from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.model.accounts import Role
 from appliance.model.mail import (
     Attempt,
     BounceClass,
@@ -10,7 +11,6 @@ from appliance.model.mail import (
     NewRecipient,
     Outcome,
     RecipientStatus,
-    Role,
     Source,
 )
 from appliance.model.webhooks import EventType, WebhookOptions

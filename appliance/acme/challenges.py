@@ -12,7 +12,7 @@ import trio
 from appliance.config.values import Endpoint
 from appliance.net.connection_limits import ConnectionTable
 from appliance.net.connection_server import accept_connections
-from appliance.net.http_server import ShortConnection, answer_one, read_request, response
+from appliance.net.http import ShortConnection, answer_one, read_request, response
 from appliance.telemetry.log import get_logger
 
 CHALLENGE_CONNECTIONS = 200  # at once

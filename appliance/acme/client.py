@@ -22,7 +22,7 @@ from appliance.dns.resolver import LookupFailed, Resolver, host_addresses
 from appliance.environment import Environment
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage, dial_first
-from appliance.net.http_client import BadResponse, send_request
+from appliance.net.http import BadResponse, send_request
 from appliance.times import SECOND
 
 REQUEST_TIMEOUT = 30.0  # seconds for one request, DNS included

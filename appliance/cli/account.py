@@ -11,7 +11,7 @@ from appliance.cli.options import PRINTABLE, common, config_option, flag, number
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model.mail import Account
+    from appliance.model.accounts import Account
     from appliance.store import Store
 
 ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "credits": "CREDITS", "daily_cap": "DAILY CAP"}
@@ -62,7 +62,7 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
       appliance account create acme --email owner@acme.example --password-stdin --credits 1000 < password.txt
     """
     from appliance.intake import account_rules
-    from appliance.model.mail import Role
+    from appliance.model.accounts import Role
 
     typed = _read_password(password_stdin)
     with database.refusals():
@@ -194,7 +194,7 @@ def change_role(name: str, role: str, as_json: bool) -> None:
       appliance account role acme admin
       appliance account role acme customer
     """
-    from appliance.model.mail import Role
+    from appliance.model.accounts import Role
 
     row = _changed(name, lambda store, account: store.accounts.set_role(account.id, Role(role)))
     show(as_json, {"name": row["name"], "email": row["email"], "role": role}, f"{row['email']} is now {role}.")

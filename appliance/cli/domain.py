@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
     from appliance.keys.dkim_keys import SigningKeys
-    from appliance.model.mail import Domain, StoredDkimKey
+    from appliance.model.accounts import Domain, StoredDkimKey
     from appliance.store import Store
 
 RECORD_FIELDS = ("name", "type", "value", "purpose")

@@ -9,7 +9,7 @@ from appliance.cli.options import PRINTABLE, SPAN, TIME_AHEAD, Parsed, common, c
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model.mail import ApiKey
+    from appliance.model.accounts import ApiKey
     from appliance.store import Store
 
 KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
@@ -67,7 +67,7 @@ def create(
       appliance key create acme --test --json
     """
     from appliance.intake import account_rules
-    from appliance.model.mail import Scope
+    from appliance.model.accounts import Scope
 
     if test and scope == "manage":
         raise click.UsageError("--test cannot be combined with --scope manage: such a key changes real settings.")

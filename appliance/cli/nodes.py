@@ -9,7 +9,7 @@ from appliance.cli.options import PRINTABLE, common
 from appliance.cli.output import record, show, show_list
 
 if TYPE_CHECKING:
-    from appliance.model.nodes import NodeState
+    from appliance.model.database import NodeState
 
 COLUMNS = {"name": "node", "state": "state", "address": "address", "version": "version", "started_at": "started"}
 COLUMNS |= {"lease_seconds": "lease", "in_flight": "in flight", "waiting": "waiting", "skew_seconds": "skew"}

@@ -11,7 +11,7 @@ from appliance.cli.output import printable, show
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.model.mail import Account
+    from appliance.model.accounts import Account
     from appliance.store import Store
 
 WAIT_SECONDS = 120  # by default
@@ -69,7 +69,8 @@ def send_test(
 async def queue_test(store: "Store", settings: "Config", account: "Account", to: str, sender: str | None) -> str:
     """Store a test message, and return its id."""
     from appliance.environment import Environment
-    from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, build_services, test_sender
+    from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
+    from appliance.intake.services import build_services
     from appliance.message.schema import SendRequest
 
     key, env = await database.installation_key(store, settings), Environment()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
     from appliance.doctor import Finding
-    from appliance.model.mail import Account
+    from appliance.model.accounts import Account
     from appliance.store import Store
 
 ASK_DNS_EVERY = 5.0  # seconds between two DNS checks
@@ -173,7 +173,7 @@ async def _create(
 ) -> _Sender:
     from appliance.intake import account_rules
     from appliance.keys.passwords import hash_password
-    from appliance.model.mail import Role, Scope
+    from appliance.model.accounts import Role, Scope
 
     password = key = None
     if known is None:

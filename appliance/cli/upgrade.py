@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from appliance.config.settings import Config
-    from appliance.model.database_server import PendingUpgrade
+    from appliance.model.database import PendingUpgrade
 
 UPGRADE_PENDING = 3  # exit code of --check if an upgrade would change something
 

@@ -13,8 +13,7 @@ from appliance.cli.options import PRINTABLE, common, config_option, flag
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
-    from appliance.model.mail import User
-    from appliance.model.people import PasswordLink, Person
+    from appliance.model.accounts import PasswordLink, Person, User
     from appliance.store import Store
 
 USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "totp": "SECOND FACTOR"}
@@ -67,7 +66,7 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
     """
     from appliance.errors import Code, Refused
     from appliance.intake import account_rules
-    from appliance.model.mail import AccountRole
+    from appliance.model.accounts import AccountRole
     from appliance.store.audit import about
 
     with database.refusals():
@@ -97,7 +96,7 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
       appliance user role ann@acme.example viewer
       appliance user role acme ann@acme.example owner
     """
-    from appliance.model.mail import AccountRole
+    from appliance.model.accounts import AccountRole
     from appliance.store.audit import about
 
     async def work(store: "Store", account_id: str) -> "Person":
@@ -124,7 +123,7 @@ def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
       appliance user remove ann@acme.example
       appliance user remove acme ann@acme.example --keep-keys
     """
-    from appliance.model.people import OwnedAccess, RemovedPerson
+    from appliance.model.accounts import OwnedAccess, RemovedPerson
     from appliance.store.audit import about
 
     async def work(store: "Store", account_id: str) -> "tuple[str, RemovedPerson]":

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from appliance.config.settings import Config
-    from appliance.model.mail import Account
+    from appliance.model.accounts import Account
     from appliance.model.webhooks import Webhook, WebhookDelivery
     from appliance.store import Store
 

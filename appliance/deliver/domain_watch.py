@@ -18,8 +18,8 @@ from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.environment import Environment
 from appliance.errors import PublicError, StorageUnavailable
+from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.dashboard import Actor
-from appliance.model.mail import Domain, RecordStatus
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 

@@ -15,7 +15,7 @@ import trio
 from appliance.dns.resolver import LookupFailed, NotAsked, Resolver, host_addresses
 from appliance.net.address_policy import Address, Network, refusal
 from appliance.net.dial import Shortage, raise_if_short
-from appliance.net.http_client import BadResponse, ClosedEarly, TooLong, send_request
+from appliance.net.http import BadResponse, ClosedEarly, TooLong, send_request
 
 POLICY_AGE_LIMIT = 31_557_600  # seconds, one year: the most that RFC 8461 3.2 allows
 POLICY_MX_LIMIT = 100  # patterns of one policy that are read; no real one has as many

@@ -16,7 +16,7 @@ from appliance.dns.check import CheckedRecord, check
 from appliance.dns.records import RETURN_PATH_KINDS, receiving_hosts, return_path_records, sending_host
 from appliance.dns.resolver import Resolver
 from appliance.errors import PublicError
-from appliance.model.mail import Domain, RecordStatus
+from appliance.model.accounts import Domain, RecordStatus
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 

@@ -14,7 +14,7 @@ from appliance.dns import spf
 from appliance.dns.records import RETURN_PATH_KINDS, DnsRecord, RecordKind, spf_term
 from appliance.dns.resolver import LookupFailed, Resolver, records_of
 from appliance.message.limits import RETURN_PATH_LENGTH
-from appliance.model.mail import DomainDns, RecordStatus
+from appliance.model.accounts import DomainDns, RecordStatus
 from appliance.net.address_policy import Address
 
 DMARC_POLICIES = ("none", "quarantine", "reject")

@@ -10,7 +10,7 @@ from enum import StrEnum
 from ipaddress import ip_address
 
 from appliance.config.settings import Config, DeliveryMode
-from appliance.model.mail import Domain, StoredDkimKey
+from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
 RETIRED_KEY_KEPT = 7 * DAY  # longer than mail is queued: two days here, and five at a forwarder

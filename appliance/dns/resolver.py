@@ -30,7 +30,7 @@ from appliance.config.values import DNS_PORT, Endpoint
 from appliance.dns.wire import READERS, BadDnsReply, DnsReply, Mx, Tlsa, WireRecord, host_text, read_reply
 from appliance.errors import error_text
 from appliance.net.address_policy import Address
-from appliance.net.dial import lack_behind
+from appliance.net.dial import shortage_in
 
 QUERY_TIMEOUT = 5.0  # seconds for one exchange, by UDP or by TCP
 QUERY_TRIES = 3  # of one query, at the resolvers in turn
@@ -337,7 +337,7 @@ async def _exchange(query: bytes, server: Endpoint, asked: str) -> DnsReply:
     except trio.TooSlowError as cause:
         raise LookupFailed(DnsFault.TEMPORARY, f"no answer from {asked}", public=NO_ANSWER) from cause
     except (BadDnsReply, OSError, trio.BrokenResourceError) as cause:
-        if (lack := lack_behind(cause)) is not None:
+        if (lack := shortage_in(cause)) is not None:
             raise NotAsked(lack) from cause
         text = f"no usable answer from {asked}: {error_text(cause)}"
         raise LookupFailed(DnsFault.TEMPORARY, text, public=NO_ANSWER) from cause

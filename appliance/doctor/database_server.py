@@ -5,7 +5,7 @@ from pathlib import Path
 
 from appliance.doctor import Finding, fault, ok, warning
 from appliance.keys.keyfile import KEY_FILE, KeyFileError, fingerprint, load
-from appliance.model.database_server import ServerFacts
+from appliance.model.database import ServerFacts
 
 CHECK = "database"
 

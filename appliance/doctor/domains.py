@@ -9,7 +9,7 @@ from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.dns.wire import Mx
 from appliance.doctor import Finding, FindingLevel, RecordToPublish, not_looked_up, ok, warning
 from appliance.feedback.dmarc_policy import DmarcState, next_step
-from appliance.model.mail import Domain, RecordStatus
+from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcStanding
 
 RECORD_LENGTH = 450  # characters of a record that are shown, and up to which our term may be added

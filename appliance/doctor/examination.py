@@ -19,8 +19,8 @@ from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
 from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import KEY_BYTES, KEY_FILE, UnsealError
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
+from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.model.feedback import ComplaintRate
-from appliance.model.mail import Domain, StoredDkimKey
 from appliance.model.queue import PoolHold
 from appliance.model.reports import DmarcStanding
 from appliance.model.warmup import WarmupStatus

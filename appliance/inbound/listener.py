@@ -28,8 +28,8 @@ from appliance.message import limits
 from appliance.message.addresses import Address
 from appliance.message.characters import has_lone_line_end
 from appliance.message.cost import of_size
-from appliance.message.submitted import end_of_header
-from appliance.model.mail import Caller
+from appliance.message.submitted_header import end_of_header
+from appliance.model.accounts import Caller
 from appliance.net.address_policy import client_network
 from appliance.net.connection_limits import KnownNetworks
 from appliance.store import Store
@@ -154,7 +154,7 @@ def checked_mail(content: Callable[[], bytes]) -> bytes:
     if len(mime) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, f"The message is larger than {limits.MESSAGE_SIZE} bytes (10 MiB).")
     if has_lone_line_end(mime):
-        raise invalid("message", "holds a CR or LF on its own; end every line with CRLF")
+        raise invalid("message", "contains a bare CR or LF; end every line with CRLF")
     end = end_of_header(mime)
     if end > limits.HEADER_SIZE or mime.count(b"\r\n", 0, end) > limits.HEADER_LINES:
         raise invalid("header", f"has more than {limits.HEADER_SIZE // 1024} KiB or {limits.HEADER_LINES} lines")

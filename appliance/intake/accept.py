@@ -1,8 +1,7 @@
-"""Accepts messages for every way in (HTTP, SMTP, the dashboard's test), or refuses them.
+"""Accepts or refuses messages from every source: HTTP, SMTP and the dashboard's test.
 
-Each takes the same steps: limits, template, compose, store. A message is on disk and handed to delivery before its
-sender gets an answer, and under one Idempotency-Key it is accepted once; a refused one leaves nothing behind. Over HTTP
-the answer is a receipt, in the caller's own spelling.
+The steps are the same for all: limits, template, compose, store. A message is on disk and handed to delivery before its
+sender gets an answer. One Idempotency-Key accepts one message; a refused message leaves nothing behind.
 """
 
 from collections import Counter
@@ -12,32 +11,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from time import perf_counter
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from appliance.concurrency.workers import FairQueue, Workers
-from appliance.config.settings import Config, DeliveryMode, LimitSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.return_path import ReturnPaths
 from appliance.feedback.unsubscribe import UnsubscribeLinks, Unsubscription
-from appliance.intake.credentials import Credentials
-from appliance.intake.limits import READS_PER_WRITE, READS_REFUSED, FreeSpace, Quota, RequestRate
-from appliance.intake.login_throttle import LoginThrottle
+from appliance.intake.limits import FreeSpace, Quota
+from appliance.intake.receipt import Receipt, receipt_of
 from appliance.message import cost
 from appliance.message.addresses import Address
 from appliance.message.compose import Draft, compose, draft
 from appliance.message.request import fingerprint
 from appliance.message.schema import SendRequest
 from appliance.message.submitted import SubmittedMessage, read, repeated, write
+from appliance.model.accounts import Caller
 from appliance.model.dashboard import MessageFacts
 from appliance.model.mail import (
     KEY_LIFETIME,
-    Billing,
-    Caller,
     DsnRequest,
     IdempotencyClaim,
     NewMessage,
@@ -47,105 +42,36 @@ from appliance.model.mail import (
     StoredTemplate,
     lists_of,
 )
-from appliance.net.connection_limits import KnownNetworks
 from appliance.store import KeyTaken, Store
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ACCEPT_SECONDS, MESSAGES_ACCEPTED, RECIPIENTS_ACCEPTED
 from appliance.times import SECOND
 
-_RESERVED = Billing.RESERVED  # asking an enum for a member takes ten times as long as asking a module
-
-
-# ---- the receipt
-
-
-class AttachmentReceipt(msgspec.Struct, omit_defaults=True):
-    """What the 202 says of one attachment."""
-
-    filename: Annotated[str, Meta(description="File name without a path.")]
-    content_type: Annotated[str, Meta(description="Media type.")]
-    size: Annotated[int, Meta(description="Decoded size in bytes.")]
-    content_id: Annotated[str | msgspec.UnsetType, Meta(description="Content id of an inline image.")] = msgspec.UNSET
-
-
-class Receipt(msgspec.Struct, rename={"sender": "from"}):
-    """The body of a 202: what was accepted, in the caller's own spelling."""
-
-    id: Annotated[str, Meta(description="Message id, `msg_…`.")]
-    status: Annotated[Literal["queued"], Meta(description="Always `queued`.")]
-    source: Annotated[Literal["api"], Meta(description="Always `api`.")]
-    request_id: Annotated[str, Meta(description="Request id, equal to the header `X-Request-ID`.")]
-    sender: Annotated[str, Meta(description="Sender, as submitted.")]
-    to: Annotated[list[str], Meta(description="Recipients as submitted, without duplicates.")]
-    cc: Annotated[list[str], Meta(description="Cc recipients as submitted, without duplicates.")]
-    bcc: Annotated[list[str], Meta(description="Bcc recipients as submitted, without duplicates.")]
-    subject: Annotated[str, Meta(description="Subject, with the template's placeholders filled in.")]
-    billing_status: Annotated[Billing, Meta(description="Always `reserved`.")]
-    recipient_count: Annotated[int, Meta(description="Number of unique recipients.")]
-    credits_reserved: Annotated[int, Meta(description="Credits reserved: one per recipient, none for test mail.")]
-    headers: Annotated[dict[str, str], Meta(description="Custom headers.")]
-    tags: Annotated[list[str], Meta(description="Tags.")]
-    attachments: Annotated[list[AttachmentReceipt], Meta(description="Attached files.")]
-    reply_to: Annotated[str | msgspec.UnsetType, Meta(description="Reply-To as submitted; omitted without one.")] = (
-        msgspec.UNSET
-    )
-
-
-def receipt_of(drafted: Draft, message_id: str, request_id: str, credits_needed: int) -> Receipt:
-    return Receipt(
-        id=message_id,
-        status="queued",
-        source="api",
-        request_id=request_id,
-        sender=drafted.sender.text,
-        to=[address.text for address in drafted.to],
-        cc=[address.text for address in drafted.cc] if drafted.cc else [],
-        bcc=[address.text for address in drafted.bcc] if drafted.bcc else [],
-        subject=drafted.subject,
-        billing_status=_RESERVED,
-        recipient_count=len(drafted.recipients),
-        credits_reserved=credits_needed,
-        headers=dict(drafted.headers),
-        tags=list(drafted.tags),
-        attachments=[
-            AttachmentReceipt(file.filename, file.content_type, len(file.content), file.content_id or msgspec.UNSET)
-            for file in drafted.files
-        ],
-        reply_to=drafted.reply_to.text if drafted.reply_to else msgspec.UNSET,
-    )
-
-
 T = TypeVar("T")
 
-# ---- accepting
-
-# Of a test message, unless its sender says otherwise.
+# Defaults of a test message.
 TEST_SUBJECT = "A test message"
 TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
-ONE_AT_A_TIME = 1024 * 1024  # bytes: memory is to hold one message as large as this
-
-_ENCODER = msgspec.json.Encoder()
-# Asking an enum for a member takes ten times as long as asking a module.
-_API, _SMTP, _TEST = Source.API, Source.SMTP, Source.TEST
+LARGE_MESSAGE = 1024 * 1024  # bytes; messages this large are accepted one at a time
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """A message that is on disk. `replay_of` names the first request when this one only repeated it."""
+    """A message on disk. `replay_of` is the id of the first request if this one repeated it."""
 
     receipt: bytes
     replay_of: str | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False):
-    """A submitted message that is on disk. `replayed` when it was before, under the same Idempotency-Key."""
+    """A submitted message on disk. `replayed`: an earlier request with the same Idempotency-Key stored it."""
 
     message_id: str
     replayed: bool = False
 
 
 class _NewMessage(NamedTuple):
-    """A message that is being accepted: whose it is, its ids, how and when it came, and under which key."""
+    """The ids, source, time and Idempotency-Key of a message that is being accepted."""
 
     caller: Caller
     id: str
@@ -156,12 +82,12 @@ class _NewMessage(NamedTuple):
     claim: IdempotencyClaim | None
 
     def credits(self, recipients: Sequence[Address]) -> int:
-        return 0 if self.source is _TEST else len(recipients)
+        return 0 if self.source is Source.TEST else len(recipients)
 
 
 @dataclass(eq=False, repr=False)
 class MessageIntake:
-    """Accepts messages into one store. The limits it checks can be changed while it runs."""
+    """Accepts messages into one store. Its limits can change while it runs."""
 
     store: Store
     env: Environment
@@ -170,15 +96,15 @@ class MessageIntake:
     sandbox: bool
     hostname: str
     links: UnsubscribeLinks
-    return_paths: ReturnPaths | None = None  # None: nothing is received here
+    return_paths: ReturnPaths | None = None  # None: the inbound listener is off
     text_from_html: bool = True
     workers: Workers = field(default_factory=Workers)
-    accepted: Counter[str] = field(default_factory=Counter)  # messages since the start, by account
+    accepted: Counter[str] = field(default_factory=Counter)  # messages since startup, by account
     _large: FairQueue = field(default_factory=lambda: FairQueue(1, rest=0.0))
     _running: set[tuple[str, str]] = field(default_factory=set)
 
     def check_open(self, caller: Caller) -> None:
-        """Refuse, before any body is read, what could not be accepted whatever it said."""
+        """Refuse any message of this caller before its body is read."""
         if caller.suspended:
             raise Refused(Code.ACCOUNT_SUSPENDED, "This account is suspended. Ask the operator to resume it.")
         self.check_disk()
@@ -193,24 +119,24 @@ class MessageIntake:
         if self.free_space.low():
             raise Refused(
                 Code.TEMPORARY_FAILURE,
-                "The server is low on disk space and accepts nothing for now. Retry later with the same key.",
+                "The server is low on disk space and accepts no mail for now. Retry later with the same key.",
                 retry_after=60,
             )
 
     # ---- over HTTP
 
     async def send(self, caller: Caller, request: SendRequest, key: str, request_id: str, size: int) -> Accepted:
-        """Accept one HTTP message. `size` is the body's, to choose where the work is done."""
+        """Accept one HTTP message. `size` is that of the body, for the cost estimate."""
         estimate = cost.of_request(request, size)
-        print_of_body = await self.workers.run(caller.account_id, estimate, fingerprint, request)
-        message = self._begin(caller, _API, request_id, key, print_of_body)
+        digest = await self.workers.run(caller.account_id, estimate, fingerprint, request)
+        message = self._begin(caller, Source.API, request_id, key, digest)
         return await self._once(
             message, partial(self._send_new, request, message, estimate), partial(_replayed, request_id)
         )
 
     async def send_test(self, caller: Caller, request: SendRequest, request_id: str) -> Receipt:
-        """Accept an owner's own test: free of charge, and really delivered. Retrying one sends another."""
-        message = self._begin(caller, _TEST, request_id, None, b"")
+        """Accept a test message: free of charge, and really delivered. A retry sends another."""
+        message = self._begin(caller, Source.TEST, request_id, None, b"")
         accepted = await self._send_new(request, message, cost.of_request(request, 0))
         return msgspec.json.decode(accepted.receipt, type=Receipt)
 
@@ -224,14 +150,14 @@ class MessageIntake:
         async with self._turn(account_id, estimate * cost.BYTES_PER_MICROSECOND):
             drafted, mime = await self.workers.run(account_id, estimate, self._compose, request, template, message)
             credits_needed = message.credits(drafted.recipients)
-            receipt = _ENCODER.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
+            receipt = msgspec.json.encode(receipt_of(drafted, message.id, message.request_id, credits_needed))
             await self._accept(message, drafted, drafted.sender, mime, template=template, receipt=receipt)
         return Accepted(receipt)
 
     def _compose(
         self, request: SendRequest, template: StoredTemplate | None, message: _NewMessage
     ) -> tuple[Draft, bytes]:
-        """Runs in a worker thread if it is much."""
+        """Runs on a worker thread when expensive."""
         drafted = draft(request, template)
         _check_domain(message.caller, drafted.sender, "from")
         mime = compose(
@@ -256,14 +182,14 @@ class MessageIntake:
         secure: bool = True,
         dsn: Mapping[str, DsnRequest] | None = None,
     ) -> Submitted:
-        """Accept one whole message: `data` as after DATA, dots unstuffed. `secure`: it came over TLS.
+        """Accept one complete message: `data` is the content of DATA, dots unstuffed.
 
-        `dsn`: what is to be told of recipients, by their keys.
+        `secure`: received over TLS. `dsn`: requested notifications by recipient key.
         """
         self.check_open(caller)
         estimate = cost.of_submission(data, recipients)
         submission = await self.workers.run(caller.account_id, estimate, read, envelope_from, recipients, data)
-        message = self._begin(caller, _SMTP, request_id, submission.key, submission.fingerprint)
+        message = self._begin(caller, Source.SMTP, request_id, submission.key, submission.fingerprint)
         first = partial(self._submit_new, submission, message, secure=secure, dsn=dsn)
         return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
@@ -287,7 +213,7 @@ class MessageIntake:
             await self._accept(message, submission, submission.envelope_from, mime, dsn=dsn)
         return Submitted(message.id)
 
-    # ---- again
+    # ---- resending
 
     async def resend(
         self,
@@ -300,14 +226,14 @@ class MessageIntake:
         key: str,
         request_id: str,
     ) -> Submitted:
-        """Accept a stored message of this account again, as a new one to these addresses.
+        """Accept a stored message of this account as a new message to these recipients.
 
-        `named`: the client named the recipients. Else they are those that failed until now, and a retry of the same
-        request may find more: it is a retry all the same.
+        `named`: the client named the recipients. Otherwise they are those that failed so far, and a retry of the
+        request is recognized even if more have failed since.
         """
         self.check_open(caller)
         request = "\0".join(("resend", repeats, *(sorted(recipients) if named else ())))
-        message = self._begin(caller, _API, request_id, key, sha256(request.encode()).digest())
+        message = self._begin(caller, Source.API, request_id, key, sha256(request.encode()).digest())
         first = partial(self._resend_new, message, repeats, facts, recipients)
         return await self._once(message, first, lambda earlier: Submitted(earlier.message_id, replayed=True))
 
@@ -323,15 +249,15 @@ class MessageIntake:
             if stored is None:
                 raise Refused(Code.NOT_FOUND, "The body of this message is no longer stored. Send a new message.")
             estimate = cost.of_submission(stored, recipients)
-            made = await self.workers.run(
+            resent = await self.workers.run(
                 account_id, estimate, _repeat, stored, repeats, message, facts.envelope_from, recipients
             )
-            for name, address in (("MAIL FROM", made.envelope_from), ("From", made.sender), *made.responsible):
+            for name, address in (("MAIL FROM", resent.envelope_from), ("From", resent.sender), *resent.responsible):
                 _check_domain(message.caller, address, name)
-            await self._accept(message, made, made.envelope_from, made.data, template=template)
+            await self._accept(message, resent, resent.envelope_from, resent.data, template=template)
         return Submitted(message.id)
 
-    # ---- either way
+    # ---- all sources
 
     def _begin(
         self, caller: Caller, source: Source, request_id: str, key: str | None, fingerprint: bytes
@@ -340,19 +266,20 @@ class MessageIntake:
         now, claim = self.env.now(), None
         if key is not None:
             claim = IdempotencyClaim(caller.idempotency_scope, key, fingerprint, now + KEY_LIFETIME)
-        return _NewMessage(caller, message_id, recipient_id, request_id, _TEST if caller.test else source, now, claim)
+        return _NewMessage(
+            caller, message_id, recipient_id, request_id, Source.TEST if caller.test else source, now, claim
+        )
 
     async def _once(
         self, message: _NewMessage, first: Callable[[], Awaitable[T]], again: Callable[[RememberedSend], T | None]
     ) -> T:
-        """Do `first` unless it was done under the same key before: then `again` returns its result."""
+        """Run `first` once per Idempotency-Key; for a repeated key `again` returns the earlier result."""
         if message.claim is None:
             return await first()
         claim = (message.claim.scope, message.claim.key)
         if claim in self._running:
-            if (
-                replay := await self._earlier(message, message.claim, again)
-            ) is not None:  # only another retry is running
+            replay = await self._earlier(message, message.claim, again)
+            if replay is not None:  # only another retry is running
                 return replay
             raise Refused(
                 Code.IDEMPOTENCY_IN_PROGRESS,
@@ -363,11 +290,11 @@ class MessageIntake:
         try:
             return await first()
         except (KeyTaken, PublicError) as refused:
-            # A retry is rare, so first sends do not pay for a search: the transaction finds a taken key by itself, and
-            # what was accepted once stays accepted, even if it would be refused by now.
+            # Retries are rare, so first sends do not search for the key: the transaction detects a taken one. A message
+            # that was accepted once stays accepted, even if it would be refused now.
             if (replay := await self._earlier(message, message.claim, again)) is not None:
                 return replay
-            if isinstance(refused, KeyTaken):  # and free again by now: its 24 hours were over just then
+            if isinstance(refused, KeyTaken):  # the key expired in between
                 raise Refused(
                     Code.TEMPORARY_FAILURE, "This Idempotency-Key has just expired. Retry with it.", retry_after=1
                 ) from None
@@ -378,7 +305,7 @@ class MessageIntake:
     async def _earlier(
         self, message: _NewMessage, claim: IdempotencyClaim, again: Callable[[RememberedSend], T | None]
     ) -> T | None:
-        """The result of the earlier send under a key; refused when that was another message, or came the other way."""
+        """Return the result of an earlier send with this key; refuse if that was another message or source."""
         earlier = await self.store.messages.remembered(message.caller.account_id, claim.scope, claim.key)
         if earlier is not None and earlier.fingerprint != claim.fingerprint:
             raise Refused(
@@ -398,14 +325,14 @@ class MessageIntake:
         receipt: bytes | None = None,
         dsn: Mapping[str, DsnRequest] | None = None,
     ) -> None:
-        """On disk, and handed to delivery, when this returns."""
-        # They are read back by id, so the ids go up with them, also when two are made in one microsecond.
+        """Store the message; when this returns, it is on disk and handed to delivery."""
+        # Recipients are read back by id, so ids ascend in their order, even within one microsecond.
         others = [self.env.identifier("rcp") for _ in content.recipients[1:]]
         ids = sorted([message.first_recipient_id, *others])
         pairs = zip(ids, content.recipients, strict=True)
-        recipients = tuple([NewRecipient(new, each.spelling, each.key, each.domain) for new, each in pairs])
+        recipients = tuple([NewRecipient(new_id, to.spelling, to.key, to.domain) for new_id, to in pairs])
         if dsn:
-            recipients = tuple([self._with_dsn(each, dsn.get(each.key)) for each in recipients])
+            recipients = tuple([self._with_dsn(recipient, dsn.get(recipient.key)) for recipient in recipients])
         new = NewMessage(
             id=message.id,
             account_id=message.caller.account_id,
@@ -443,7 +370,7 @@ class MessageIntake:
                 bytes=len(new.mime),
             )
             if len(recipients) > 1 and (mail_list := _linked_list(message.caller, content, template)) is not None:
-                reason = "it has several recipients"
+                reason = "several recipients"
                 MESSAGE_LOG.note("no unsubscribe link", message_id=new.id, list=mail_list, reason=reason)
 
     def _with_dsn(self, recipient: NewRecipient, request: DsnRequest | None) -> NewRecipient:
@@ -454,9 +381,9 @@ class MessageIntake:
     def _unsubscribe_urls(
         self, message: _NewMessage, content: Draft | SubmittedMessage, template: StoredTemplate | None
     ) -> Sequence[str]:
-        """The link of a message that is to have one, and an address beside it if the domain has a return path.
+        """Return the message's unsubscribe link, and a mailto URL if the domain has a return path.
 
-        One header goes to all recipients, and is signed: in a message to several, each could unsubscribe another.
+        All recipients share one signed header, so with several recipients each could unsubscribe another: no link.
         """
         mail_list = _linked_list(message.caller, content, template)
         if mail_list is None or len(content.recipients) > 1:
@@ -470,18 +397,14 @@ class MessageIntake:
         return url, f"mailto:{address}?subject=unsubscribe"
 
     def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
-        """A turn to make and store a message of about so many bytes, which a small one does not need.
-
-        Large ones are made and written one at a time, so that memory holds one of them. Nothing rests in between: the
-        thread that makes them does so by itself, and so does the store between the parts it writes.
-        """
-        return nullcontext() if size < ONE_AT_A_TIME else self._large.take(account_id)
+        """Let large messages be composed and stored one at a time, so that memory holds one of them."""
+        return nullcontext() if size < LARGE_MESSAGE else self._large.take(account_id)
 
 
 def _repeat(
     stored: bytes, repeats: str, message: _NewMessage, envelope_from: str, recipients: Sequence[str]
 ) -> SubmittedMessage:
-    """Runs in a worker thread if it is much."""
+    """Runs on a worker thread when expensive."""
     domain = envelope_from.rpartition("@")[2]
     data = repeated(stored, repeats, message.id, domain, message.created_at // SECOND)
     return read(envelope_from, recipients, data)
@@ -496,7 +419,7 @@ def _replayed(request_id: str, first: RememberedSend) -> Accepted | None:
 
 
 def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: StoredTemplate | None) -> str | None:
-    """What a message's link unsubscribes from: the first of its tags that has links, or else its template."""
+    """Return the list that a message's link unsubscribes from: its first tag with links, otherwise its template."""
     alias = template.alias if template is not None and template.unsubscribe else None
     if not (alias or (content.tags and caller.unsubscribe_tags)) or content.own_unsubscribe:
         return None
@@ -505,7 +428,7 @@ def _linked_list(caller: Caller, content: Draft | SubmittedMessage, template: St
 
 
 def test_sender(caller: Caller) -> str:
-    """From whom a test message is, unless its sender says so."""
+    """Return the default sender of a test message."""
     if not caller.domains:
         raise Refused(Code.FORBIDDEN, "from: this account has no verified domain yet. Add one first.")
     only = caller.key.domain if caller.key else None
@@ -521,43 +444,3 @@ def _check_domain(caller: Caller, sender: Address, field: str) -> None:
             Code.FORBIDDEN,
             f"{field}: the domain {sender.domain} is not registered and verified for this account. Add it first.",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class IntakeServices:
-    """State that HTTP and SMTP share: throttles, rates and limits count across both."""
-
-    intake: MessageIntake
-    credentials: Credentials
-    guesses: LoginThrottle
-    rate: RequestRate
-    read_rate: RequestRate  # of GET under /v1
-    known: KnownNetworks = field(default_factory=KnownNetworks)
-
-    def adopt(self, limits: LimitSettings) -> None:
-        self.rate.per_second = limits.requests_per_second
-        self.read_rate.per_second = READS_PER_WRITE * limits.requests_per_second
-        self.intake.free_space.min_bytes = limits.min_free_disk
-        self.intake.free_space.min_percent = limits.min_free_disk_percent
-        self.intake.quota.adopt(limits.stored_bytes_per_account)
-
-
-def build_services(config: Config, env: Environment, store: Store, key: bytes) -> IntakeServices:
-    limits = config.limits
-    free_space = FreeSpace(config.server.data_dir, limits.min_free_disk, limits.min_free_disk_percent, env)
-    guesses = LoginThrottle(env)
-    intake = MessageIntake(
-        store,
-        env,
-        free_space,
-        Quota(limits.stored_bytes_per_account, free_space),
-        sandbox=config.delivery.mode is DeliveryMode.SANDBOX,
-        hostname=config.server.hostname,
-        text_from_html=config.http.text_from_html,
-        links=UnsubscribeLinks(key, config.http.base_url),
-        return_paths=ReturnPaths(key) if config.inbound.bind else None,
-    )
-    rate = RequestRate(limits.requests_per_second, env, nodes=store.engine.live_nodes)
-    reads = READS_PER_WRITE * limits.requests_per_second
-    read_rate = RequestRate(reads, env, refusal=READS_REFUSED, nodes=store.engine.live_nodes)
-    return IntakeServices(intake, Credentials(store, env, guesses), guesses, rate, read_rate)

@@ -1,4 +1,4 @@
-"""The rules for account names, login addresses, From domains and passwords, for the CLI and the API. No I/O."""
+"""Rules for account names, login addresses, From domains and passwords, for the CLI and the API. No I/O."""
 
 import re
 from urllib.parse import urlencode
@@ -8,49 +8,49 @@ from appliance.keys import passwords
 from appliance.message import addresses
 from appliance.message.limits import RETURN_PATH_LENGTH
 
-# Safe in a path, a URL, a log line and a shell command, and never mistaken for an option.
+# Safe in a path, a URL, a log line and a shell command; never looks like an option.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def account_name(text: str) -> str:
     if not _NAME.fullmatch(text):
-        raise invalid("name", "1 to 64 letters, digits, dots, underscores and hyphens; the first a letter or digit")
+        raise invalid("name", "1 to 64 letters, digits, dots, underscores and hyphens, starting with a letter or digit")
     return text
 
 
 def login_email(text: str) -> str:
-    """The address a user logs in with, in the spelling they will type."""
+    """Check a login address; keep the spelling that the user types."""
     address = addresses.parse(text, "email")
     if address.spelling != address.text:
-        raise invalid("email", "give the address alone, without a name")
+        raise invalid("email", "expected an address without a name")
     return address.spelling
 
 
 def password_link(base_url: str, email: str, token: str) -> str:
-    """What a person opens to set a password. Browsers send the fragment to no server, so no log has the token."""
+    """Return the link for setting a password. Browsers do not send the fragment, so no log has the token."""
     return f"{base_url}/dashboard/invitation#{urlencode({'token': token, 'email': email})}"
 
 
 def domain_name(text: str) -> str:
-    """A From domain as the store compares it: lower case, A-labels."""
+    """Normalize a From domain: lower case, A-labels."""
     bare = f"a@{text.removesuffix('.')}"
     try:
-        # The one parser of addresses decides, so that what is registered is what a sender can use.
+        # The address parser decides, so that a sender can use every registered domain.
         address = addresses.parse(bare, "domain")
     except Refused as cause:
         raise _not_a_domain(text) from cause
-    if address.spelling != bare:  # with `<a@b.c>` for a domain, the parser finds a name and an address
+    if address.spelling != bare:  # `<a@b.c>` parses as a name and an address
         raise _not_a_domain(text)
     return address.domain
 
 
 def searched_sender(text: str) -> str:
-    """A sender as a search compares it: lower case of ASCII letters only, as the store has it."""
+    """Normalize a sender for search: only ASCII letters in lower case, as in the store."""
     return text.encode("utf-8", "replace").lower().decode()
 
 
 def searched_recipient(text: str) -> str:
-    """A recipient, or a recipients' domain, as a search compares it: its domain in A-labels."""
+    """Normalize a recipient or a domain for search: the domain in A-labels."""
     local, at, domain = text.rpartition("@")
     try:
         domain = domain_name(domain)
@@ -60,9 +60,9 @@ def searched_recipient(text: str) -> str:
 
 
 def return_path(text: str, domain: str) -> str:
-    """The name that what comes back of a domain's mail is sent to.
+    """Check the host name that receives a domain's bounces.
 
-    Below the domain, so that SPF of the envelope's sender is aligned with From for DMARC (RFC 7489 3.1.2).
+    It must be below the domain, so that SPF of the envelope sender aligns with From for DMARC (RFC 7489 3.1.2).
     """
     try:
         name = domain_name(text)
@@ -79,12 +79,12 @@ def _not_a_domain(text: str) -> Refused:
     return invalid("domain", f"{text!r} is not a domain name such as example.com")
 
 
-def password(given: bytes) -> str:
-    """A new password as it came through a pipe: one line end after it is not part of it."""
-    given = given.removesuffix(b"\n").removesuffix(b"\r")
-    if not given:
+def password(data: bytes) -> str:
+    """Read a new password from a pipe, without the final line end."""
+    data = data.removesuffix(b"\n").removesuffix(b"\r")
+    if not data:
         raise invalid("password", "must not be empty")
     try:
-        return passwords.check_new(given.decode())
+        return passwords.check_new(data.decode())
     except UnicodeDecodeError as cause:
         raise invalid("password", "must be UTF-8 text") from cause

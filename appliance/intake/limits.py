@@ -1,8 +1,7 @@
-"""The limits of intake: how fast a credential may call, how many bytes an account may keep, how full the disk may be.
+"""The limits of intake: request rate per credential, stored bytes per account, and free disk space.
 
-`Quota` is `limits.stored_bytes_per_account`. A share is one of all that mail may fill: what is free on the database's
-file system, with what the database takes already, down to the watermark below which all mail is refused. So one account
-alone never brings the disk to the watermark.
+`Quota` enforces `limits.stored_bytes_per_account`. A percentage applies to the space that mail may fill: free space
+plus the database, down to the watermark below which all mail is refused. So one account cannot reach the watermark.
 """
 
 import math
@@ -17,35 +16,35 @@ from appliance.errors import Code, Refused
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 
-BUCKETS = 10_000  # credentials remembered; the longest unused go first, and those are full again anyway
-SHARE_KEPT = 10_000_000  # microseconds; computing the share takes three system calls
-DATABASE_FILES = ("appliance.db", "appliance.db-wal")  # what counts as free, though it is not
-SHARE_STEP = 64 * MIB  # bytes: the share is told, and is not another with each file that is written
-LEAST_SHARE = 64 * MIB  # on a disk that small the watermark has to do
+BUCKETS = 10_000  # credentials; the least recently used are dropped, whose buckets are full again
+SHARE_KEPT = 10_000_000  # microseconds; the share takes three system calls
+DATABASE_FILES = ("appliance.db", "appliance.db-wal")  # count as free
+SHARE_STEP = 64 * MIB  # bytes: rounding, so that the shown share does not change with every write
+LEAST_SHARE = 64 * MIB  # on smaller disks only the watermark applies
 
-SPACE_CHECK_INTERVAL = SECOND  # a check costs a system call; the watermark leaves room for what a second brings
+SPACE_CHECK_INTERVAL = SECOND  # the watermark leaves room for the mail of a second
 
 log = get_logger("disk")
 
 
-READS_PER_WRITE = 10  # a credential may read this many times as often as it may write
+READS_PER_WRITE = 10  # allowed reads per allowed write
 READS_REFUSED = "This credential may read {rate:g} times a second. Slow down and retry."
 
 
 @dataclass(slots=True)
 class RequestRate:
-    """Requests a second for each credential, as a token bucket each; 0 turns it off."""
+    """Requests per second and credential, as token buckets; 0 turns it off."""
 
     per_second: float
     env: Environment
-    burst: float | None = None  # at once; None: twice the rate
+    burst: float | None = None  # None: twice the rate
     refusal: str = "This credential may call {rate:g} times a second. Slow down and retry."
-    nodes: Callable[[], int] = lambda: 1  # that share the rate: each allows its part
+    nodes: Callable[[], int] = lambda: 1  # sharing the rate
     remembered: int = BUCKETS
-    _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens left, when that was true
+    _buckets: dict[str, tuple[float, int]] = field(default_factory=dict)  # tokens, time
 
     def take(self, credential: str) -> None:
-        """Count one request, or refuse it and say when there is room again."""
+        """Count one request, or refuse it with the time to retry."""
         if self.per_second == 0:
             return
         rate, now = self.per_second / self.nodes(), self.env.now()
@@ -66,7 +65,7 @@ class RequestRate:
 
 @dataclass(slots=True)
 class FreeSpace:
-    """The free space of the database's file system, against the operator's watermark."""
+    """Compares the free space of the database's file system with the operator's watermark."""
 
     directory: Path
     min_bytes: int  # 0: the watermark is off
@@ -77,7 +76,7 @@ class FreeSpace:
     _low_since: int = 0
 
     def low(self) -> bool:
-        """Whether new mail has to be refused; the log says when that begins and ends."""
+        """Return whether to refuse new mail; logs each change."""
         if self.min_bytes == 0 and not self._low:
             return False
         now = self.env.now()
@@ -106,7 +105,7 @@ class Quota:
     _share: int = 0
 
     def bytes(self) -> int | None:
-        """What an account may keep now; None: any amount."""
+        """Return the bytes that an account may store now; None: unlimited."""
         if not self.setting.percent:
             return self.setting.bytes or None
         now = self.free_space.env.now()

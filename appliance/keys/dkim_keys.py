@@ -26,7 +26,7 @@ from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.keyfile import UnsealError, derive, seal, unseal
 from appliance.message.dkim import Algorithm, PrivateKey, SigningKey, algorithm_of
-from appliance.model.mail import RecordStatus, StoredDkimKey
+from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.store import Store
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND

@@ -1,7 +1,7 @@
-"""The one strict parser that every address of a message, a request or an envelope goes through. No I/O.
+"""The one strict parser for every address of a message, a request or an envelope. No I/O.
 
-Accepted are `a@b.c`, `Name <a@b.c>` and `"Quoted, Name" <a@b.c>`. Refused although RFC 5322 knows them: quoted local
-parts, IP literals, comments, groups and lists; and domains without a dot. Special-use domains such as `.test` are fine.
+It accepts `a@b.c`, `Name <a@b.c>` and `"Quoted, Name" <a@b.c>`. It refuses some forms that RFC 5322 allows, namely
+quoted local parts, IP literals, comments, groups and lists, and domains without a dot.
 """
 
 import re
@@ -20,49 +20,49 @@ from appliance.message.characters import fault_in_line
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"  # RFC 5322 3.2.3
 _LOCAL = rf"{_ATOM}(?:\.{_ATOM})*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"  # RFC 1123 2.1
-_NOT_RESERVED = r"(?!..--)"  # labels such as `xn--…` (RFC 5890 2.3.1) are left to idna
+_NOT_RESERVED = r"(?!..--)"  # idna checks labels such as `xn--…` (RFC 5890 2.3.1)
 _NOT_A_NUMBER = r"(?![0-9]+\Z)"  # an all-digit last label is the end of an IPv4 address, RFC 3696 2
 _PLAIN = re.compile(rf"({_LOCAL})@((?:{_NOT_RESERVED}{_LABEL}\.)+{_NOT_RESERVED}{_NOT_A_NUMBER}{_LABEL})")
 _ASCII_LOCAL = re.compile(_LOCAL)
 _ASCII_DOMAIN = re.compile(rf"(?:{_LABEL}\.)+{_NOT_A_NUMBER}{_LABEL}")
 _WITH_NAME = re.compile(r'(?:"([^"\\]*(?:\\.[^"\\]*)*)" *|([^"<>]*))<([^<>]*)>')
 
-_CACHED = 2_000  # addresses: each is parsed when accepted and again when delivered, and a sender's with every message
-_CACHED_LENGTH = 320  # characters with the name, so that the cache takes a few megabytes at most
+_CACHED = 2_000  # addresses: each is parsed when accepted and when delivered
+_CACHED_LENGTH = 320  # characters with the name, to bound the cache to a few megabytes
 
-_ONE_ADDRESS = "one string is one address; give several addresses as an array of strings"
+_ONE_ADDRESS = "expected one address. Send several addresses as an array of strings."
 _TOO_LONG = f"the address is longer than {limits.ADDRESS_LENGTH} octets"
 _QUOTED = "a quoted local part (double quotes before the @) is not supported"
 _FORMS = 'expected `address`, `Name <address>` or `"Name" <address>`'
 
 
 class Address(Struct, frozen=True, gc=False, kw_only=True):
-    """One mailbox, as the caller wrote it and as the wire needs it."""
+    """One mailbox."""
 
-    name: str  # the display name, "" when there is none
+    name: str  # the display name, or ""
     local: str  # the part before the @, in NFC
     domain: str  # lower case, A-labels
-    text: str  # all that the caller wrote, without surrounding spaces
+    text: str  # as the caller wrote it, without surrounding spaces
     spelling: str  # the bare address in the caller's spelling
 
     @property
     def wire(self) -> str:
-        """The address as an SMTP command or a header holds it."""
+        """The address for SMTP commands and headers."""
         return f"{self.local}@{self.domain}"
 
     @property
     def key(self) -> str:
-        """Equal for two spellings of one address. Not case-folded: `straße` and `strasse` may be two mailboxes."""
+        """Equal for all spellings of one address. Not case-folded: `straße` and `strasse` may be two mailboxes."""
         local = self.local.lower()
         return f"{local if local.isascii() else unicodedata.normalize('NFC', local)}@{self.domain}"
 
 
 class _NotAnAddress(Exception):
-    """Why a text is no address; `parse` adds the field's name."""
+    """The reason without the field's name, which `parse` adds."""
 
 
 def parse(text: str, field: str) -> Address:
-    """Parse one address; a refusal begins with the field's name."""
+    """Parse one address; a refusal starts with the field's name."""
     try:
         return _cached(text) if len(text) <= _CACHED_LENGTH else _read(text)
     except _NotAnAddress as fault:
@@ -70,7 +70,7 @@ def parse(text: str, field: str) -> Address:
 
 
 def unique(addresses: Sequence[Address]) -> tuple[Address, ...]:
-    """The addresses without those that came before in another spelling."""
+    """Drop duplicates; the first spelling wins."""
     if len(addresses) == 1:
         return tuple(addresses)
     first: dict[str, Address] = {}
@@ -103,14 +103,14 @@ def _split(text: str) -> tuple[str, str]:
     if parts is None:
         raise _NotAnAddress(_ONE_ADDRESS if "," in text or ";" in text else _FORMS)
     quoted, name, bare = parts.groups()
-    if quoted is not None:  # without the backslashes that only quote what follows (RFC 5322 3.2.1)
+    if quoted is not None:  # remove quoting backslashes (RFC 5322 3.2.1)
         name = "\\".join([part.replace("\\", "") for part in quoted.split("\\\\")])
     elif "," in name or ";" in name:
         is_list = "@" in name
         raise _NotAnAddress(_ONE_ADDRESS if is_list else "a name with a comma or semicolon must be in double quotes")
     name = name.strip(" ")
     if len(name) > limits.DISPLAY_NAME_LENGTH:
-        raise _NotAnAddress(f"a name is at most {limits.DISPLAY_NAME_LENGTH} characters long")
+        raise _NotAnAddress(f"the name is longer than {limits.DISPLAY_NAME_LENGTH} characters")
     return name, bare
 
 
@@ -125,13 +125,13 @@ def _read_bare(bare: str) -> tuple[str, str]:
     plain = _PLAIN.fullmatch(bare)
     if plain:
         return plain[1], plain[2].lower()
-    for found, reason in _FAULTS:
-        if found(bare):
+    for has_fault, reason in _FAULTS:
+        if has_fault(bare):
             raise _NotAnAddress(reason)
     return _read_unusual(bare)
 
 
-# The commonest faults, checked in this order.
+# Common faults, in the order of the checks.
 _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
     (lambda bare: bare.startswith('"') and '"@' in bare, _QUOTED),
     (lambda bare: "," in bare or ";" in bare, _ONE_ADDRESS),
@@ -139,25 +139,25 @@ _FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
     (lambda bare: " " in bare, "an address must not contain a space"),
     (lambda bare: "@" not in bare, "an address needs an @"),
     (lambda bare: bare.count("@") > 1, "an address has exactly one @"),
-    (lambda bare: bare.startswith("@"), "there is nothing before the @"),
-    (lambda bare: bare.endswith("@"), "there is nothing after the @"),
-    (lambda bare: "@[" in bare, "an IP address in place of a domain is not supported"),
+    (lambda bare: bare.startswith("@"), "the part before the @ is empty"),
+    (lambda bare: bare.endswith("@"), "the part after the @ is empty"),
+    (lambda bare: "@[" in bare, "an IP address instead of a domain is not supported"),
 )
 
 
 def _read_unusual(bare: str) -> tuple[str, str]:
-    """What the plain pattern does not match: non-ASCII on either side, and A-labels."""
+    """Check addresses with non-ASCII characters or A-labels."""
     local, _, domain = bare.rpartition("@")
     if local.isascii():
         if not _ASCII_LOCAL.fullmatch(local):
-            raise _NotAnAddress("the part before the @ holds a character or a dot that may not stand there")
+            raise _NotAnAddress("the part before the @ contains an invalid character or a misplaced dot")
     else:
         try:
-            # The domain here is a stand-in: email-validator refuses special-use ones, and idna checks the real one.
-            found = email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True)
+            # With a placeholder domain: email-validator refuses special-use domains, and idna checks the real one.
+            validated = email_validator.validate_email(f"{local}@a.com", check_deliverability=False, strict=True)
         except email_validator.EmailNotValidError as cause:
-            raise _NotAnAddress("the part before the @ holds a character that may not stand there") from cause
-        local = found.local_part
+            raise _NotAnAddress("the part before the @ contains an invalid character") from cause
+        local = validated.local_part
     try:
         domain = _encoded(domain)
     except UnicodeError as cause:  # idna.IDNAError is one
@@ -171,6 +171,6 @@ def _read_unusual(bare: str) -> tuple[str, str]:
     return local, domain
 
 
-@lru_cache(maxsize=1_000)  # half a millisecond each, and mail goes to the same domains again and again
+@lru_cache(maxsize=1_000)  # half a millisecond each, and domains repeat
 def _encoded(domain: str) -> str:
     return idna.encode(domain, uts46=True, std3_rules=True).decode("ascii").lower()

@@ -1,6 +1,6 @@
-"""Attachments: each one's name, type and content id are checked, and its base64 becomes bytes. Pure: no I/O, no state.
+"""Checks the name, type and content id of attachments, and decodes their base64. Pure: no I/O, no state.
 
-The table of media types is our own: the standard library reads the machine's files, so two servers would disagree.
+The table of media types is our own: the standard library reads the machine's files, so two servers would differ.
 """
 
 import re
@@ -17,9 +17,9 @@ from appliance.message.schema import Attachment
 
 UNKNOWN_TYPE: Final = "application/octet-stream"
 
-_CONTENT_ID: Final = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # of RFC 2392's characters, those safe in HTML and headers
+_CONTENT_ID: Final = re.compile(r"[A-Za-z0-9._%+@-]{1,128}")  # RFC 2392, only characters safe in HTML and headers
 _TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
-_QUOTED: Final = r'"[ !#-\[\]-~]*"'  # without escapes: nothing here needs them
+_QUOTED: Final = r'"[ !#-\[\]-~]*"'  # without escapes
 _MEDIA_TYPE: Final = re.compile(rf"({_TOKEN})/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOTED}))*")
 
 _BY_EXTENSION: Final = {
@@ -54,12 +54,12 @@ class File(Struct, frozen=True, gc=False):
 
 
 def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
-    """Check and decode the attachments; each one's base64 is released as soon as it is decoded."""
+    """Check and decode the attachments, and release the base64 of each."""
     if len(attachments) > limits.ATTACHMENTS:
         raise invalid("attachments", f"at most {limits.ATTACHMENTS} attachments are allowed")
     if sum(map(_encoded_size, attachments)) > limits.MESSAGE_SIZE:
         raise Refused(Code.PAYLOAD_TOO_LARGE, "attachments: together they are larger than a message may be (10 MiB)")
-    files = tuple(_read(each, f"attachments[{index}]") for index, each in enumerate(attachments))
+    files = tuple(_read(file, f"attachments[{index}]") for index, file in enumerate(attachments))
     seen: set[str] = set()
     for index, file in enumerate(files):
         if file.content_id in seen:
@@ -70,7 +70,7 @@ def read_files(attachments: Sequence[Attachment]) -> tuple[File, ...]:
 
 
 def _encoded_size(attachment: Attachment) -> int:
-    """Characters of its base64 without line breaks, which are not kept."""
+    """Return the length of the base64 without line breaks."""
     content = attachment.content
     return len(content) - content.count("\n") - content.count("\r") if "\n" in content else len(content)
 
@@ -82,18 +82,18 @@ def _read(attachment: Attachment, field: str) -> File:
         _, dot, extension = filename.rpartition(".")
         content_type = _BY_EXTENSION.get(extension.lower(), UNKNOWN_TYPE) if dot else UNKNOWN_TYPE
     else:
-        found = _MEDIA_TYPE.fullmatch(content_type)
-        if len(content_type) > limits.CONTENT_TYPE_LENGTH or found is None:
+        media_type = _MEDIA_TYPE.fullmatch(content_type)
+        if len(content_type) > limits.CONTENT_TYPE_LENGTH or media_type is None:
             reason = "expected a media type such as `image/png` or `text/plain; charset=utf-8`"
             raise invalid(f"{field}.content_type", reason)
-        # RFC 2045 6.4 forbids base64 on these two, so a mail reader would parse our bytes as parts.
-        if (kind := found[1].lower()) in ("multipart", "message"):
+        # RFC 2045 6.4 forbids base64 for these two: a mail reader would parse the bytes as parts.
+        if (kind := media_type[1].lower()) in ("multipart", "message"):
             raise invalid(f"{field}.content_type", f"{kind} types cannot be attached; use {UNKNOWN_TYPE}")
     content_id = None if attachment.content_id is UNSET else attachment.content_id
     if content_id is not None and not _CONTENT_ID.fullmatch(content_id):
         raise invalid(f"{field}.content_id", "expected 1 to 128 of A-Z, a-z, 0-9 and `._%+@-`")
     content = _decode(attachment.content, f"{field}.content")
-    attachment.content = ""  # a large message would otherwise be in memory twice
+    attachment.content = ""  # so that a large message is not in memory twice
     return File(filename, content, content_type, content_id)
 
 
@@ -109,12 +109,12 @@ def _check_filename(filename: str, field: str) -> None:
 
 
 def _decode(content: str, field: str) -> bytes:
-    """The file of a base64 text, which encoders write in lines, and some without padding (RFC 4648 3.1, 3.2)."""
+    """Decode base64 with optional line breaks and padding (RFC 4648 3.1, 3.2)."""
     if "\n" in content or "\r" in content:
         content = content.replace("\r", "").replace("\n", "")
     if (missing := -len(content) % 4) and "=" not in content:
         content += "=" * missing
     try:
         return pybase64.b64decode(content, validate=True)
-    except ValueError as cause:  # binascii.Error is one; so is the refusal of a string that is not ASCII
+    except ValueError as cause:  # binascii.Error, or a string that is not ASCII
         raise invalid(field, "not standard base64") from cause

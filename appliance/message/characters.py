@@ -1,6 +1,6 @@
-"""Which characters and line ends a message may hold: checks for one-line fields, for bodies and for whole messages.
+"""The characters and line ends that a message may contain: checks for one-line fields, bodies and whole messages.
 
-Invariant: a text that passes can neither end a line or a header early nor break UTF-8. Pure: no I/O, no state.
+A text that passes can neither end a line or a header early nor break UTF-8. Pure: no I/O, no state.
 """
 
 import re
@@ -10,21 +10,21 @@ from typing import Final
 
 from appliance.message.limits import LINE_LENGTH
 
-# C0, DEL and C1, the two Unicode line breaks, and halves of surrogate pairs, which no UTF-8 can carry.
+# C0, DEL, C1, the Unicode line breaks, and surrogates, which UTF-8 cannot represent.
 _NOT_IN_A_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOT_IN_A_BODY: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-# The same in UTF-8: one octet each below U+0080, two for C1; surrogates cannot be encoded at all.
+# The same in UTF-8: one octet below U+0080, two for C1; surrogates cannot be encoded.
 _OCTETS_NOT_IN_A_BODY: Final = frozenset((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F))
 _CLEANED: Final = bytes(ord("?") if octet in _OCTETS_NOT_IN_A_BODY else octet for octet in range(256))
 _C1_LEAD: Final = b"\xc2"
 _C1: Final = re.compile(b"\xc2[\x80-\x9f]")
 _LONE_CARRIAGE_RETURN: Final = re.compile("\r(?!\n)")
-# Characters or octets checked at once. A large text is never copied whole, and other threads run between two blocks:
-# with 64 KiB, 10 MiB of dots made the p99 of other clients 37 ms instead of 16.
+# Characters or octets per check, so that other threads run in between: with 64 KiB, 10 MiB of dots raised the p99 of
+# other clients from 16 to 37 ms.
 _BLOCK: Final = 8 * 1024
-_COPIED: Final = 256 * 1024  # octets copied at once
+_COPIED: Final = 256 * 1024  # octets per copy
 
-# What a spreadsheet calculates when it opens a CSV file, and the mark that makes it text.
+# Cells that a spreadsheet evaluates as formulas, and the prefix that makes them text.
 _FORMULA: Final = re.compile(r"[\t\r\n]|\s*[=+@-]")
 _AS_TEXT: Final = "'"
 
@@ -43,32 +43,30 @@ _NAMES: Final = {
 
 
 def fault_in_line(text: str) -> str | None:
-    """The name of the first character that may not stand in a one-line field, or None."""
-    # Nearly every short field is printable, and asking that is ten times cheaper than searching.
+    """Return the name of the first character that a one-line field must not contain, or None."""
     if text.isascii() and text.isprintable():
         return None
-    found = _NOT_IN_A_LINE.search(text)
-    return found and _name(found[0])
+    match = _NOT_IN_A_LINE.search(text)
+    return match and _name(match[0])
 
 
 def fault_in_body(text: str, block_size: int = _BLOCK) -> str | None:
-    """The name of the first character that may not stand in a body, or None.
+    """Return the name of the first character that a body must not contain, or None.
 
-    Tab and newline are fine; a newline may be written LF or CRLF. A carriage return on its own is refused: some
-    servers read it as the end of a line, which is how mail is smuggled (`\\r.\\r`).
+    Tab, LF and CRLF are allowed. A bare CR is not: some servers take it for a line end, which allows SMTP smuggling.
     """
     if len(text) <= block_size:
         suspicious = _is_suspicious(text)
     else:
         suspicious = any(_is_suspicious(text[at : at + block_size]) for at in range(0, len(text), block_size))
-    found = _NOT_IN_A_BODY.search(text) if suspicious else None
-    if found is None and "\r" in text:
-        found = _LONE_CARRIAGE_RETURN.search(text)
-    return found and _name(found[0])
+    match = _NOT_IN_A_BODY.search(text) if suspicious else None
+    if match is None and "\r" in text:
+        match = _LONE_CARRIAGE_RETURN.search(text)
+    return match and _name(match[0])
 
 
 def _is_suspicious(text: str) -> bool:
-    """Whether a text holds a character unfit for a body: by its octets, five times faster than by its characters."""
+    """Check a body by its octets, five times faster than by its characters."""
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -87,11 +85,11 @@ def _name(character: str) -> str:
 
 
 def has_lone_line_end(message: bytes, block_size: int = _BLOCK) -> bool:
-    """Whether some CR or LF is not part of a CRLF: then its lines, joined by CRLF, are not the message again."""
+    """Return whether any CR or LF is not part of a CRLF."""
     start = 0
     while start < len(message):
         cut = start + block_size
-        cut += message[cut - 1 : cut + 1] == b"\r\n"  # never between the two
+        cut += message[cut - 1 : cut + 1] == b"\r\n"  # not between CR and LF
         pairs = message.count(b"\r\n", start, cut)
         if not pairs == message.count(b"\r", start, cut) == message.count(b"\n", start, cut):
             return True
@@ -100,9 +98,9 @@ def has_lone_line_end(message: bytes, block_size: int = _BLOCK) -> bool:
 
 
 def replaced(data: bytes | bytearray, old: bytes, new: bytes, block_size: int = _BLOCK) -> Iterator[bytes]:
-    """`data.replace(old, new)` in pieces, for an `old` that cannot overlap with itself.
+    """Yield `data.replace(old, new)` in pieces, for an `old` that cannot overlap itself.
 
-    A replacement in 10 MiB holds the interpreter lock for up to 70 ms; between two pieces other threads get it.
+    Replacing in 10 MiB at once would hold the interpreter lock for up to 70 ms.
     """
     start, view = 0, memoryview(data)
     while start < len(data):
@@ -115,8 +113,8 @@ def replaced(data: bytes | bytearray, old: bytes, new: bytes, block_size: int = 
 
 
 def joined(parts: Iterable[bytes | bytearray | memoryview], block_size: int = _COPIED) -> bytes:
-    """`b"".join(parts)`, copied in pieces: 10 MiB at once would hold the interpreter lock for 7 ms."""
-    copy = BytesIO()  # hands over what it holds without another copy
+    """Return `b"".join(parts)`, copied in pieces: 10 MiB at once would hold the interpreter lock for 7 ms."""
+    copy = BytesIO()  # returns its content without another copy
     for part in parts:
         for start in range(0, len(part), block_size):
             copy.write(part if len(part) <= block_size else memoryview(part)[start : start + block_size])
@@ -124,9 +122,9 @@ def joined(parts: Iterable[bytes | bytearray | memoryview], block_size: int = _C
 
 
 def number_of_long_line(message: bytes) -> int | None:
-    """The number, from 1, of the first line with more octets than RFC 5322 2.1.1 allows, or None.
+    """Return the number of the first line longer than RFC 5322 2.1.1 allows, or None.
 
-    From the start of a line it looks for the last CRLF within reach of a longest line: a thousand octets are one step.
+    Each step finds the last CRLF within the longest line from here, so it advances by up to a thousand octets.
     """
     start, reach = 0, LINE_LENGTH + 2
     while len(message) - start > LINE_LENGTH:
@@ -141,10 +139,10 @@ def number_of_long_line(message: bytes) -> int | None:
 
 
 def guard_cell(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """Prevent a spreadsheet from evaluating a cell as a formula."""
     return f"{_AS_TEXT}{text}" if _FORMULA.match(text) else text
 
 
 def unguard_cell(cell: str) -> str:
-    """What `guard_cell` made the cell of."""
+    """Undo `guard_cell`."""
     return cell[1:] if cell.startswith(_AS_TEXT) and _FORMULA.match(cell, 1) else cell

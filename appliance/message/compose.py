@@ -1,10 +1,8 @@
-"""Checks a send request against every rule of the interface, and writes the draft that passes as a MIME message. Pure:
-no I/O, no state.
+"""Checks a send request against every rule of the interface, and composes the MIME message. Pure: no I/O, no state.
 
-A body that is an empty string is present; an empty list of attachments is not. The message has its headers in a fixed
-order, CRLF throughout, and is 7-bit ASCII: only an address with a non-ASCII local part brings UTF-8 into the headers,
-and with it the need for SMTPUTF8. Large bodies and files stay in pieces that are joined once. Lines that begin with
-`From ` or a dot need nothing here: the first is a matter of mailbox files, the second of SMTP's DATA.
+An empty string is a body; an empty list of attachments is not. Headers have a fixed order, lines end in CRLF, and the
+message is 7-bit ASCII unless an address has a non-ASCII local part, which requires SMTPUTF8. Large bodies and files
+stay in pieces that are joined once.
 """
 
 import binascii
@@ -35,13 +33,13 @@ Value = TypeVar("Value")
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """A message that keeps every rule; only its id and its date are missing."""
+    """A valid message without its id and date."""
 
     sender: Address
     to: tuple[Address, ...]
     cc: tuple[Address, ...]
     bcc: tuple[Address, ...]
-    recipients: tuple[Address, ...]  # the unique addresses in the order of to, cc and bcc, each in its first spelling
+    recipients: tuple[Address, ...]  # unique, in the order of to, cc and bcc, in their first spelling
     reply_to: Address | None
     subject: str
     text: str | None
@@ -52,12 +50,12 @@ class Draft(Struct, frozen=True, gc=False):
 
     @property
     def own_unsubscribe(self) -> bool:
-        """Whether the caller's own headers tell how to unsubscribe."""
+        """Whether the caller set unsubscribe headers."""
         return any(name.lower() in OWN_UNSUBSCRIBE for name, _ in self.headers)
 
 
 def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
-    """Apply every rule; Refused for the first that is broken. The contents of the attachments are released."""
+    """Apply every rule; raise Refused for the first violation. Releases the contents of the attachments."""
     _check_combination(request, template)
     sender = parse(request.sender, "from")
     to, cc, bcc, recipients = _read_recipients(request)
@@ -68,9 +66,9 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
         tags = read_tags([request.tags], "tags")
     elif request.tags is not UNSET:
         tags = read_tags(request.tags, "tags", numbered=True)
-    subject, text, html = _given(request.subject), _given(request.text), _given(request.html)
+    subject, text, html = _or_none(request.subject), _or_none(request.text), _or_none(request.html)
     if request.template is not UNSET and template is not None:
-        subject, text, html = render(template, _given(request.variables) or {}, subject)
+        subject, text, html = render(template, _or_none(request.variables) or {}, subject)
     if subject is None:
         raise invalid("subject", f"this field is required{', since the template has no subject' if template else ''}")
     check_subject(subject)
@@ -93,7 +91,7 @@ def draft(request: SendRequest, template: StoredTemplate | None) -> Draft:
     )
 
 
-def _given(value: Value | UnsetType) -> Value | None:
+def _or_none(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
 
 
@@ -102,17 +100,17 @@ def _check_combination(request: SendRequest, template: StoredTemplate | None) ->
     if request.template is not UNSET:
         if has_body:
             field = "text" if request.text is not UNSET else "html"
-            raise invalid(field, "must not be given together with template")
+            raise invalid(field, "cannot be combined with template")
         if template is None:
             raise invalid("template", "there is no template with this alias")
     elif request.variables is not UNSET:
-        raise invalid("variables", "needs a template to be filled in")
-    elif not has_body and not _given(request.attachments):
-        raise invalid("text", "at least one of text, html, attachments and template must be given")
+        raise invalid("variables", "requires a template")
+    elif not has_body and not _or_none(request.attachments):
+        raise invalid("text", "at least one of text, html, attachments and template is required")
 
 
 def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
-    """The addresses of to, cc and bcc, and the unique ones among all of them."""
+    """Return the addresses of to, cc and bcc, and the unique addresses of all three."""
     if request.to == []:
         raise invalid("to", "must not be empty")
     known: dict[str, Address] = {}
@@ -123,30 +121,30 @@ def _read_recipients(request: SendRequest) -> tuple[tuple[Address, ...], ...]:
 
 
 def _read_addresses(value: str | list[str], field: str, known: dict[str, Address]) -> tuple[Address, ...]:
-    """The unique addresses of one field; `known` are those of all fields so far, by their keys."""
+    """Return the unique addresses of one field, and add them to `known`, by key."""
     texts = [value] if isinstance(value, str) else value
     if len(texts) > limits.ADDRESS_ENTRIES:
         raise invalid(field, f"must have at most {limits.ADDRESS_ENTRIES} entries")
-    mine: dict[str, Address] = {}
+    unique: dict[str, Address] = {}
     for index, text in enumerate(texts):
         address = parse(text, field if texts is not value else f"{field}[{index}]")
-        mine.setdefault(address.key, address)
+        unique.setdefault(address.key, address)
         known.setdefault(address.key, address)
-        if len(known) > limits.RECIPIENTS:  # before the rest is read, which may be hundreds
+        if len(known) > limits.RECIPIENTS:  # before hundreds more are parsed
             raise invalid("to", f"to, cc and bcc together may have at most {limits.RECIPIENTS} unique addresses")
-    return tuple(mine.values())
+    return tuple(unique.values())
 
 
 _MESSAGE_ID: Final = re.compile(r"[!-;=?-~]+@[!-;=?-~]+")
 _HIGH: Final = bytes(range(0x80, 0x100))
-_CHUNK: Final = 57 * 1024  # octets encoded at a time: 57 of them make a line of 76, and small chunks keep copies small
+_CHUNK: Final = 57 * 1024  # octets per step; 57 octets make a line of 76 characters
 
 
 # ---- the message
 
 
 class MimePart(Struct, frozen=True, gc=False):
-    """A part's header lines, and its body in pieces, without a final line break: boundary or end brings it."""
+    """A part's header lines, and its body in pieces without the final line break."""
 
     headers: str
     pieces: list[bytes]
@@ -160,11 +158,10 @@ def compose(
     text_from_html: bool = False,
     unsubscribe_urls: Sequence[str] = (),
 ) -> bytes:
-    """The whole message; refused when it is larger than a message may be.
+    """Compose the message; refuse one that is too large.
 
-    `message_id` is what stands between the angle brackets, or that with them; `date_seconds` is Unix time.
-    With `unsubscribe_urls` it gets the fields of one-click unsubscribe.
-    With `text_from_html` a message of HTML alone gets a text part, unless that would make it too large.
+    `unsubscribe_urls` adds the fields of one-click unsubscribe. `text_from_html` adds a text part to a message of HTML
+    alone, unless that would make it too large.
     """
     message_id = message_id.removeprefix("<").removesuffix(">")
     if not _MESSAGE_ID.fullmatch(message_id):
@@ -209,7 +206,7 @@ def _headers(draft: Draft, message_id: str, date_seconds: int) -> str:
 
 
 def _whole(draft: Draft, message_id: str) -> MimePart:
-    """mixed(alternative(text, related(html, inline images)), files), without the levels that would hold one part."""
+    """Build mixed(alternative(text, related(html, inline images)), files), without levels of one part."""
     if not draft.files and (draft.text is None or draft.html is None):
         return _text("plain", draft.text or "") if draft.html is None else _text("html", draft.html)
     token = _token(message_id, draft)
@@ -227,7 +224,7 @@ def _whole(draft: Draft, message_id: str) -> MimePart:
 
 
 def _token(message_id: str, draft: Draft) -> str:
-    """What the boundaries of a message have in common: the same for the same message, and in none of its bodies."""
+    """Return the common part of the boundaries: deterministic, and in none of the bodies."""
     seed = message_id
     while True:
         seed = hashlib.sha256(seed.encode("ascii")).hexdigest()
@@ -250,8 +247,8 @@ def _file(file: File, kind: str) -> MimePart:
 
 
 def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
-    # `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7). The letter keeps one boundary from being the
-    # beginning of another: a message has one part of each multipart type at most.
+    # `=_` occurs in no quoted-printable and no base64 text (RFC 2045 6.7). The letter keeps one boundary from being a
+    # prefix of another: a message has at most one part of each multipart type.
     boundary = f"=_{subtype[0]}{token}"
     # RFC 2387 3.1: a related part names the type of its root.
     kind = f'{subtype}; type="text/html"' if subtype == "related" else subtype
@@ -268,26 +265,26 @@ def _multipart(subtype: str, parts: Sequence[MimePart], token: str) -> MimePart:
 
 
 def _encode_text(text: str) -> tuple[str, list[bytes]]:
-    """A body: 7bit when it is ASCII in lines that fit, else quoted-printable or base64, whichever is shorter."""
+    """Encode a body as 7bit if possible, otherwise as quoted-printable or base64, whichever is shorter."""
     chunks = list(_chunks(text))
     return ("7bit", chunks) if text.isascii() and _lines_fit(text) else encode_lines(chunks)
 
 
 def encode_lines(chunks: list[bytes]) -> tuple[str, list[bytes]]:
-    """Text in chunks of whole lines with CRLF line ends, as quoted-printable or base64, whichever is shorter."""
+    """Encode chunks of whole CRLF lines as quoted-printable or base64, whichever is shorter."""
     high = sum(len(chunk) - len(chunk.translate(None, _HIGH)) for chunk in chunks)
-    # Base64 grows by 37 %, quoted-printable by two octets for each that is not ASCII.
+    # Base64 adds 37 %, quoted-printable two octets for each octet outside ASCII.
     if high * 2 > sum(map(len, chunks)) * 0.37:
         return "base64", base64_lines(b"".join(chunks))
-    for index, chunk in enumerate(chunks):  # in place: each chunk is released as the next one is encoded
-        # With a line break at its end, a final space is encoded, and the first break found tells b2a_qp to write CRLF.
+    for index, chunk in enumerate(chunks):  # in place, so that each chunk is released
+        # A final line break makes b2a_qp encode a final space and write CRLF.
         ends = chunk.endswith(b"\r\n")
         chunks[index] = binascii.b2a_qp(chunk) if ends else binascii.b2a_qp(chunk + b"\r\n").removesuffix(b"\r\n")
     return "quoted-printable", chunks
 
 
 def _chunks(text: str) -> Iterator[bytes]:
-    """UTF-8 with every line break as CRLF (RFC 2046 4.1.1), in runs of lines: a large text is copied in parts."""
+    """Yield UTF-8 with CRLF line breaks (RFC 2046 4.1.1), in runs of whole lines."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _CHUNK) + 1 or len(text)
@@ -299,7 +296,7 @@ def _chunks(text: str) -> Iterator[bytes]:
 
 
 def base64_lines(data: bytes) -> list[bytes]:
-    """Lines of 76 characters."""
+    """Encode as lines of 76 characters."""
     view = memoryview(data)
     chunks = (view[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))
     pieces = [pybase64.encodebytes(chunk).replace(b"\n", b"\r\n") for chunk in chunks]
@@ -309,11 +306,11 @@ def base64_lines(data: bytes) -> list[bytes]:
 
 
 def _lines_fit(text: str) -> bool:
-    """Whether every line has at most 998 octets: from each line's start there must be a break within reach."""
+    """Return whether every line has at most 998 octets."""
     start, size = 0, len(text)
     while size - start > LINE_LENGTH:
-        found = text.rfind("\n", start, start + LINE_LENGTH + 1)
-        if found < 0:
+        line_end = text.rfind("\n", start, start + LINE_LENGTH + 1)
+        if line_end < 0:
             return False
-        start = found + 1
+        start = line_end + 1
     return True

@@ -1,7 +1,7 @@
-"""Estimates the CPU time of a request or a submitted message, to decide whether a worker thread does the work. Pure.
+"""Estimates the CPU time of a request or a submitted message: expensive work runs on a worker thread. Pure.
 
-An estimate is in microseconds, from sizes, counts, and whether an address is in ASCII. It errs on the high side, by the
-worst input known for each unit; `tests/message/test_cost.py` measures it against the clock.
+Estimates are in microseconds and err on the high side, by the worst known input of each unit.
+`tests/message/test_cost.py` compares them with measurements.
 
     | unit                                             | microseconds |
     |--------------------------------------------------|--------------|
@@ -26,27 +26,27 @@ from appliance.message.text_from_html import MARKS, marks
 from appliance.model.mail import StoredTemplate
 
 BYTES_PER_MICROSECOND: Final = 24
-UNUSUAL_ADDRESS: Final = 400  # microseconds: IDNA's tables are searched for every character
-MARK: Final = 4  # microseconds: a tag or an entity of HTML, read to make the text part
+UNUSUAL_ADDRESS: Final = 400  # microseconds: IDNA searches its tables for every character
+MARK: Final = 4  # microseconds per tag or entity of HTML that becomes text
 _LINES_COUNTED: Final = 64 * 1024  # bytes
-_ESCAPED: Final = 6  # characters that one may become in HTML: `&quot;`
+_ESCAPED: Final = 6  # characters of `&quot;`, the longest escape
 
 
 def of_size(size: int) -> int:
-    """To read or write so many bytes."""
+    """Estimate reading or writing this many bytes."""
     return size // BYTES_PER_MICROSECOND
 
 
 def of_address(text: str) -> int:
     plain = text.isascii() and "xn--" not in text
-    if not plain and text.endswith(">"):  # a name outside ASCII is no trouble by itself
+    if not plain and text.endswith(">"):  # a non-ASCII name alone is cheap
         bare = text[text.rfind("<") :]
         plain = bare.isascii() and "xn--" not in bare
     return len(text) if plain else len(text) + UNUSUAL_ADDRESS
 
 
 def of_request(request: SendRequest, size: int) -> int:
-    """To fingerprint and compose a request whose body had so many bytes, its template aside."""
+    """Estimate fingerprinting and composing a request with a body of `size` bytes, without its template."""
     cost = of_size(size)
     if isinstance(request.html, str) and not isinstance(request.text, str):
         cost += MARK * min(marks(request.html), MARKS)
@@ -61,7 +61,7 @@ def of_request(request: SendRequest, size: int) -> int:
 
 
 def of_template(template: StoredTemplate, variables: Mapping[str, Variable]) -> int:
-    """To fill in a template, and to write what it becomes: as if every placeholder took the longest value."""
+    """Estimate rendering and composing a template, as if every placeholder had the longest value."""
     longest = max((len(written(value)) for value in variables.values()), default=0)
     cost = 0
     for source, growth in ((template.text, 1), (template.html, _ESCAPED)):
@@ -74,12 +74,12 @@ def of_template(template: StoredTemplate, variables: Mapping[str, Variable]) -> 
 
 
 def of_placeholders(*sources: str | None) -> int:
-    """To find the names of all placeholders in these texts, and to sort them."""
+    """Estimate finding and sorting all placeholders of these texts."""
     return sum(source.count("{{") + of_size(len(source)) for source in sources if source)
 
 
 def of_submission(data: bytes, recipients: Iterable[str]) -> int:
-    lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size alone
+    lines = data.count(b"\n", 0, _LINES_COUNTED)  # a longer message is expensive by its size
     end = data.find(b"\r\n\r\n", 0, _LINES_COUNTED)
     header_lines = data.count(b"\n", 0, _LINES_COUNTED if end < 0 else end)
     return of_size(len(data)) + lines + 3 * header_lines + sum(map(of_address, recipients))

@@ -1,11 +1,8 @@
 """Decodes header fields of received messages for display: charsets, encoded words (RFC 2047), parameters (RFC 2231).
 
-The message itself keeps what the client wrote; only records, events and the dashboard use the decoded text. Every input
-decodes: what is malformed stays as it is written or is passed over, what is no character becomes U+FFFD, and time and
-memory grow with the input and no faster.
-
-Only listed charsets are decoded. Looking up any name a sender writes would load and keep a codec for it, and some of
-Python's codecs (`punycode`, `idna`, `utf-7`) take far more than linear time.
+Every input decodes, in linear time: malformed parts stay as they are, and invalid characters become U+FFFD. Only listed
+charsets are decoded. Looking up any name that a sender writes would load a codec for it, and some of Python's codecs
+(`punycode`, `idna`, `utf-7`) take more than linear time.
 """
 
 import binascii
@@ -17,9 +14,9 @@ from typing import Final
 
 from appliance.message.limits import FIELD_BYTES, PARAMETER_NAME_LENGTH, PARAMETERS, RAW_LENGTH
 
-_STEP: Final = 64 * 1024  # octets decoded in one call, which keeps the interpreter lock for about a millisecond
+_STEP: Final = 64 * 1024  # octets per call, which holds the interpreter lock for about a millisecond
 _WORD: Final = re.compile(r"=\?([A-Za-z0-9_:.()-]{1,40})(?:\*[A-Za-z0-9-]{1,20})?\?([BbQq])\?([^?]*)\?=")
-_CHARSET: Final = re.compile(r"=\?([^?]{1,100})\?[BbQq]\?")  # of anything that a reader may take for an encoded word
+_CHARSET: Final = re.compile(r"=\?([^?]{1,100})\?[BbQq]\?")  # also where only a lenient reader sees an encoded word
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_BASE64: Final = re.compile(r"[^A-Za-z0-9+/]")
@@ -32,7 +29,7 @@ _PERCENT_CODE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 # ---- charsets
 
-# By the names and common aliases that mail uses, with Python's name for each.
+# Names and common aliases in mail, with Python's name for each.
 _SINGLE_BYTE: Final = {
     "latin1": "iso8859-1", "latin-1": "iso8859-1",
     **{f"iso-8859-{part}": f"iso8859-{part}" for part in range(1, 17) if part != 12},
@@ -52,17 +49,17 @@ _WITH_TABLE: Final = frozenset(_SINGLE_BYTE.values())
 
 
 def codec_of(charset: str) -> str | None:
-    """Python's name for a listed charset, upper and lower case being the same; None for any other."""
+    """Return Python's name for a listed charset, in any case; None for any other."""
     return _CODECS.get(charset.lower())
 
 
 def decode_charset(data: bytes, codec: str) -> str:
-    """The text of these octets, by a codec that `codec_of` named."""
+    """Decode octets with a codec from `codec_of`."""
     return "".join(decode_pieces(data, codec))
 
 
 def decode_pieces(data: bytes, codec: str) -> Iterator[str]:
-    """That text in pieces, each of one call."""
+    """Decode in pieces, one call each."""
     if codec in _WITH_TABLE:
         for at in range(0, len(data), _STEP):
             yield codecs.charmap_decode(data[at : at + _STEP], "strict", _table(codec))[0]
@@ -77,7 +74,7 @@ def decode_pieces(data: bytes, codec: str) -> Iterator[str]:
 
 @cache
 def _table(codec: str) -> str:
-    """A charset's character for each octet: Python's decoder takes a microsecond for every octet without one."""
+    """Return the character of each octet: Python's decoder takes a microsecond per undefined octet."""
     return bytes(range(256)).decode(codec, "replace")
 
 
@@ -85,50 +82,50 @@ def _table(codec: str) -> str:
 
 
 def header_text(value: bytes) -> str:
-    """The text of an unstructured field such as Subject, on one line, without spaces at its ends."""
+    """Decode an unstructured field such as Subject to one line."""
     return display_text(value[:RAW_LENGTH].replace(b"\r\n", b"").decode("utf-8", "replace"))
 
 
 def display_text(text: str) -> str:
-    """A field's text with its encoded words decoded, on one line."""
+    """Decode the encoded words of a field, on one line."""
     return one_line(decode_words(text) if "=?" in text else text)
 
 
 def one_line(text: str) -> str:
-    """A text in which nothing ends a line: tabs and control characters are spaces."""
+    """Replace control characters by spaces, and strip."""
     if text.isascii() and text.isprintable():
         return text.strip(" ")
     return _SURROGATE.sub("\ufffd", _UNFIT.sub(" ", text)).strip(" ")
 
 
 def unlisted_charset(text: str) -> str | None:
-    """The first charset of an encoded word that is not listed: readers differ in what they make of the word."""
-    for found in _CHARSET.finditer(text):
-        if codec_of(found[1].partition("*")[0]) is None:
-            return found[1]
+    """Return the first unlisted charset of an encoded word, which readers decode differently."""
+    for match in _CHARSET.finditer(text):
+        if codec_of(match[1].partition("*")[0]) is None:
+            return match[1]
     return None
 
 
 def decode_words(text: str) -> str:
-    """A text with its encoded words decoded; what is broken, or in an unknown charset, stays as it is written.
+    """Decode encoded words; broken ones and unknown charsets stay as they are.
 
-    Words that follow one another in one charset are decoded together: some split a character between two.
+    Adjacent words in one charset are decoded together, because some senders split a character between two.
     """
     decoded: list[str] = []
     done, charset, run = 0, "", bytearray()
     for word in _WORD.finditer(text):
         codec = codec_of(word[1])
-        if codec is None:  # it is left for the plain text in front of the next word
+        if codec is None:  # it stays, as text before the next word
             continue
         between = text[done : word.start()]
-        if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is no text
+        if not between.strip(" \t"):  # RFC 2047 6.2: white space between two words is ignored
             between = ""
         if between or codec != charset:
             decoded += (decode_charset(bytes(run), charset) if run else "", between)
             run.clear()
         charset, done = codec, word.end()
         if word[2] in "Bb":
-            clean = _NOT_BASE64.sub("", word[3])  # padding may be missing, and other characters are passed over
+            clean = _NOT_BASE64.sub("", word[3])  # padding may be missing; other characters are ignored
             clean = clean[:-1] if len(clean) % 4 == 1 else clean
             run += binascii.a2b_base64(clean + "=" * (-len(clean) % 4))
         else:  # RFC 2047 4.2; a stray `=` stands for itself
@@ -145,13 +142,13 @@ def _octet(code: re.Match[bytes]) -> bytes:
 
 
 def read_parameters(field: bytes) -> tuple[str, dict[str, str]]:
-    """A field's value and its parameters (RFC 2045 5.1), split or encoded ones too (RFC 2231); names in lower case."""
+    """Parse a field's value and parameters (RFC 2045 5.1, RFC 2231); names are in lower case."""
     value, _, rest = field[:FIELD_BYTES].decode("utf-8", "replace").partition(";")
     return value.strip().lower(), _joined(_pairs(rest))
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Each parameter's name and value, in order; the value of a quoted one without its quotes."""
+    """Return names and unquoted values of the parameters, in order."""
     pairs: list[tuple[str, str]] = []
     at = 0
     for _ in range(PARAMETERS):
@@ -175,27 +172,27 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def _find(text: str, character: str, at: int) -> int:
-    found = text.find(character, at)
-    return found if found >= 0 else len(text)
+    index = text.find(character, at)
+    return index if index >= 0 else len(text)
 
 
 def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """The parameters, each joined from its segments; a plain one wins over segments, the first over the next."""
+    """Join the segments of parameters; a plain parameter wins over segments, the first over the next."""
     plain: dict[str, str] = {}
     segments: dict[str, dict[int, tuple[str, bool]]] = {}
     for name, value in pairs:
-        found = _SEGMENT.fullmatch(name)
-        if found is None:
+        match = _SEGMENT.fullmatch(name)
+        if match is None:
             continue
-        if found[2] is None and found[3] is None:
+        if match[2] is None and match[3] is None:
             plain.setdefault(name, value)
         else:
-            segments.setdefault(found[1], {}).setdefault(int(found[2] or 0), (value, found[3] is not None))
-    return {**{name: _decode_segments(found) for name, found in segments.items()}, **plain}
+            segments.setdefault(match[1], {}).setdefault(int(match[2] or 0), (value, match[3] is not None))
+    return {**{name: _decode_segments(parts) for name, parts in segments.items()}, **plain}
 
 
 def _decode_segments(segments: dict[int, tuple[str, bool]]) -> str:
-    """Segments in the order of their numbers; the first one, if it is encoded, names the charset (RFC 2231 4.1)."""
+    """Decode segments in numeric order; the first one, if encoded, names the charset (RFC 2231 4.1)."""
     codec, octets = "utf-8", []
     for index, number in enumerate(sorted(segments)):
         value, encoded = segments[number]

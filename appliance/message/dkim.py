@@ -1,8 +1,7 @@
 """DKIM signatures (RFC 6376, RFC 8463): relaxed/relaxed, RSA and Ed25519, over the same two hashes. No I/O.
 
-A message has CRLF line ends only: HTTP and SMTP both refuse a lone CR or LF before anything is signed. In the header a
-lone one is an error here too, for it could hide a field from us and show it to a reader; in the body it would be hashed
-like any other octet.
+HTTP and SMTP refuse a bare CR or LF before anything is signed. In a header it is an error here too, because it could
+hide a field from us and show it to a reader; in the body it is hashed like any other octet.
 """
 
 import binascii
@@ -24,13 +23,13 @@ from appliance.message.limits import HEADER_LINE_LENGTH
 
 PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 
-# Every field named here is signed where it stands, and named once more than it stands there: another one, added on the
-# way, breaks the signature (RFC 6376 8.15). Each may stand only once (RFC 5322 3.6, RFC 2369 3): no honest one is lost.
-# These are named even where there is none, since one that is added would change what a reader sees or answers to:
+# Each name is listed one time more than it occurs, so that adding a field breaks the signature (RFC 6376 8.15). Each
+# may occur only once (RFC 5322 3.6, RFC 2369 3). These are listed even if absent, because a field added later would
+# change what a reader sees or where a reply goes:
 GUARDED: Final = ("From", "To", "Cc", "Subject", "Reply-To", "MIME-Version", "Content-Type")
-# These only where there is one. A relay may rightly add a missing Date or Message-ID (RFC 6409 8), a Sender, or an
-# encoding to a multipart that names none; a list adds its own List fields (RFC 2369 4). RFC 8058 4 wants both
-# List-Unsubscribe fields signed. Resent fields are left out: those who resend put new ones on top.
+# These are listed only if present. A relay may add a missing Date or Message-ID (RFC 6409 8), a Sender, or an encoding
+# to a multipart; a list adds its own List fields (RFC 2369 4). RFC 8058 4 requires both List-Unsubscribe fields to be
+# signed. Resent fields are not signed: whoever resends adds new ones on top.
 SIGNED: Final = (
     "Date", "Message-ID", "Sender", "In-Reply-To", "References", "Content-Transfer-Encoding", "List-Id",
     "List-Unsubscribe", "List-Unsubscribe-Post", "List-Help", "Feedback-ID", "Auto-Submitted", "X-Service-Tag",
@@ -38,12 +37,12 @@ SIGNED: Final = (
 
 _NAMES: Final = tuple((name, name.lower().encode("ascii")) for name in GUARDED + SIGNED)
 _GUARDED: Final = frozenset(name.lower().encode("ascii") for name in GUARDED)
-# The lower-case name of each field to be signed, by the ways it is mostly spelled, and by itself.
+# Lower-case names by their usual spelling and by themselves.
 _KEYS: Final = {key: key for _, key in _NAMES} | {name.encode("ascii"): key for name, key in _NAMES}
 
-_USUAL_FIELDS: Final = 32  # to be signed in one header; how more of them are listed is not remembered
-_PIECE: Final = 64 * 1024  # bytes of body handled at once: fits a CPU's cache, and other threads get the lock between
-_TAIL: Final = 256  # bytes searched in one step from the end for empty lines
+_USUAL_FIELDS: Final = 32  # in one header; listings of more are not cached
+_PIECE: Final = 64 * 1024  # bytes of body per step: fits a CPU's cache, and releases the interpreter lock in between
+_TAIL: Final = 256  # bytes per step when searching the end for empty lines
 _SIGNATURE_LINE: Final = 72  # characters of base64 in one line
 _DOMAIN: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
 _PADDING: Final = PKCS1v15()
@@ -51,18 +50,15 @@ _HASHED: Final = Prehashed(SHA256())
 
 
 class Algorithm(StrEnum):
-    """A kind of key, by its name in a key record (RFC 6376 3.6.1, RFC 8463 4)."""
+    """A key type, named as in a key record (RFC 6376 3.6.1, RFC 8463 4)."""
 
     RSA = "rsa"
     ED25519 = "ed25519"
 
 
-_RSA: Final = Algorithm.RSA
-
-
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A private key and the place in DNS where its public half is found; both names as lower-case A-labels."""
+    """A private key and the DNS name of its public half, in lower-case A-labels."""
 
     domain: str
     selector: str
@@ -81,7 +77,7 @@ def algorithm_of(key: PrivateKey) -> Algorithm:
 
 
 def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> bytes:
-    """A DKIM-Signature field for each key, to be put in front; RSA first: some verifiers read only the topmost."""
+    """Return a DKIM-Signature field per key, to prepend; RSA first, because some verifiers read only the first."""
     if not keys:
         return b""
     end = message.find(b"\r\n\r\n")
@@ -93,17 +89,17 @@ def sign(message: bytes, keys: Sequence[SigningKey], *, now_seconds: int) -> byt
     body_hash = _base64(hasher.digest())
     written = b"\r\n %b\r\n bh=%b;\r\n b=" % (listed, body_hash)
     relaxed = b" %b bh=%b; b=" % (relaxed_list, body_hash)
-    ordered = sorted(keys, key=lambda key: key.algorithm is not _RSA)
+    ordered = sorted(keys, key=lambda key: key.algorithm is not Algorithm.RSA)
     return b"".join([_signature(key, now_seconds, fields, written, relaxed) for key in ordered])
 
 
 def canonical_field(name: bytes, value: bytes) -> bytes:
-    """A header field in relaxed form, RFC 6376 3.4.2: what stands left and right of its colon."""
+    """Return a header field in relaxed form (RFC 6376 3.4.2)."""
     return b"%b:%b\r\n" % (name.rstrip(b" \t").lower(), _collapsed(_unfolded(value)).strip(b" "))
 
 
 def canonical_body(message: bytes, start: int, *, piece: int = _PIECE, tail: int = _TAIL) -> Iterator[bytes]:
-    """The body that begins at `start`, in relaxed form (RFC 6376 3.4.4), in pieces: it is never copied as a whole."""
+    """Yield the body from `start` in relaxed form (RFC 6376 3.4.4), in pieces."""
     end = _end_of_text(message, start, tail)
     if start == end:
         return
@@ -114,37 +110,37 @@ def canonical_body(message: bytes, start: int, *, piece: int = _PIECE, tail: int
     yield b"\r\n"
 
 
-# How fields are listed in `h=`: as it is written, in relaxed form, and which field of the header comes when.
+# The `h=` tag as written and in relaxed form, and the indexes of the fields in signing order.
 _Listing = tuple[bytes, bytes, tuple[int, ...]]
 
 
 def _signed_fields(head: bytes) -> tuple[bytes, bytes, bytes]:
-    """The `h=` as it is written and in relaxed form, and the fields to be signed in relaxed form, in that order."""
+    """Return `h=` as written and in relaxed form, and the relaxed fields in signing order."""
     if not head.count(b"\r\n") == head.count(b"\r") == head.count(b"\n"):
         raise ValueError("a header with a lone CR or LF cannot be signed")
     present: list[bytes] = []
     fields: list[bytes] = []
-    for field in _collapsed(_unfolded(head)).split(b"\r\n"):  # as canonical_field does, and for all of them at once
+    for field in _collapsed(_unfolded(head)).split(b"\r\n"):  # as canonical_field does, for all fields at once
         name, colon, value = field.partition(b":")
         key = _KEYS.get(name) or _KEYS.get(name.rstrip(b" ").lower())
         if colon and key is not None:
             present.append(key)
             fields.append(b"%b:%b\r\n" % (key, value.strip(b" ")))
-    if b"from" not in present or head.startswith(b"\r\n"):  # an empty first line: all that follows is body
+    if b"from" not in present or head.startswith(b"\r\n"):  # an empty first line: everything is body
         raise ValueError("a message without From cannot be signed")  # RFC 6376 5.4
     listing = _usual_listing(tuple(present)) if len(present) <= _USUAL_FIELDS else _listing(present)
     return listing[0], listing[1], b"".join([fields[place] for place in listing[2]])
 
 
 def _listing(present: Sequence[bytes]) -> _Listing:
-    """How these fields are listed, each name once more than it is there; the lowest field first (RFC 6376 5.4.2)."""
-    found: dict[bytes, list[int]] = {}
+    """List each name one time more than it occurs; the last field of a name comes first (RFC 6376 5.4.2)."""
+    places_by_name: dict[bytes, list[int]] = {}
     for place, key in enumerate(present):
-        found.setdefault(key, []).append(place)
+        places_by_name.setdefault(key, []).append(place)
     names: list[str] = []
     order: list[int] = []
     for name, key in _NAMES:
-        places = found.get(key, ())
+        places = places_by_name.get(key, ())
         if places or key in _GUARDED:
             names += [name] * (len(places) + 1)
             order += reversed(places)
@@ -157,7 +153,7 @@ _usual_listing = lru_cache(maxsize=256)(_listing)  # most messages have the same
 
 @lru_cache(maxsize=256)  # many messages of a domain share a second
 def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int) -> tuple[bytes, bytes]:
-    """The beginning of a signature, up to its `s=`: as it is written, and in relaxed form."""
+    """Return the start of a signature up to `s=`, as written and in relaxed form."""
     tags = ("v=1;", f" a={algorithm}-sha256;", " c=relaxed/relaxed;", f" t={now_seconds};", f" d={domain};",
             f" s={selector};")  # fmt: skip
     written = _folded("DKIM-Signature: ", tags)
@@ -166,7 +162,7 @@ def _opening(algorithm: Algorithm, domain: str, selector: str, now_seconds: int)
 
 
 def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes, relaxed: bytes) -> bytes:
-    """One whole field. It signs the others, then itself with an empty `b=` and no CRLF at its end (RFC 6376 3.7)."""
+    """Return one field. It signs the others, then itself with an empty `b=` and no final CRLF (RFC 6376 3.7)."""
     opening, relaxed_opening = _opening(key.algorithm, key.domain, key.selector, now_seconds)
     digest = hashlib.sha256(fields + relaxed_opening + relaxed).digest()
     if isinstance(key.key, RSAPrivateKey):
@@ -179,19 +175,19 @@ def _signature(key: SigningKey, now_seconds: int, fields: bytes, written: bytes,
 
 
 def _unfolded(data: bytes) -> bytes:
-    """Header fields, each on one line, RFC 5322 2.2.3."""
+    """Unfold header fields (RFC 5322 2.2.3)."""
     return data.replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t")
 
 
 def _collapsed(data: bytes) -> bytes:
-    """Each run of spaces and tabs as one space, and none at the end of a line.
+    """Reduce runs of spaces and tabs to one space, and remove them at line ends.
 
-    Bytes methods, for re.sub takes five to ten times as long. Runs are halved until none is left, and long ones, as in
-    indented HTML, are first cut to an eighth.
+    Bytes methods are five to ten times faster than re.sub. Runs are halved repeatedly; long ones, as in indented HTML,
+    are first cut to an eighth.
     """
     if b"\t" in data:
         data = data.replace(b"\t", b" ")
-    elif b" " not in data:  # base64: worth asking, since looking for one octet costs next to nothing
+    elif b" " not in data:  # base64
         return data
     if b"  " in data:
         data = data.replace(b"        ", b" ")
@@ -201,7 +197,7 @@ def _collapsed(data: bytes) -> bytes:
 
 
 def _end_of_text(message: bytes, start: int, step: int) -> int:
-    """Where the body ends without the empty lines, and lines of spaces, that follow its last text."""
+    """Return the end of the body without trailing blank lines."""
     end = len(message)
     while end > start:
         tail = message[max(start, end - step) : end]
@@ -212,7 +208,7 @@ def _end_of_text(message: bytes, start: int, step: int) -> int:
 
 
 def _end_of_piece(message: bytes, start: int, end: int, size: int) -> int:
-    """The end of whole lines that fit a piece; a single line that does not fit is a piece of its own."""
+    """Return the end of the complete lines that fit a piece; a longer line is one piece."""
     if end - start <= size:
         return end
     line_end = message.rfind(b"\r\n", start, start + size)
@@ -222,10 +218,10 @@ def _end_of_piece(message: bytes, start: int, end: int, size: int) -> int:
 
 
 def _folded(line: str, words: Iterable[str]) -> bytes:
-    """A line that begins with `line`, continued on further lines in front of words that do not fit."""
+    """Fold words after `line`."""
     lines = []
     for word in words:
-        if len(line) + len(word) > HEADER_LINE_LENGTH - 1:  # the space in front of a continued line counts
+        if len(line) + len(word) > HEADER_LINE_LENGTH - 1:  # the space of a continuation line counts
             lines.append(line)
             line = word.lstrip()
         else:

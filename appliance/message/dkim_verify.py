@@ -1,8 +1,7 @@
-"""Verifies the header part of DKIM signatures (RFC 6376 6.1): whether a header is one that a key has signed. No I/O.
+"""Verifies the header part of DKIM signatures (RFC 6376 6.1): whether a key signed this header. No I/O.
 
-The body is not compared with its hash. Mailbox providers return messages with the body cut or left out, and a header
-that verifies proves by itself that its sender has the message. Only what `dkim.py` writes is read: relaxed
-canonicalization of the header, and SHA-256.
+The body hash is not checked: mailbox providers return messages without a complete body, and a verified header is proof
+enough that its sender has the message. Only signatures as `dkim.py` writes them are read: relaxed header, SHA-256.
 """
 
 import binascii
@@ -22,8 +21,8 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from appliance.message.dkim import canonical_field
 
-SIGNATURES: Final = 5  # of one header that are read
-HEADER_BYTES: Final = 64 * 1024  # of a header that are read
+SIGNATURES: Final = 5  # read per header
+HEADER_BYTES: Final = 64 * 1024  # read per header
 
 _FIELD_NAME: Final = b"dkim-signature"
 _SPACE: Final = re.compile(rb"[ \t\r\n]+")
@@ -33,16 +32,16 @@ _SIGNATURE_TAG: Final = re.compile(rb"((?:^|;)[ \t\r\n]*b[ \t\r\n]*=)[^;]*")
 
 @dataclass(frozen=True, slots=True)
 class HeaderSignature:
-    """A signature that a header carries, not yet verified."""
+    """An unverified signature of a header."""
 
     domain: str
     selector: str
-    signed_names: tuple[bytes, ...]  # in lower case, as often and in the order that they were signed
+    signed_names: tuple[bytes, ...]  # in lower case and signing order
     digest: bytes = field(repr=False)
     signature: bytes = field(repr=False)
 
     def verifies(self, record: str) -> bool:
-        """Whether the key of this DNS record made the signature."""
+        """Return whether the key of this DNS record made the signature."""
         tags = _tags(record.encode())
         try:
             public = _base64(tags.get(b"p", b""))
@@ -59,7 +58,7 @@ class HeaderSignature:
 
 
 def header_signatures(header: bytes) -> list[HeaderSignature]:
-    """The readable signatures of a header, which may have any line ends and be followed by a body."""
+    """Return the valid signature fields of a header with any line ends, with or without a body."""
     lines = header[:HEADER_BYTES].replace(b"\r\n", b"\n").partition(b"\n\n")[0].replace(b"\n", b"\r\n")
     fields = [(name.rstrip(b" \t").lower(), value) for name, value in _fields(lines)]
     values = [value for name, value in fields if name == _FIELD_NAME][:SIGNATURES]
@@ -84,7 +83,7 @@ def _signature(fields: list[tuple[bytes, bytes]], value: bytes) -> HeaderSignatu
     for name, content in fields:
         present.setdefault(name, []).append(content)
     hasher = hashlib.sha256()
-    for name in names:  # RFC 6376 5.4.2: the lowest field of a name first; a field that is not there adds nothing
+    for name in names:  # RFC 6376 5.4.2: last field of a name first; an absent field adds nothing
         if contents := present.get(name):
             hasher.update(canonical_field(name, contents.pop()))
     unsigned = _SIGNATURE_TAG.sub(rb"\1", value, count=1)
@@ -97,7 +96,7 @@ def _signature(fields: list[tuple[bytes, bytes]], value: bytes) -> HeaderSignatu
 
 
 def _tags(text: bytes) -> dict[bytes, bytes]:
-    """The tags of a list, RFC 6376 3.2, without white space; of two with one name the first."""
+    """Parse a tag list (RFC 6376 3.2) without white space; the first of duplicate tags wins."""
     tags: dict[bytes, bytes] = {}
     for part in text.split(b";"):
         name, equals, value = part.partition(b"=")

@@ -1,7 +1,7 @@
-"""Writes header lines: folding, encoded words (RFC 2047), file names (RFC 2231). A mail reader gets back the same text.
+"""Writes header lines: folding, encoded words (RFC 2047), file names (RFC 2231). Mail readers decode the same text.
 
-Every function returns whole lines that end in CRLF. Their input has passed the rules of a draft: it holds no control
-character, so nothing here can end a line early. No I/O, no state but caches.
+Every function returns complete lines that end in CRLF. The input is validated: without control characters nothing can
+end a line early. No I/O, no state but caches.
 """
 
 import binascii
@@ -15,35 +15,35 @@ from appliance.message.limits import ENCODED_LINE_LENGTH, ENCODED_WORD_LENGTH, H
 
 _WORD = re.compile(r" *[^ ]+")
 _ATOMS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?: [A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*")
-_ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2, as are those who decode
+_ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?.*\?=")  # looser than RFC 2047 2, like decoders
 # RFC 2231 7
 _PARAMETER_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$&+.^_`{}~-")
 _PERCENT = tuple(chr(octet) if octet in _PARAMETER_SAFE else f"%{octet:02X}" for octet in range(256))
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-_SEGMENT = 60  # octets of a file name in one parameter: with ` filename*10*=` it fits a header line
+_SEGMENT = 60  # octets of a file name per parameter; with ` filename*10*=` it fits a line
 
 _FRAME = len("=?utf-8?q??=")
-# RFC 2047 5 (3): what may stand for itself in a phrase, the strictest of the three places.
+# RFC 2047 5 (3): characters allowed unencoded in a phrase, the strictest of the three places.
 _Q_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!*+-/")
 _Q = tuple("_" if octet == 0x20 else chr(octet) if octet in _Q_SAFE else f"={octet:02X}" for octet in range(256))
 
 
 def subject(text: str) -> str:
-    """The Subject line. Whatever a reader could take for an encoded word is encoded, and so are outer spaces."""
+    """Return the Subject line; text that looks like an encoded word, and outer spaces, are encoded."""
     plain = text.isascii() and "=?" not in text and text == text.strip(" ")
     return _literal("Subject", text) if plain else _encoded("Subject", text)
 
 
 def custom(name: str, value: str) -> str:
-    """A caller's header: ASCII literally, for it may have a syntax of its own; anything else as encoded words."""
+    """Return a caller's header: ASCII unchanged, since it may have its own syntax; otherwise encoded words."""
     has_long_word = len(value) >= LINE_LENGTH and max(map(len, value.split(" "))) >= LINE_LENGTH
     return _encoded(name, value) if has_long_word or _must_encode(value) else _literal(name, value)
 
 
 def encoded_length(value: str) -> int:
-    """Octets of a caller's header value as `custom` writes it, folding aside."""
+    """Return the octets of a value as `custom` writes it, without folding."""
     return len(" ".join(_words(value, ENCODED_WORD_LENGTH)) if _must_encode(value) else value)
 
 
@@ -52,7 +52,7 @@ def mailboxes(name: str, addresses: Sequence[Address]) -> str:
         return _mailboxes(name, addresses)
     if addresses[0].name or addresses[0].local.startswith("=?"):
         return _cached_mailbox(name, (addresses[0],))
-    return f"{name}: {addresses[0].wire}\r\n"  # an address always fits beside a name
+    return f"{name}: {addresses[0].wire}\r\n"  # an address always fits on the line
 
 
 def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
@@ -69,30 +69,30 @@ def _mailboxes(name: str, addresses: Sequence[Address]) -> str:
     return _folded(name, tokens, ENCODED_LINE_LENGTH)
 
 
-_cached_mailbox = lru_cache(maxsize=500)(_mailboxes)  # a sender's name is written again and again
+_cached_mailbox = lru_cache(maxsize=500)(_mailboxes)  # senders repeat
 
 
 @lru_cache(maxsize=8)  # many messages share a second
 def date(seconds: int) -> str:
-    """The Date line for a moment in Unix time, RFC 5322 3.3, in UTC."""
+    """Return the Date line of a Unix time, in UTC (RFC 5322 3.3)."""
     year, month, day, hour, minute, second, weekday, *_ = time.gmtime(seconds)
     clock = f"{hour:02d}:{minute:02d}:{second:02d}"
     return f"Date: {_DAYS[weekday]}, {day:02d} {_MONTHS[month - 1]} {year:04d} {clock} +0000\r\n"
 
 
 def unsubscribe(urls: Iterable[str]) -> str:
-    """The fields of one-click unsubscribe, RFC 8058 3.1; a URL is never folded, each has a line."""
+    """Return the fields of one-click unsubscribe (RFC 8058 3.1), with one URL per line."""
     listed = ",\r\n ".join([f"<{url}>" for url in urls])
     return f"List-Unsubscribe: {listed}\r\nList-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"
 
 
 def disposition(kind: str, filename: str) -> str:
-    """A Content-Disposition line: a plain file name quoted, any other by RFC 2231."""
+    """Return a Content-Disposition line."""
     return with_parameters("Content-Disposition", kind, [("filename", filename)])
 
 
 def with_parameters(name: str, value: str, parameters: Iterable[tuple[str, str]]) -> str:
-    """A field with parameters: printable ASCII quoted, anything else by RFC 2231."""
+    """Return a field with parameters: printable ASCII quoted, otherwise RFC 2231."""
     tokens = [value, *(token for key, text in parameters for token in _parameter(key, text))]
     return _folded(name, [*(f" {token};" for token in tokens[:-1]), f" {tokens[-1]}"], HEADER_LINE_LENGTH)
 
@@ -101,7 +101,7 @@ def _parameter(key: str, text: str) -> list[str]:
     if text.isascii() and text.isprintable() and "=?" not in text:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         return [f'{key}="{quoted}"']
-    # Percent-encoded pieces (RFC 2231 3 and 4) that fit a line, no character split between two.
+    # Percent-encoded segments (RFC 2231 3 and 4) that fit a line, with whole characters.
     encoded = "".join(map(_PERCENT.__getitem__, text.encode("utf-8")))
     segments = _signs(encoded, "%", _SEGMENT - len("utf-8''"), _SEGMENT)
     segments[0] = f"utf-8''{segments[0]}"
@@ -111,12 +111,12 @@ def _parameter(key: str, text: str) -> list[str]:
 
 
 def words(name: str, text: str) -> list[str]:
-    """Encoded words for a text in a field of this name, each with the space it is folded at."""
+    """Return the encoded words of a text in this field, each with a leading space for folding."""
     return [f" {word}" for word in _words(text, _room_after(name))]
 
 
 def folded(name: str, tokens: Sequence[str]) -> str:
-    """A field of tokens, of which some are encoded words; it breaks only in front of one that begins with a space."""
+    """Return a field of tokens, folded only before tokens that start with a space."""
     whole: list[str] = []
     for token in tokens:
         if token.startswith(" ") or not whole:
@@ -127,9 +127,9 @@ def folded(name: str, tokens: Sequence[str]) -> str:
 
 
 def _folded(name: str, tokens: Sequence[str], width: int) -> str:
-    """Lines that break only in front of a token; each token begins with the space it is folded at.
+    """Fold before tokens; each starts with a space.
 
-    The first token stays beside the name as long as a line can hold it: some readers lose what follows a bare `Name:`.
+    The first token stays on the line of the name if possible: some readers lose text after a bare `Name:`.
     """
     line, lines = f"{name}:", []
     for index, token in enumerate(tokens):
@@ -155,7 +155,7 @@ def _encoded(name: str, value: str) -> str:
 
 
 def _room_after(name: str) -> int:
-    """Octets the first encoded word may take to stand on the line of the name; a long name gets a line of its own."""
+    """Return the octets left for the first encoded word on the line of the name; a long name gets its own line."""
     room = ENCODED_LINE_LENGTH - len(name) - 2
     return room if room >= 2 * _FRAME else ENCODED_WORD_LENGTH
 
@@ -165,7 +165,7 @@ def _must_encode(value: str) -> bool:
 
 
 def _words(text: str, room: int) -> list[str]:
-    """Encoded words for a text (RFC 2047), the first within `room` octets, in whichever encoding is shorter."""
+    """Encode a text as words (RFC 2047) in the shorter encoding, the first within `room` octets."""
     data = text.encode("utf-8")
     quoted = "".join(map(_Q.__getitem__, data))
     first, others = room - _FRAME, ENCODED_WORD_LENGTH - _FRAME
@@ -176,10 +176,10 @@ def _words(text: str, room: int) -> list[str]:
 
 
 def _octets(data: bytes, first: int, others: int) -> list[bytes]:
-    """UTF-8 in pieces of at most so many octets, no character split between two."""
+    """Split UTF-8 into pieces of whole characters, of at most `first` and then `others` octets."""
     pieces, start, end = [], 0, first
     while end < len(data):
-        while data[end] & 0xC0 == 0x80:  # an octet that continues a character
+        while data[end] & 0xC0 == 0x80:  # a continuation octet
             end -= 1
         pieces.append(data[start:end])
         start, end = end, end + others
@@ -187,14 +187,14 @@ def _octets(data: bytes, first: int, others: int) -> list[bytes]:
 
 
 def _signs(encoded: str, mark: str, first: int, others: int) -> list[str]:
-    """The same for text in which each octet is one sign, or three: a mark and two hex digits."""
+    """Split text in which an octet is one character, or three: `mark` and two hex digits."""
     pieces, start, end = [], 0, first
     while end < len(encoded):
         if encoded[end - 1] == mark:
             end -= 1
         elif encoded[end - 2] == mark:
             end -= 2
-        while encoded[end] == mark and encoded[end + 1] in "89AB":  # an octet that continues a character
+        while encoded[end] == mark and encoded[end + 1] in "89AB":  # a continuation octet
             end -= 3
         pieces.append(encoded[start:end])
         start, end = end, end + others

@@ -1,9 +1,8 @@
-"""Which header fields and tags a sender may set, over HTTP (`headers`, `tags`) and over SMTP: one table for both.
+"""The header fields and tags that a sender may set, over HTTP (`headers`, `tags`) and SMTP: one table for both.
 
-Over HTTP every name in the table is refused: the service writes the field itself, or a request has its own member for
-it. Over SMTP a message comes whole, so the fields that any message has are kept. A field that claims to be the trace or
-the verdict of a server on the way is removed, and one that names who is responsible for the message must name a mailbox
-of the account's domains. Pure: no I/O, no state.
+Over HTTP every name in the table is refused: the service writes the field, or the request has its own member for it. A
+message over SMTP is complete, so its ordinary fields are kept. Trace fields and verdicts of other servers are removed,
+and a field that names who is responsible must name a mailbox of the account's domains. Pure: no I/O, no state.
 """
 
 import re
@@ -18,21 +17,21 @@ from appliance.message.header_lines import encoded_length
 
 
 class OverSmtp(Enum):
-    """What is done with a field of a submitted message."""
+    """The treatment of a field in a submitted message."""
 
     KEPT = "kept"
     REMOVED = "removed"
-    OWN = "own"  # kept if it names one mailbox of the account's domains, else the message is refused
+    OWN = "own"  # the message is refused unless this names one mailbox of the account's domains
 
 
 _KEPT, _REMOVED, _OWN = OverSmtp.KEPT, OverSmtp.REMOVED, OverSmtp.OWN
 
 RESERVED_HEADERS: Final = {
-    "authentication-results": _REMOVED,  # RFC 8601 5: a forged one must not reach a reader that trusts it
+    "authentication-results": _REMOVED,  # RFC 8601 5: it may be forged
     "bcc": _REMOVED,
     "cc": _KEPT,
     "date": _KEPT,
-    "delivered-to": _REMOVED,  # receivers take it for a loop
+    "delivered-to": _REMOVED,  # receivers would detect a loop
     "dkim-signature": _KEPT,  # the sender's own; ours is added
     "domainkey-signature": _KEPT,
     "errors-to": _REMOVED,  # bounces go to the envelope's sender
@@ -43,12 +42,12 @@ RESERVED_HEADERS: Final = {
     "return-path": _REMOVED,  # RFC 5321 4.4: the last server writes it
     "sender": _OWN,
     "subject": _KEPT,
-    "tls-required": _REMOVED,  # RFC 8689 5: `No` would have mail delivered without TLS
+    "tls-required": _REMOVED,  # RFC 8689 5: `No` would turn off TLS
     "to": _KEPT,
     "x-originating-ip": _REMOVED,  # the client's address is not disclosed
 }
 RESERVED_HEADER_PREFIXES: Final = {
-    "arc-": _REMOVED,  # RFC 8617: seals of servers on the way
+    "arc-": _REMOVED,  # RFC 8617: seals of other servers
     "content-": _KEPT,
     "received": _REMOVED,  # Received-SPF and the like
     "resent-": _KEPT,
@@ -63,11 +62,11 @@ _WITHIN: Final = {
     "x-service-tag": _KEPT,  # read as tags
 }
 
-# A sender who gives one of these says how to unsubscribe: both are then left as they are.
+# A sender who sets one of these manages unsubscribing; both are then left unchanged.
 OWN_UNSUBSCRIBE: Final = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
 
 _EXACT: Final = {name.encode(): action for name, action in (RESERVED_HEADERS | _WITHIN).items()} | {
-    b"idempotency-key": _REMOVED  # read by us, not for the recipient
+    b"idempotency-key": _REMOVED  # for us, not for the recipient
 }
 _BY_PREFIX: Final = tuple((prefix.encode(), action) for prefix, action in RESERVED_HEADER_PREFIXES.items())
 
@@ -76,30 +75,30 @@ _TAG: Final = re.compile(r"[!-+\--~](?:[ -+\--~]{0,62}[!-+\--~])?")  # printable
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a caller of the HTTP API may not set this header."""
+    """Return whether the HTTP API refuses this header."""
     name = name.lower()
     return name in RESERVED_HEADERS or name.startswith(tuple(RESERVED_HEADER_PREFIXES))
 
 
 def over_smtp(name: bytes) -> OverSmtp:
-    """What is done with a submitted field; its name in lower case."""
+    """Return the treatment of a submitted field; `name` is in lower case."""
     if (action := _EXACT.get(name)) is not None:
         return action
     return next((action for prefix, action in _BY_PREFIX if name.startswith(prefix)), _KEPT)
 
 
 def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Check the caller's headers; spaces around a value are dropped, as every mail reader does."""
+    """Check the caller's headers, and strip spaces around values, as mail readers do."""
     if len(headers) > limits.HEADERS:
         raise invalid("headers", f"at most {limits.HEADERS} headers are allowed")
     accepted: dict[str, tuple[str, str]] = {}
     for name, value in headers.items():
         if not _NAME.fullmatch(name):
-            raise invalid("headers", "a header's name has 1 to 76 of A-Z, a-z, 0-9 and `-`")
+            raise invalid("headers", "a header name has 1 to 76 characters of A-Z, a-z, 0-9 and `-`")
         if is_reserved(name):
             raise invalid(f"headers.{name}", "this header is reserved")
         if name.lower() in accepted:
-            raise invalid(f"headers.{name}", "the same header, but for upper and lower case, is given twice")
+            raise invalid(f"headers.{name}", "this header occurs twice; upper and lower case do not differ")
         if fault := fault_in_line(value):
             raise invalid(f"headers.{name}", f"must not contain {fault}")
         value = value.strip(" ")
@@ -110,7 +109,7 @@ def read_headers(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def read_tags(tags: Sequence[str], field: str, *, numbered: bool = False) -> tuple[str, ...]:
-    """Check tags; one that is given twice counts once. A refusal names the field, with the tag's index if numbered."""
+    """Check tags and drop duplicates. A refusal names the field, with the tag's index if `numbered`."""
     if len(tags) > limits.TAGS:
         raise invalid("tags", f"at most {limits.TAGS} tags are allowed")
     check_tags(tags, field, numbered=numbered)

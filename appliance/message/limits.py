@@ -1,4 +1,4 @@
-"""The limits of a message, each with its unit and its origin: the interface, our decisions, an RFC, or ourselves."""
+"""The limits of a message, each with its unit and origin."""
 
 from typing import Final
 
@@ -20,13 +20,13 @@ ALIAS_LENGTH: Final = 64  # characters of a template's alias
 # By RFC 5321 4.5.3.1 and RFC 1035 2.3.4.
 LOCAL_PART_LENGTH: Final = 64  # octets
 DOMAIN_LENGTH: Final = 253  # octets of the A-label form, without the final dot
-ADDRESS_LENGTH: Final = 254  # octets: a path is 256 with its angle brackets
-RETURN_PATH_LENGTH: Final = 227  # octets of its name: before the @ there is a token, with 26
+ADDRESS_LENGTH: Final = 254  # octets: a path has 256 with its angle brackets
+RETURN_PATH_LENGTH: Final = 227  # octets: the token before the @ has 26
 
-# Our own, where there is no other: each keeps a hostile body from costing more than its own size.
+# Our own: they keep the cost of a hostile body proportional to its size.
 ADDRESS_ENTRIES: Final = 200  # entries in one of to, cc, bcc, repeated addresses included
-DISPLAY_NAME_LENGTH: Final = 255  # characters of a display name, so that a quoted one stays within a header line
-MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770 of them
+DISPLAY_NAME_LENGTH: Final = 255  # characters; quoted, it fits a header line
+MAILBOX_LENGTH: Final = 1024  # characters of an address with its name, which needs at most 770
 HEADERS: Final = 100  # custom headers
 VARIABLE_NAME_LENGTH: Final = 64  # characters
 NUMBER_BITS: Final = 1024  # of an integer among the variables: the range of a double, 308 digits
@@ -48,15 +48,15 @@ HEADER_LINE_LENGTH: Final = 78  # octets aimed at in a header
 ENCODED_LINE_LENGTH: Final = 76  # octets of a header line that holds an encoded word
 ENCODED_WORD_LENGTH: Final = 75  # octets of one encoded word
 
-# Of what is read of a stored message, which may have been written to be expensive; more is left out.
-RAW_LENGTH: Final = 8 * 1024  # octets of a field that are decoded: 500 characters never need more than half of it
-FIELD_BYTES: Final = 32 * 1024  # of a field with parameters that are read: a file name of 255 octets needs about 1,500
+# For parsing stored messages, which may be written to be expensive; the rest is dropped.
+RAW_LENGTH: Final = 8 * 1024  # octets decoded per field: 500 characters need at most half
+FIELD_BYTES: Final = 32 * 1024  # read of a field with parameters: a file name of 255 octets needs about 1,500
 PARAMETERS: Final = 200  # read of a field
-PARAMETER_NAME_LENGTH: Final = 60  # octets; parameters with longer names are passed over
-TEXT_BYTES: Final = 1024 * 1024  # of each text that is shown
-PART_HEADER_BYTES: Final = 256 * 1024  # of a message's or a part's header; more is taken for its body
+PARAMETER_NAME_LENGTH: Final = 60  # octets; longer names are ignored
+TEXT_BYTES: Final = 1024 * 1024  # shown of each text
+PART_HEADER_BYTES: Final = 256 * 1024  # of the header of a message or part; the rest counts as body
 FIELDS: Final = 200  # shown of the message's header, and read of a part's
 PARTS: Final = 200  # in all
-DEPTH: Final = 10  # multiparts inside multiparts; a deeper one is shown as a file
+DEPTH: Final = 10  # nested multiparts; a deeper one is shown as a file
 TOTAL_HEADER_LINES: Final = 20_000  # of all headers in the message
-CANDIDATES: Final = 5_000  # lines that begin like a delimiter
+CANDIDATES: Final = 5_000  # lines that start like a delimiter

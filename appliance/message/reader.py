@@ -1,12 +1,10 @@
-"""Parses a message: for the dashboard its header, its texts, and what is attached; for `feedback/` its header and the
-content of every part. No I/O; nothing raises.
+"""Parses stored messages: header, texts and attachments for the dashboard; header and parts for `feedback/`. No I/O.
 
-The message may have been written to be expensive to parse. So nothing here recurses, retries or backtracks: each octet
-is read a bounded number of times, every count below has a limit, and no single call on the octets keeps the interpreter
-lock for long. What is over a limit is left out and `truncated` says so; what is malformed is shown as it is.
+A message may be written to be expensive to parse, so nothing here raises, recurses or backtracks: each octet is read a
+bounded number of times, every count has a limit, and no single call holds the interpreter lock for long. Content over
+a limit is dropped and sets `truncated`; malformed content is shown as it is.
 
-A part's extent comes from its parents: the delimiter lines of an outer multipart are found first and end everything
-inside, so a part cannot reach beyond its own (RFC 2046 5.1.2). Attached messages are files, and are not opened.
+Delimiters of an outer multipart end all inner parts (RFC 2046 5.1.2). Attached messages are files and are not opened.
 """
 
 import binascii
@@ -18,7 +16,7 @@ from typing import Final
 from appliance.message.decoding import codec_of, decode_charset, display_text, read_parameters
 from appliance.message.limits import CANDIDATES, DEPTH, FIELDS, PART_HEADER_BYTES, PARTS, TEXT_BYTES, TOTAL_HEADER_LINES
 
-_WINDOW: Final = 256 * 1024  # octets handled in one call
+_WINDOW: Final = 256 * 1024  # octets per call
 
 _FIELD: Final = re.compile(rb"([!-9;-~]{1,200})[ \t]*:(.*)", re.DOTALL)
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9!#$&^_.+-]{1,127}/[a-z0-9!#$&^_.+-]{1,127}")
@@ -27,7 +25,7 @@ _NOT_BASE64: Final = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabc
 
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
-    """A file in a message; `size` is that of the file itself, in bytes."""
+    """A file in a message; `size` is its decoded size in bytes."""
 
     filename: str
     content_type: str
@@ -37,7 +35,7 @@ class AttachedFile:
 
 @dataclass(slots=True)
 class MessageView:
-    """What the dashboard shows of a message; `truncated` when something is left out."""
+    """A message for the dashboard; `truncated` if content was dropped."""
 
     headers: list[tuple[str, str]] = field(default_factory=list)
     text: str | None = None
@@ -48,7 +46,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ContentPart:
-    """A part that is not a multipart, its transfer encoding removed; `complete` unless its content was cut."""
+    """A decoded part that is not a multipart; `complete` unless its content was cut."""
 
     kind: str
     filename: str
@@ -57,13 +55,13 @@ class ContentPart:
     complete: bool
 
     def text(self, most: int) -> str:
-        """Up to so many characters of its text."""
+        """Return at most this many characters of the text."""
         return decode_charset(self.content[: 4 * most], self.codec)[:most]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Part:
-    """A part that is not a multipart, or is shown as if it were none: where its content is, and how to read it."""
+    """A leaf part, or a multipart shown as one: the extent of its content, and how to decode it."""
 
     start: int
     end: int
@@ -76,7 +74,7 @@ class _Part:
 
 
 def read_message(mime: bytes) -> MessageView:
-    """What the dashboard shows of these bytes, whatever they are."""
+    """Parse any bytes for the dashboard."""
     reader = MimeReader(mime)
     for part in reader.parts():
         reader.show(part)
@@ -84,7 +82,7 @@ def read_message(mime: bytes) -> MessageView:
 
 
 def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[ContentPart]]:
-    """The header of these bytes, whatever they are, and their parts, each with up to `most` bytes of its content."""
+    """Parse any bytes into the header and parts, each with up to `most` bytes of content."""
     reader = MimeReader(mime)
     parts = []
     for part in reader.parts():
@@ -94,7 +92,7 @@ def read_parts(mime: bytes, most: int) -> tuple[list[tuple[str, str]], list[Cont
 
 
 def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
-    """Up to `most` bytes of the file that `read_message` lists at this place; None when there is none."""
+    """Return up to `most` bytes of an attachment by its index in `read_message`, or None."""
     reader = MimeReader(mime)
     for part in reader.parts():
         before = len(reader.view.attachments)
@@ -105,12 +103,12 @@ def read_attachment(mime: bytes, number: int, most: int) -> bytes | None:
 
 
 def read_header(mime: bytes) -> list[tuple[str, str]]:
-    """The header alone."""
+    """Parse only the header."""
     return _decoded(MimeReader(mime).header(0, len(mime))[0])
 
 
 class MimeReader:
-    """One message, and what is left of the limits."""
+    """A parser of one message, with the remaining budget of its limits."""
 
     def __init__(self, mime: bytes) -> None:
         self._mime = mime
@@ -119,33 +117,33 @@ class MimeReader:
         self._candidates = CANDIDATES
 
     def parts(self) -> Iterator[_Part]:
-        """The parts that hold content, in their order."""
-        waiting = [(0, len(self._mime), 0, "text/plain")]  # extents, outermost first; the last is the next
-        left = PARTS
-        while waiting:
-            if not left:
+        """Yield the leaf parts in order."""
+        pending = [(0, len(self._mime), 0, "text/plain")]  # a stack of extents
+        remaining = PARTS
+        while pending:
+            if not remaining:
                 self.view.truncated = True
                 return
-            left -= 1
-            start, end, depth, usual = waiting.pop()
+            remaining -= 1
+            start, end, depth, default_type = pending.pop()
             fields, body = self.header(start, end)
             if start == 0 and not depth:
                 self.view.headers = _decoded(fields)
                 self.view.truncated |= len(fields) > FIELDS
-            part, boundary = _described(fields, usual, body, end)
+            part, boundary = _describe(fields, default_type, body, end)
             inside = self.split(body, end, boundary) if boundary and depth < DEPTH else []
             if not inside:
                 yield part
                 continue
-            usual = "message/rfc822" if part.kind == "multipart/digest" else "text/plain"  # RFC 2046 5.1.5
-            waiting += [(*extent, depth + 1, usual) for extent in reversed(inside)]
+            default_type = "message/rfc822" if part.kind == "multipart/digest" else "text/plain"  # RFC 2046 5.1.5
+            pending += [(*extent, depth + 1, default_type) for extent in reversed(inside)]
 
     # ---- headers
 
     def header(self, start: int, end: int) -> tuple[list[tuple[str, bytes]], int]:
-        """The fields at the beginning of an extent, each unfolded, and where its body begins.
+        """Return the unfolded fields at the start of an extent, and the start of its body.
 
-        Of more than are used one is kept, which tells so: thousands of objects would have the garbage collected.
+        Keeps at most one field over the limit: thousands of objects would trigger the garbage collector.
         """
         fields: list[tuple[str, list[bytes]]] = []
         value: list[bytes] = []
@@ -159,11 +157,11 @@ class MimeReader:
                 break
             if line[:1] in b" \t" and fields:
                 value.append(line)
-            elif (found := _FIELD.fullmatch(line)) is not None:
-                value = [found[2]]
+            elif (match := _FIELD.fullmatch(line)) is not None:
+                value = [match[2]]
                 if len(fields) <= FIELDS:
-                    fields.append((found[1].decode("ascii"), value))
-            else:  # neither: the empty line is missing, and this is the body
+                    fields.append((match[1].decode("ascii"), value))
+            else:  # the empty line is missing: this is the body
                 break
             at = after
         else:
@@ -173,11 +171,11 @@ class MimeReader:
     # ---- multiparts
 
     def split(self, start: int, end: int, boundary: bytes) -> list[tuple[int, int]]:
-        """The extents of the parts between these delimiters; none when there is no delimiter (RFC 2046 5.1.1)."""
+        """Return the extents of the parts between delimiters (RFC 2046 5.1.1)."""
         extents: list[tuple[int, int]] = []
         opened = -1
         for line_start, line_end, closes in self._delimiters(start, end, boundary):
-            if 0 <= opened < line_start:  # the line break in front belongs to the delimiter
+            if 0 <= opened < line_start:  # the preceding line break belongs to the delimiter
                 line_break = 2 if self._mime.endswith(b"\r\n", opened, line_start) else 1
                 extents.append((opened, line_start - line_break))
             if closes:
@@ -191,39 +189,39 @@ class MimeReader:
         return extents
 
     def _delimiters(self, start: int, end: int, boundary: bytes) -> Iterator[tuple[int, int, bool]]:
-        """Each delimiter line: where it begins, where the next line does, and whether it closes the multipart."""
+        """Yield the start of each delimiter line, the start of the next line, and whether it closes the multipart."""
         mark = b"--" + boundary
         at = start
-        while (found := self._find_line(mark, at, end)) >= 0:
+        while (line_start := self._find_line(mark, at, end)) >= 0:
             if not self._candidates:
                 self.view.truncated = True
                 return
             self._candidates -= 1
-            rest = found + len(mark)
+            rest = line_start + len(mark)
             closes = self._mime.startswith(b"--", rest, end)
             rest += 2 if closes else 0
-            # Transport padding may follow, nothing else. A line is 998 octets at most; no more is searched.
+            # Only transport padding may follow. A line has at most 998 octets.
             after = self._mime.find(b"\n", rest, min(end, rest + 1000)) + 1
             line_end = after or (end if rest + 1000 >= end else 0)
             if line_end and not self._mime[rest:line_end].strip(b" \t\r\n"):
-                yield found, line_end, closes
+                yield line_start, line_end, closes
             at = rest
 
     def _find_line(self, mark: bytes, start: int, end: int) -> int:
-        """Where the next line begins that starts with `mark`, or -1."""
+        """Return the start of the next line that starts with `mark`, or -1."""
         if self._mime.startswith(mark, start, end) and (start == 0 or self._mime[start - 1 : start] == b"\n"):
             return start
-        sought = b"\n" + mark
+        target = b"\n" + mark
         for at in range(max(start - 1, 0), end, _WINDOW):
-            found = self._mime.find(sought, at, min(end, at + _WINDOW + len(sought) - 1))
-            if found >= 0:
-                return found + 1
+            line_break = self._mime.find(target, at, min(end, at + _WINDOW + len(target) - 1))
+            if line_break >= 0:
+                return line_break + 1
         return -1
 
     # ---- content
 
     def show(self, part: _Part) -> None:
-        """The first text of each kind that is not a file is what a reader sees; everything else is attached."""
+        """Show the first plain text and the first HTML that is not a file; list everything else as attachments."""
         view = self.view
         if not part.filename and not part.is_attachment:
             if part.kind == "text/plain" and view.text is None:
@@ -240,7 +238,7 @@ class MimeReader:
         return decode_charset(content, part.codec)
 
     def content(self, part: _Part, most: int) -> tuple[bytes, bool]:
-        """Up to so many bytes of a part's content, and whether that is all."""
+        """Return up to `most` bytes of a part's content, and whether that is all."""
         decodings = {"base64": self._base64, "quoted-printable": self._quoted_printable}
         pieces, size = [], 0
         for piece in decodings.get(part.encoding, self._windows)(part):
@@ -251,7 +249,7 @@ class MimeReader:
         return b"".join(pieces)[:most], size <= most
 
     def _size(self, part: _Part) -> int:
-        if part.encoding == "base64":  # by its characters: nothing is decoded
+        if part.encoding == "base64":  # counted without decoding
             return sum(len(window.translate(None, _NOT_BASE64)) for window in self._windows(part)) * 3 // 4
         if part.encoding == "quoted-printable":
             return sum(map(len, self._quoted_printable(part)))
@@ -262,21 +260,21 @@ class MimeReader:
             yield self._mime[at : min(at + _WINDOW, part.end)]
 
     def _base64(self, part: _Part) -> Iterator[bytes]:
-        """Characters that are no base64 are passed over (RFC 2045 6.8); padding may be missing."""
-        left = b""
+        """Decode; other characters are ignored (RFC 2045 6.8), and padding may be missing."""
+        rest = b""
         for window in self._windows(part):
-            clean = left + window.translate(None, _NOT_BASE64)
+            clean = rest + window.translate(None, _NOT_BASE64)
             whole = len(clean) // 4 * 4
-            left = clean[whole:]
+            rest = clean[whole:]
             yield binascii.a2b_base64(clean[:whole])
-        if len(left) > 1:  # one character alone is no octet
-            yield binascii.a2b_base64(left + b"=" * (4 - len(left)))
+        if len(rest) > 1:  # one character is less than an octet
+            yield binascii.a2b_base64(rest + b"=" * (4 - len(rest)))
 
     def _quoted_printable(self, part: _Part) -> Iterator[bytes]:
         at = part.start
         while at < part.end:
             cut = min(at + _WINDOW, part.end)
-            if cut < part.end:  # between lines if there are any, else between two `=XX`
+            if cut < part.end:  # between two lines, or two `=XX`
                 code = self._mime.rfind(b"=", max(cut - 2, at + 1), cut)
                 cut = self._mime.rfind(b"\n", at, cut) + 1 or (code if code >= 0 else cut)
             yield binascii.a2b_qp(self._mime[at:cut])
@@ -284,20 +282,20 @@ class MimeReader:
 
 
 def _decoded(fields: list[tuple[str, bytes]]) -> list[tuple[str, str]]:
-    """The first fields of a header, for display."""
+    """Decode the first fields of a header for display."""
     return [(name, display_text(value.decode("utf-8", "replace"))) for name, value in fields[:FIELDS]]
 
 
-def _described(fields: list[tuple[str, bytes]], usual: str, start: int, end: int) -> tuple[_Part, bytes | None]:
-    """A part by its header, and the boundary if it is a multipart."""
+def _describe(fields: list[tuple[str, bytes]], default_type: str, start: int, end: int) -> tuple[_Part, bytes | None]:
+    """Describe a part by its header; also return the boundary of a multipart."""
     first: dict[str, bytes] = {}
     for name, value in fields[:FIELDS]:
         first.setdefault(name.lower(), value)
     content_type, parameters = read_parameters(first.get("content-type", b""))
     disposition, placing = read_parameters(first.get("content-disposition", b""))
     content_id = display_text(first.get("content-id", b"").decode("utf-8", "replace")).strip("<> ")
-    found = _MEDIA_TYPE.match(content_type)
-    kind = found[0] if found else usual if not content_type else "text/plain"  # RFC 2045 5.2
+    media_type = _MEDIA_TYPE.match(content_type)
+    kind = media_type[0] if media_type else default_type if not content_type else "text/plain"  # RFC 2045 5.2
     boundary = parameters.get("boundary", "").rstrip(" ").encode("utf-8", "replace")
     part = _Part(
         start=start,

@@ -1,7 +1,7 @@
-"""Decodes the body of POST /emails, and fingerprints it for idempotency. Pure: no I/O, no state.
+"""Decodes the body of POST /emails, and computes its fingerprint for idempotency. Pure: no I/O, no state.
 
-A body may be any bytes: it becomes a request of the right shape or a refusal that names the field. Time and memory
-grow with the body and no faster; a large text or attachment is never copied whole more than once.
+Any bytes become a valid request or a refusal that names the field. Time and memory are linear in the body; a large text
+or attachment is never copied whole more than once.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 _STRINGS = re.compile(STRING)
 _STRING_OR_COMMA = re.compile(STRING + rb"|,")
 _ESCAPED_COLON = re.compile(rb"\\u003[aA]")
-_BLOCK = 64 * 1024  # bytes or characters handled at once
-_NEEDED = 3  # times a body's size: its texts, one with escapes that is being unescaped, and what other threads take
+_BLOCK = 64 * 1024  # bytes or characters per step
+_NEEDED = 3  # times the body's size: its texts, one text being unescaped, and other threads
 
 
 def decode(body: bytes | bytearray) -> SendRequest:
-    """Decode a body of any bytes; raises Refused when it is no send request, MemoryError, and nothing else."""
+    """Decode a body of any bytes; raises only Refused and MemoryError."""
     _check_number_of_values(body)
-    # msgspec does not check whether it got memory for a text, and crashes. This raises MemoryError in time.
+    # msgspec does not check allocations and would crash. This raises MemoryError first.
     bytes(_NEEDED * len(body))
     try:
         try:
@@ -39,7 +39,7 @@ def decode(body: bytes | bytearray) -> SendRequest:
             if b"null" not in body:
                 raise
             request = _NULLABLE.decode(body)
-    # UnicodeDecodeError for bad UTF-8 and RecursionError for deep nesting are no DecodeErrors.
+    # Invalid UTF-8 raises UnicodeDecodeError, and deep nesting RecursionError.
     except (msgspec.DecodeError, ValueError, RecursionError) as cause:
         raise explain(cause, body, SendRequest) from cause
     if request.variables is not UNSET and request.variables is not None:
@@ -52,7 +52,7 @@ def decode(body: bytes | bytearray) -> SendRequest:
 
 
 def _check_number_of_values(body: bytes | bytearray) -> None:
-    """Refuse a body of millions of tiny values before each becomes an object of 60 bytes and more."""
+    """Refuse millions of tiny values before each becomes an object of 60 bytes or more."""
     if len(body) <= limits.JSON_VALUES or _count(body, b",") <= limits.JSON_VALUES:
         return
     commas = strings = 0
@@ -62,14 +62,14 @@ def _check_number_of_values(body: bytes | bytearray) -> None:
         else:
             strings += 1
         if commas > limits.JSON_VALUES or strings > 2 * limits.JSON_VALUES + 1:  # a pair has two
-            raise invalid("body", f"holds more than {limits.JSON_VALUES} values")
+            raise invalid("body", f"contains more than {limits.JSON_VALUES} values")
 
 
 def _has_repeated_key(request: SendRequest, body: bytes | bytearray) -> bool:
-    """Whether msgspec, which keeps the last of two equal keys, dropped one: then the encoded request has fewer pairs.
+    """Return whether msgspec, which keeps the last of two equal keys, dropped one.
 
-    The body and the encoded request hold one colon for each pair, and those inside strings; a dropped pair leaves at
-    least its own over. Escaped colons would upset the count, so a body that has any is compared without its strings.
+    The body and the re-encoded request have the same colons, one per pair plus those in strings, unless a pair was
+    dropped. A body with escaped colons is compared without its strings.
     """
     slim, texts = _take_out_long_texts(request) if len(body) > _BLOCK else (request, [])
     again = _ENCODER.encode(slim)
@@ -83,18 +83,18 @@ def _colons_outside_strings(body: bytes | bytearray) -> int:
 
 
 def _take_out_long_texts(request: SendRequest) -> tuple[SendRequest, list[tuple[str, str]]]:
-    """The request with its long texts empty, and those texts: encoding them too would cost another copy of the body."""
+    """Return the request with its long texts emptied, and those texts: encoding them would copy the body again."""
     bodies = (("text", request.text), ("html", request.html))
-    texts = [(name, body) for name, body in bodies if isinstance(body, str) and len(body) > _BLOCK]  # it may be null
+    texts = [(name, body) for name, body in bodies if isinstance(body, str) and len(body) > _BLOCK]  # may be null
     changes: dict[str, object] = {name: "" for name, _ in texts}
     if isinstance(request.attachments, list):
-        texts += [("content", each.content) for each in request.attachments]
-        changes["attachments"] = [msgspec.structs.replace(each, content="") for each in request.attachments]
+        texts += [("content", file.content) for file in request.attachments]
+        changes["attachments"] = [msgspec.structs.replace(file, content="") for file in request.attachments]
     return msgspec.structs.replace(request, **changes) if changes else request, texts
 
 
 def _count(data: Any, mark: Any) -> int:
-    """`data.count(mark)`, but base64 without any mark is passed over at the speed of memchr, ten times faster."""
+    """Return `data.count(mark)`; blocks without a mark, such as base64, are skipped ten times faster."""
     if len(data) <= _BLOCK:
         return int(data.count(mark))
     blocks = range(0, len(data), _BLOCK)
@@ -102,13 +102,11 @@ def _count(data: Any, mark: Any) -> int:
 
 
 def fingerprint(request: SendRequest) -> bytes:
-    """A SHA-256 that is equal exactly when two requests are equal as JSON.
+    """Return a SHA-256 that is equal exactly when two requests are equal as JSON.
 
-    Order of keys, white space and escapes do not matter; 1 and 1.0 are equal; true and 1, or `"a"` and `["a"]`, are
-    not. Take it before `draft()`, which releases the contents of attachments.
-
-    Long texts go first, each behind its name and length and in pieces, so that none is copied whole; then the request
-    without them. That begins with a brace, and a name with a letter: no two requests feed the same bytes.
+    Key order, white space and escapes do not matter; 1 equals 1.0; true differs from 1, and `"a"` from `["a"]`. Compute
+    it before `draft()`, which releases the contents of attachments. Long texts are hashed first, in pieces, each after
+    its name and length; then the request without them.
     """
     slim, texts = _take_out_long_texts(request)
     if not texts and request.variables is UNSET:

@@ -1,7 +1,7 @@
-"""The fields of a send request, as the decoder and the published JSON Schema see them. Pure: no I/O, no state.
+"""The fields of a send request, for the decoder and the published JSON Schema. Pure: no I/O, no state.
 
-The types bound sizes while a body is decoded; every other rule is checked in draft.py, in a sentence of its own, and
-stands here as a pattern for the schema only. Null for an optional field is the same as leaving the field out.
+The types bound sizes during decoding. `compose.py` checks all other rules, with its own error texts; here they are
+patterns for the schema only. Null for an optional field means the same as omitting it.
 """
 
 from typing import Annotated, Any
@@ -19,13 +19,13 @@ _ADDRESS = rf"^[^{_CONTROLS}]*[^{_CONTROLS}\s@<>,;]+@[^{_CONTROLS}\s@<>,;]+>? *$
 _DIGIT, _PAD = r"[A-Za-z0-9+/][\r\n]*", r"=[\r\n]*"
 _BASE64 = rf"^[\r\n]*(?:(?:{_DIGIT}){{4}})*(?:(?:{_DIGIT}){{2}}(?:{_PAD}{_PAD})?|(?:{_DIGIT}){{3}}(?:{_PAD})?)?$"
 _TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # noqa: S105 (RFC 2045 5.1's word for it, not a secret)
-_QUOTED = r"\u0022[ !#-\[\]-~]*\u0022"  # not as `"`: generators write patterns into quotes
+_QUOTED = r"\u0022[ !#-\[\]-~]*\u0022"  # not `"`: generators write patterns into quotes
 _MEDIA_TYPE = rf"^{_TOKEN}/{_TOKEN}(?:; ?{_TOKEN}=(?:{_TOKEN}|{_QUOTED}))*$"
 _VARIABLE_NAME = {"minLength": 1, "maxLength": limits.VARIABLE_NAME_LENGTH, "pattern": LINE_PATTERN}
 
 
 def _text(pattern: str, least: int | None, most: int | None, description: str | None = None, *examples: str) -> Meta:
-    """A string's bounds, which msgspec applies, and its pattern, description and examples, for the schema only."""
+    """Bounds, which msgspec enforces, and a pattern, description and examples for the schema."""
     shown: Any = {"description": description, "examples": list(examples) or None}
     return Meta(min_length=least, max_length=most, extra_json_schema={"pattern": pattern}, **shown)
 
@@ -44,17 +44,17 @@ _FILENAME = _text(
 )
 _CONTENT = Meta(
     extra_json_schema={"pattern": _BASE64, "contentEncoding": "base64"},
-    description="The file, in standard base64; line breaks are skipped, and padding may be left out.",
+    description="The file in standard base64; line breaks are ignored, and padding is optional.",
     examples=["aGVsbG8="],
 )
-_TYPE_HELP = "Media type; by default it follows from the file name's extension."
+_TYPE_HELP = "Media type (default: from the extension of the file name)."
 _CONTENT_TYPE = _text(_MEDIA_TYPE, None, limits.CONTENT_TYPE_LENGTH, _TYPE_HELP, "application/pdf")
 _ID_HELP = "Marks an inline image; the HTML refers to it as `cid:<content_id>`."
 _CONTENT_ID = _text("^[A-Za-z0-9._%+@-]+$", 1, limits.CONTENT_ID_LENGTH, _ID_HELP, "logo")
 
 
 class Attachment(Struct, forbid_unknown_fields=True):
-    """One file of a send request, as the caller wrote it."""
+    """One file of a send request."""
 
     filename: Annotated[str, _FILENAME]
     content: Annotated[str, _CONTENT]
@@ -62,19 +62,18 @@ class Attachment(Struct, forbid_unknown_fields=True):
     content_id: Annotated[str, _CONTENT_ID] | UnsetType = UNSET
 
 
-_FROM_HELP = "Sender, `a@b.c` or `Name <a@b.c>`; its domain is one the account has registered."
+_FROM_HELP = "Sender, `a@b.c` or `Name <a@b.c>`, at a domain that the account has registered."
 _SENDER = _mailbox(_FROM_HELP, "Shop <orders@example.com>")
 _TO = Meta(
-    description="One address or a list. "
-    f"The unique addresses across to, cc and bcc number at most {limits.RECIPIENTS}.",
+    description=f"One address or a list; at most {limits.RECIPIENTS} unique addresses across to, cc and bcc.",
     examples=["ada@example.net", ["ada@example.net", "Grace <grace@example.net>"]],
 )
 _TO_LIST = Meta(min_length=1, max_length=limits.ADDRESS_ENTRIES)
 _CC = Meta(description="One address or a list.")
 _BCC = Meta(description="One address or a list; never written into the message.")
-_SUBJECT_HELP = "Required unless the template has one; given beside a template, it wins literally."
+_SUBJECT_HELP = "Required unless the template has one; overrides the subject of the template, without placeholders."
 _SUBJECT = _text(LINE_PATTERN, None, limits.SUBJECT_LENGTH, _SUBJECT_HELP, "Your order")
-_TEMPLATE_HELP = "Alias of a stored template; not together with text or html."
+_TEMPLATE_HELP = "Alias of a stored template; cannot be combined with text or html."
 _TEMPLATE = _text("^[a-z0-9][a-z0-9_-]{0,63}$", 1, limits.ALIAS_LENGTH, _TEMPLATE_HELP, "order-shipped")
 _VARIABLES = Meta(
     extra_json_schema={"propertyNames": _VARIABLE_NAME},
@@ -85,7 +84,7 @@ _VARIABLES = Meta(
 _HEADERS = Meta(
     extra_json_schema={"propertyNames": {"pattern": "^[A-Za-z0-9-]{1,76}$"}},
     max_length=limits.HEADERS,
-    description="Further headers of the message; names the service writes itself are refused.",
+    description="Additional headers of the message; headers that the service writes itself are refused.",
     examples=[{"List-Unsubscribe": "<https://example.com/unsubscribe>"}],
 )
 _TAG_LIST = Meta(max_length=limits.TAGS)
@@ -94,11 +93,11 @@ _ATTACHMENTS = Meta(max_length=limits.ATTACHMENTS, description="Files.")
 
 
 class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"}):
-    """The body of `POST /emails`, as the caller wrote it.
+    """The body of `POST /emails`.
 
-    At least one of `text`, `html`, `template` and a non-empty `attachments` is given. `template` is not combined with
-    `text` or `html`, and `variables` only go with `template`. `subject` is required unless the template has one. Null
-    for a field that is not required is the same as leaving it out.
+    At least one of `text`, `html`, `template` and a non-empty `attachments` is required. `template` cannot be combined
+    with `text` or `html`, and `variables` require `template`. `subject` is required unless the template has one. Null
+    for an optional field means the same as omitting it.
     """
 
     sender: Annotated[str, _SENDER]
@@ -120,9 +119,9 @@ class SendRequest(Struct, forbid_unknown_fields=True, rename={"sender": "from"})
 
 
 def _nullable(kind: type[Struct], **types: Any) -> type[Struct]:
-    """The same struct, with null allowed for what need not be given; some fields may have another type."""
+    """Return the same struct with null allowed for optional fields; `types` replaces the types of some."""
     nullable: list[tuple[str, Any, Any]] = [
-        (each.name, types.get(each.name, each.type) | None, UNSET) for each in fields(kind) if not each.required
+        (one.name, types.get(one.name, one.type) | None, UNSET) for one in fields(kind) if not one.required
     ]
     same: Any = {"bases": (kind,), "namespace": {"__doc__": kind.__doc__}, "module": __name__}
     return msgspec.defstruct(kind.__name__, nullable, forbid_unknown_fields=True, **same)
@@ -138,20 +137,20 @@ NullableSendRequest = _nullable(
 def leave_out_nulls(request: SendRequest) -> None:
     if type(request) is SendRequest:
         return
-    for given in (request, *(request.attachments or ())):
-        for name in given.__struct_fields__:
-            if getattr(given, name) is None:
-                setattr(given, name, UNSET)
+    for struct in (request, *(request.attachments or ())):
+        for name in struct.__struct_fields__:
+            if getattr(struct, name) is None:
+                setattr(struct, name, UNSET)
 
 
 # ---- the schema
 
 
 def components(ref_template: str = "#/components/schemas/{name}") -> dict[str, Any]:
-    """The schemas of `SendRequest` and `Attachment` by name, for the components of an OpenAPI 3.1 document.
+    """Return the schemas of `SendRequest` and `Attachment` by name, for an OpenAPI 3.1 document.
 
-    Rules between fields are in the description only: of an `anyOf` or `allOf` beside properties, generators of clients
-    make types that do not compile, or that lack the properties.
+    Rules between fields are in the description only: from `anyOf` or `allOf` next to properties, client generators
+    produce types that do not compile or lack the properties.
     """
-    _, found = msgspec.json.schema_components([NullableSendRequest, NullableAttachment], ref_template=ref_template)
-    return found
+    _, schemas = msgspec.json.schema_components([NullableSendRequest, NullableAttachment], ref_template=ref_template)
+    return schemas

@@ -1,11 +1,10 @@
-"""Encodes a message with raw UTF-8 in its header or 8-bit parts in seven bits, for servers that take nothing else.
+"""Encodes a message with UTF-8 headers or 8-bit parts in seven bits, for servers that accept nothing else.
 
-A reader sees the same: text in fields becomes encoded words (RFC 2047), in parameters RFC 2231, parts become
-quoted-printable or base64 (RFC 2045 6), also inside multiparts and attached messages. What is ASCII keeps its bytes.
+Readers see the same text: fields become encoded words (RFC 2047), parameters RFC 2231, and parts quoted-printable or
+base64 (RFC 2045 6), also inside multiparts and attached messages. ASCII keeps its bytes.
 
-`CannotEncode`, and nothing else, is raised for a message that has no such form: an address in it has a local part that
-is not ASCII, or its sender has signed it, or it is malformed or beyond the limits of `reader.py`. No I/O. Each octet is
-read a bounded number of times for each level of nesting, of which there are few.
+Raises only `CannotEncode`: an address has a non-ASCII local part, the sender signed the message, or it is malformed or
+exceeds the limits of `reader.py`. No I/O. Each octet is read a bounded number of times per level of nesting.
 """
 
 import re
@@ -20,7 +19,7 @@ from appliance.message.compose import base64_lines, encode_lines
 from appliance.message.decoding import decode_words, one_line, read_parameters
 from appliance.message.limits import DEPTH, FIELD_BYTES, HEADER_SIZE, PARAMETERS
 from appliance.message.reader import MimeReader
-from appliance.message.submitted import Field, fields_of, name_to_show
+from appliance.message.submitted_header import Field, fields_of, name_to_show
 
 # Fields of addresses: names and comments in them may be encoded words, addresses may not (RFC 2047 5).
 _ADDRESSES: Final = frozenset(
@@ -28,7 +27,7 @@ _ADDRESSES: Final = frozenset(
     b" disposition-notification-to return-receipt-to".split()
 )
 _WITH_PARAMETERS: Final = frozenset((b"content-type", b"content-disposition"))
-# Fields with a syntax that has no place for encoded words.
+# Fields whose syntax does not allow encoded words.
 _NO_WORDS: Final = frozenset(
     b"message-id in-reply-to references date mime-version received return-path resent-date resent-message-id keywords"
     b" list-unsubscribe list-unsubscribe-post list-help list-post list-owner list-subscribe list-archive".split()
@@ -44,18 +43,18 @@ _TOKEN: Final = re.compile(
 _ESCAPED: Final = re.compile(r"\\(.)")
 _VALUE: Final = re.compile(r"[!-:<-~]{1,255}")  # of a field with parameters: a media type, a disposition
 _PARAMETER: Final = re.compile(r"[A-Za-z0-9!#$&+.^_`{}~-]{1,60}")
-_LINES: Final = 64 * 1024  # octets of a part that are encoded at once, to the end of a line
+_LINES: Final = 64 * 1024  # octets encoded per step, up to a line end
 
 SIGNED_BY_SENDER: Final = "its sender has signed it"
 MALFORMED: Final = "its MIME structure cannot be read"
 
 
 class CannotEncode(Exception):
-    """Why a message has no form in seven bits, as the end of a sentence."""
+    """The reason, as the end of a sentence."""
 
 
 def seven_bit(message: bytes) -> bytes:
-    """The message in ASCII, for one with CRLF line ends only, as every stored message is."""
+    """Return the message in ASCII; it must have CRLF line ends, as every stored message has."""
     writer = _Writer(message)
     writer.entity(0, len(message), 0, b"text/plain", is_message=True)
     encoded = joined(writer.pieces)
@@ -67,14 +66,14 @@ def seven_bit(message: bytes) -> bytes:
 
 
 class _Writer:
-    """One message, and what is written of it so far."""
+    """One message and its encoded pieces."""
 
     def __init__(self, mime: bytes) -> None:
         self._mime, self._reader = mime, MimeReader(mime)
         self.pieces: list[bytes] = []
 
-    def entity(self, start: int, end: int, depth: int, usual: bytes, *, is_message: bool) -> None:
-        """Write a message or a part: its header, and its body by what it is."""
+    def entity(self, start: int, end: int, depth: int, default_type: bytes, *, is_message: bool) -> None:
+        """Write a message or a part."""
         mime = self._mime
         if mime[start:end].isascii():
             self.pieces.append(mime[start:end])
@@ -85,7 +84,7 @@ class _Writer:
         if is_message and any(name.lower() in _SIGNATURES for name, _ in fields):
             raise CannotEncode(SIGNED_BY_SENDER)
         content_type, encoding = (_only(fields, name) for name in _ENCODED_PARTS)
-        kind, parameters = read_parameters(content_type if content_type is not None else usual)
+        kind, parameters = read_parameters(content_type if content_type is not None else default_type)
         if is_plain:
             self._header(fields, ())
             self.pieces.append(mime[head_end:end])
@@ -107,16 +106,16 @@ class _Writer:
             self._leaf(fields, (head_end, body, end), kind, described=content_type is not None, is_message=is_message)
 
     def _end_of_header(self, start: int, end: int) -> int:
-        """Where the empty line begins."""
+        """Return the start of the empty line."""
         if self._mime.startswith(b"\r\n", start, end):
             return start
-        found = self._mime.find(b"\r\n\r\n", start, min(end, start + HEADER_SIZE + 4))
-        if found < 0 and not self._mime.endswith(b"\r\n", start, end):
+        empty_line = self._mime.find(b"\r\n\r\n", start, min(end, start + HEADER_SIZE + 4))
+        if empty_line < 0 and not self._mime.endswith(b"\r\n", start, end):
             raise CannotEncode(MALFORMED)
-        return end if found < 0 else found + 2
+        return end if empty_line < 0 else empty_line + 2
 
     def _header(self, fields: list[Field], added: tuple[()] | list[bytes]) -> None:
-        """The fields; with new ones at the end the old encoding goes."""
+        """Write the fields; `added` fields replace the old encoding."""
         for name, value in fields:
             if added and name.lower() == b"content-transfer-encoding":
                 continue
@@ -124,21 +123,21 @@ class _Writer:
             self.pieces.append(b"%b:%b\r\n" % (name, value) if plain else _encoded(name, value).encode("ascii"))
         self.pieces += [line + b"\r\n" for line in added]
 
-    def _multipart(self, start: int, end: int, depth: int, usual: bytes, boundary: str) -> None:
+    def _multipart(self, start: int, end: int, depth: int, default_type: bytes, boundary: str) -> None:
         extents = self._reader.split(start, end, boundary.encode()) if boundary.isascii() and boundary else []
         if not extents or self._reader.view.truncated:
             raise CannotEncode(MALFORMED)
         at = start
         for part_start, part_end in extents:
             self.pieces.append(self._mime[at:part_start])
-            self.entity(part_start, part_end, depth, usual, is_message=False)
+            self.entity(part_start, part_end, depth, default_type, is_message=False)
             at = part_end
         self.pieces.append(self._mime[at:end])
 
     def _leaf(
         self, fields: list[Field], extent: tuple[int, int, int], kind: str, *, described: bool, is_message: bool
     ) -> None:
-        """A part without parts; text is quoted-printable if that is shorter, anything else base64."""
+        """Write a leaf part: text in the shorter encoding, anything else in base64."""
         head_end, body, end = extent
         data = self._mime[body:end]
         if kind.startswith("text/") or "/" not in kind:  # RFC 2045 5.2
@@ -163,7 +162,7 @@ def _fields(header: bytes) -> list[Field]:
 
 
 def _only(fields: list[Field], name: bytes) -> bytes | None:
-    """The value of a field that may stand once; None where it does not."""
+    """Return the value of a field that may occur once, or None."""
     values = [value for key, value in fields if key.lower() == name]
     if len(values) > 1:
         raise CannotEncode(MALFORMED)
@@ -179,7 +178,7 @@ def _lines(data: bytes) -> Iterator[bytes]:
 
 
 def _charset(data: bytes) -> bytes:
-    """What undeclared text is in: UTF-8 if it can be, else nothing that is known (RFC 1428 2)."""
+    """Return the charset of undeclared text: UTF-8 if valid, otherwise unknown (RFC 1428 2)."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -191,7 +190,7 @@ def _charset(data: bytes) -> bytes:
 
 
 def _encoded(name: bytes, value: bytes) -> str:
-    """A field that is not ASCII, as whole lines."""
+    """Encode a non-ASCII field as complete lines."""
     key, shown = name.lower(), name.decode("ascii")
     text = value.replace(b"\r\n", b"").replace(b"\t", b" ").decode("utf-8").strip(" ")
     if key in _ADDRESSES:
@@ -204,17 +203,17 @@ def _encoded(name: bytes, value: bytes) -> str:
 
 
 def _mailboxes(name: str, text: str) -> Iterator[str]:
-    """The tokens of a list of mailboxes, each with the space it may be folded at; names and comments encoded."""
-    at, phrase, written = 0, "", ""  # of a name: its text, and as it is written
+    """Yield the tokens of a mailbox list, with a leading space where they may be folded."""
+    at, phrase, written = 0, "", ""  # of a name: decoded, and as written
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
+        token = _TOKEN.match(text, at)
+        if token is None:
             raise CannotEncode(f"its {name} cannot be read")
-        at = found.end()
-        quoted, comment, bracketed, separator, atoms = found.groups()
+        at = token.end()
+        quoted, comment, bracketed, separator, atoms = token.groups()
         if quoted is not None or (atoms is not None and "@" not in atoms):
             phrase += atoms if quoted is None else _ESCAPED.sub(r"\1", quoted)
-            written += found[0]
+            written += token[0]
             continue
         if atoms is not None and (atoms.startswith("@") or written.strip(" ")):  # a quoted local part
             raise CannotEncode(f"its {name} cannot be read")
@@ -224,7 +223,7 @@ def _mailboxes(name: str, text: str) -> Iterator[str]:
             yield separator
         elif comment is not None:
             words = header_lines.words(name, decode_words(_ESCAPED.sub(r"\1", comment)))
-            yield from [f" {found[0]}"] if comment.isascii() else [f" ({words[0][1:]}", *words[1:], ")"]
+            yield from [f" {token[0]}"] if comment.isascii() else [f" ({words[0][1:]}", *words[1:], ")"]
         elif bracketed is not None:
             yield f" <{_address(name, bracketed)}>"
         elif address := (atoms or "").strip(" "):
@@ -239,7 +238,7 @@ def _name(field: str, phrase: str, written: str) -> list[str]:
 
 
 def _address(field: str, text: str) -> str:
-    """An address as it is if it is ASCII, else with its domain in A-labels."""
+    """Return an ASCII address unchanged, otherwise with its domain in A-labels."""
     if text.isascii():
         return text
     try:
@@ -253,7 +252,7 @@ def _address(field: str, text: str) -> str:
 
 def _with_parameters(name: str, field: bytes) -> str:
     value, parameters = read_parameters(field.replace(b"\r\n", b""))
-    whole = len(field) <= FIELD_BYTES and field.count(b";") <= PARAMETERS  # more would not have been read
+    whole = len(field) <= FIELD_BYTES and field.count(b";") <= PARAMETERS  # the parser ignores more
     if not whole or not _VALUE.fullmatch(value) or not all(map(_PARAMETER.fullmatch, parameters)):
         raise CannotEncode(MALFORMED)
     return header_lines.with_parameters(name, value, parameters.items())

@@ -1,7 +1,7 @@
-"""Reads lists of addresses that are no longer to be sent to: one a line, or CSV as hosted services export it. No I/O.
+"""Parses suppression lists: one address per line, or CSV as hosted services export it. No I/O.
 
-A heading, if there is one, names the columns; without it the address is the first column and the reason the second.
-What cannot be read is skipped and told with the number of its line: one bad line does not lose the rest of a list.
+An optional heading names the columns; without one the first column is the address and the second the reason. Invalid
+lines are skipped and reported with their number, so one bad line does not lose the list.
 """
 
 import csv
@@ -12,11 +12,11 @@ from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.message.characters import fault_in_line, unguard_cell
 
-ROW_LENGTH = 4_000  # characters of a line that are read; those of hosted services repeat the whole reply
-REASON_LENGTH = 200  # characters of a reason that are kept
-IMPORTED = "imported"  # the reason of an entry that has none
+ROW_LENGTH = 4_000  # characters; exports of hosted services contain the whole reply
+REASON_LENGTH = 200  # characters stored
+IMPORTED = "imported"  # the default reason
 
-# Headings of the columns, in lower case without spaces, hyphens and underscores.
+# Column headings, in lower case without spaces, hyphens and underscores.
 _ADDRESS = ("email", "address", "emailaddress", "recipient", "recipientemail", "emailid")
 _REASON = ("reason", "error", "bouncereason", "detail", "details", "description", "type", "status")
 
@@ -33,7 +33,7 @@ class SkippedLine(NamedTuple):
 
 
 def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedLine]:
-    """What each line says, in their order; empty lines and the heading are passed over."""
+    """Parse the lines in order, without empty lines and the heading."""
     columns: tuple[int, int] | None = None
     for number, row, error in _rows(lines):
         if error:
@@ -50,7 +50,7 @@ def read_suppressions(lines: Iterable[str]) -> Iterator[ListedAddress | SkippedL
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
-    """Each line by itself, so that a quotation mark that is not closed costs one line and no more."""
+    """Parse each line by itself, so that an unclosed quotation mark affects one line only."""
     for number, line in enumerate(lines, 1):
         if len(line) > ROW_LENGTH:
             yield number, [], f"is longer than {ROW_LENGTH} characters"
@@ -64,7 +64,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str], str]]:
 
 
 def _names(cells: Sequence[str]) -> list[str]:
-    return [cell.lower().translate({ord(each): None for each in " -_"}) for cell in cells]
+    return [cell.lower().translate({ord(mark): None for mark in " -_"}) for cell in cells]
 
 
 def _is_heading(cells: Sequence[str]) -> bool:
@@ -72,7 +72,7 @@ def _is_heading(cells: Sequence[str]) -> bool:
 
 
 def _columns(cells: Sequence[str]) -> tuple[int, int]:
-    """Where address and reason stand, by the heading or else by the first line."""
+    """Return the columns of address and reason."""
     names = _names(cells)
     if not _is_heading(cells):
         return 0, 1
@@ -90,7 +90,7 @@ def _read(number: int, cells: Sequence[str], address: int, reason: int) -> Liste
         key = parse(cells[address], "address").key
     except Refused as refused:
         return SkippedLine(number, refused.text)
-    told = cells[reason][:REASON_LENGTH].strip() if reason < len(cells) else ""
-    if fault_in_line(told):
-        told = "".join(each if each.isprintable() else " " for each in told).strip()
-    return ListedAddress(number, key, told or IMPORTED)
+    text = cells[reason][:REASON_LENGTH].strip() if reason < len(cells) else ""
+    if fault_in_line(text):
+        text = "".join(character if character.isprintable() else " " for character in text).strip()
+    return ListedAddress(number, key, text or IMPORTED)

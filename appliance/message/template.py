@@ -1,7 +1,7 @@
-"""Templates: which may be stored, which variables one may be filled with, and filling it in. Pure: no I/O, no state.
+"""Checks templates and variables, and renders templates. Pure: no I/O, no state.
 
-A placeholder is `{{name}}`, with spaces allowed inside the braces; a name begins with a letter or an underscore and
-goes on with letters, digits, `_`, `.` and `-`, 64 characters at most. A `{{` that begins no such thing stays as it is.
+A placeholder is `{{name}}`, with optional spaces inside the braces. A name starts with a letter or an underscore,
+continues with letters, digits, `_`, `.` and `-`, and has at most 64 characters. Any other `{{` stays as it is.
 """
 
 import html
@@ -16,12 +16,12 @@ from appliance.message import limits
 from appliance.message.characters import BODY_PATTERN, fault_in_body, fault_in_line
 from appliance.model.mail import StoredTemplate
 
-ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would let a final newline through
+ALIAS: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")  # use fullmatch: `$` would allow a final newline
 _PLACEHOLDER: Final = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]{0,63}) *\}\}")
 _LINE_BREAKS: Final = str.maketrans({"\r": None, "\n": None, "\u2028": None, "\u2029": None, "\t": " "})
 
 Text = Annotated[str, Meta(extra_json_schema={"pattern": BODY_PATTERN})]
-Variable = Text | int | float | bool  # an integer within `check_numbers`
+Variable = Text | int | float | bool  # integers within `check_numbers`
 
 
 def placeholders(source: str) -> frozenset[str]:
@@ -29,7 +29,7 @@ def placeholders(source: str) -> frozenset[str]:
 
 
 def check_template(alias: str, subject: str | None, text: str | None, html: str | None) -> None:
-    """Refuse a template that could not be sent whatever its variables."""
+    """Refuse a template that no variables could make valid."""
     if not ALIAS.fullmatch(alias):
         raise invalid("alias", "expected 1 to 64 of a-z, 0-9, `_` and `-`, beginning with a letter or digit")
     if text is None and html is None:
@@ -44,7 +44,7 @@ def check_template(alias: str, subject: str | None, text: str | None, html: str 
 
 
 def check_subject(subject: str) -> None:
-    """Refuse a subject, of a template or of a message, that is too long or more than one line."""
+    """Refuse a subject that is too long or has more than one line."""
     if len(subject) > limits.SUBJECT_LENGTH:
         raise invalid("subject", f"must have at most {limits.SUBJECT_LENGTH} characters")
     if fault := fault_in_line(subject):
@@ -52,15 +52,15 @@ def check_subject(subject: str) -> None:
 
 
 def check_body(field: str, body: str) -> None:
-    """Refuse a body, of a template or of a message, with a character that none may hold."""
+    """Refuse a body with a forbidden character."""
     if fault := fault_in_body(body):
         raise invalid(field, f"must not contain {fault}")
 
 
 def check_numbers(variables: Mapping[str, Variable]) -> None:
-    """Refuse integers that no double could hold, before any is written: that takes time by the square of its digits.
+    """Refuse integers beyond the range of a double: formatting takes quadratic time.
 
-    msgspec decodes up to 4,300 digits; 32 such numbers would take 10 ms each time they are written.
+    msgspec decodes up to 4,300 digits; formatting 32 such numbers takes 10 ms.
     """
     for name, value in variables.items():
         if isinstance(value, int) and value.bit_length() > limits.NUMBER_BITS:
@@ -68,7 +68,7 @@ def check_numbers(variables: Mapping[str, Variable]) -> None:
 
 
 def check_variables(variables: Mapping[str, Variable]) -> None:
-    """Refuse names and values that no template may be filled with."""
+    """Refuse invalid names and values."""
     if len(variables) > limits.VARIABLES:
         raise invalid("variables", f"at most {limits.VARIABLES} keys are allowed")
     for name, value in variables.items():
@@ -81,32 +81,32 @@ def check_variables(variables: Mapping[str, Variable]) -> None:
 
 
 def written(value: Variable) -> str:
-    """The text a value becomes: numbers and booleans in JSON, a float with a whole value without its `.0`."""
+    """Format a value: numbers and booleans as in JSON, a whole float without `.0`."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
-    # As JSON writers do: no point in a whole number, no zero in front of an exponent; -0.0 + 0.0 is 0.0.
+    # As JSON writers do: no `.0`, no leading zero in an exponent; -0.0 + 0.0 is 0.0.
     return repr(value + 0.0).removesuffix(".0").replace("e-0", "e-")
 
 
 def render(
     template: StoredTemplate, variables: Mapping[str, Variable], subject: str | None
 ) -> tuple[str | None, str | None, str | None]:
-    """Subject, text and HTML of a template that is filled in: each value once, and never expanded again.
+    """Render subject, text and HTML; placeholders inside values are not expanded.
 
-    A missing value is refused by its name. A given subject wins and is taken literally; in the template's own, line
-    breaks of a value are dropped.
+    Refuses a missing value by name. `subject` overrides the template's subject and is not rendered. Line breaks of
+    values are removed in the subject.
     """
     check_variables(variables)
     values = {name: written(value) for name, value in variables.items()}
     text = _pieces(template.text, values, str)
     html_text = _pieces(template.html, values, html.escape)
-    # Counted before it is built: a thousand placeholders times a value of a megabyte is a gigabyte.
+    # Check the size before joining: a thousand placeholders times a megabyte is a gigabyte.
     if sum(map(len, text)) + sum(map(len, html_text)) > limits.MESSAGE_SIZE:
-        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: filled in, it is larger than 10 MiB")
+        raise Refused(Code.PAYLOAD_TOO_LARGE, "template: the rendered message is larger than 10 MiB")
     if subject is None and template.subject is not None:
         pieces = _pieces(template.subject, values, lambda value: value.translate(_LINE_BREAKS))
         if sum(map(len, pieces)) > limits.SUBJECT_LENGTH:
@@ -116,7 +116,7 @@ def render(
 
 
 def _pieces(source: str | None, values: Mapping[str, str], write: Callable[[str], str]) -> list[str]:
-    """What a source becomes, in pieces: none of the values is copied yet."""
+    """Render a source into pieces without copying values."""
     pieces = _PLACEHOLDER.split(source or "")  # literal, name, literal, name, …, literal
     ready: dict[str, str] = {}
     for name in set(pieces[1::2]):

@@ -1,8 +1,7 @@
 """Makes the text part of a message that was sent as HTML alone. Pure: no I/O, no state.
 
-It parses HTML as far as mail needs it: paragraphs, lists, links as `text (address)`, entities; scripts, styles and
-comments are left out. Nothing in the HTML makes it fail or take long: no character is read twice, and HTML over the
-limits below gets no text part rather than half of one.
+It converts paragraphs, lists, entities and links (as `text (address)`), and drops scripts, styles and comments. No HTML
+makes it fail or take long: it reads each character once, and HTML over the limits gets no text part.
 """
 
 import html.entities
@@ -13,10 +12,10 @@ from typing import Final
 from appliance.message.characters import fault_in_body
 
 HTML_LENGTH: Final = 1024 * 1024  # characters
-MARKS: Final = 10_000  # of `<` and `&`, at a few microseconds each; a long newsletter has 4,000
+MARKS: Final = 10_000  # of `<` and `&`; a long newsletter has 4,000
 
-# It matches wherever a tag begins, with or without an end: so what it looks at, it consumes. Only a quote that is never
-# closed is looked for to the end in vain, once for each kind of quote.
+# Matches wherever a tag starts, closed or not, so it consumes what it reads. Only an unclosed quote is searched to the
+# end, once for each kind of quote.
 _TAG: Final = re.compile(r"""<(/?)([A-Za-z][A-Za-z0-9-]*)((?:[^<>"']+|"[^"]*"|'[^']*'|["'])*)>?""")
 _ENTITY: Final = re.compile(r"&(?:#([0-9]{1,7})|#[xX]([0-9A-Fa-f]{1,6})|([A-Za-z][A-Za-z0-9]{1,31}));?")
 _ATTRIBUTE: Final = r"""(?:^|[\s/"'])%s\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))"""
@@ -32,16 +31,16 @@ _NEW_LINE: Final = {
     "figure", "footer", "form", "header", "li", "main", "nav", "section", "summary", "tr",
 }  # fmt: skip
 _NEW_PARAGRAPH: Final = {"blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul"}
-_LISTS: Final = 10  # levels that are indented
+_LISTS: Final = 10  # indented levels
 
 
 def marks(markup: str) -> int:
-    """The measure of the work: each mark takes up to three microseconds."""
+    """Count the marks, which take up to three microseconds each."""
     return markup.count("<") + markup.count("&")
 
 
 def text_from_html(markup: str) -> str | None:
-    """The text of this HTML; None when there is none in it, or when it is over the limits."""
+    """Return the text of HTML; None if it is empty or exceeds the limits."""
     if len(markup) > HTML_LENGTH or marks(markup) > MARKS:
         return None
     page, at, end = _Page(), 0, len(markup)
@@ -55,7 +54,7 @@ def text_from_html(markup: str) -> str | None:
 
 
 def _after_mark(markup: str, start: int, page: "_Page") -> int:
-    """Handle what begins with `<` here, and say where the rest begins."""
+    """Handle the markup at `start`, and return its end."""
     if markup.startswith("<!--", start):
         return _after(markup, "-->", start)
     if (tag := _TAG.match(markup, start)) is not None:
@@ -72,13 +71,13 @@ def _after_mark(markup: str, start: int, page: "_Page") -> int:
 
 
 def _after(markup: str, end: str, start: int) -> int:
-    found = markup.find(end, start)
-    return len(markup) if found < 0 else found + len(end)
+    position = markup.find(end, start)
+    return len(markup) if position < 0 else position + len(end)
 
 
 @dataclass(slots=True)
 class _Page:
-    """The text so far, and what is to come before the next word."""
+    """The text so far, and the pending separators before the next word."""
 
     written: list[str] = field(default_factory=list)
     _lines: int = 0  # line breaks
@@ -111,7 +110,6 @@ class _Page:
         self._space = False
 
     def tag(self, name: str, attributes: str, *, closes: bool) -> None:
-        """What a tag means for the text."""
         if name == "br":
             self._lines = min(self._lines + 1, 2)
         elif name in _NEW_PARAGRAPH:
@@ -142,7 +140,7 @@ class _Page:
             self._put(words)
 
     def _anchor(self, address: str) -> None:
-        """Begin a link, or end it: then its address follows its text, unless it is that text."""
+        """Start a link, or end one: its address follows its text unless they are equal."""
         if self._link:
             text = "".join(self.written[self._link_from :]).strip()
             shown = self._link.removeprefix("mailto:").removeprefix("tel:")
@@ -156,12 +154,12 @@ class _Page:
 
 
 def _value(attribute: re.Pattern[str], attributes: str) -> str:
-    found = attribute.search(attributes)
-    return _ENTITY.sub(_character, found[1] or found[2] or found[3] or "").strip() if found else ""
+    match = attribute.search(attributes)
+    return _ENTITY.sub(_character, match[1] or match[2] or match[3] or "").strip() if match else ""
 
 
 def _character(entity: re.Match[str]) -> str:
-    """The character an entity names; none for what no body may hold, and an unknown one stays as it is written."""
+    """Return the character of an entity; nothing for forbidden characters, and unknown entities unchanged."""
     if entity[3] is not None:
         return html.entities.html5.get(f"{entity[3]};", entity[0])
     number = int(entity[1]) if entity[1] is not None else int(entity[2], 16)

@@ -1,4 +1,4 @@
-"""What the dashboard shows beyond the records of mail: sessions, lists, searches and statistics. Frozen records."""
+"""Records of the dashboard beyond mail itself: sessions, lists, searches and statistics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,22 +34,22 @@ class LoginSession:
 
 @dataclass(frozen=True, slots=True)
 class MailFilter:
-    """Which messages of an account are wanted; None: any."""
+    """A filter for messages of an account; None matches any."""
 
     status: MessageStatus | None = None
     source: Source | None = None
-    recipient: str | None = None  # an address, or a domain in A-labels if it has no `@` but in front; lower case
+    recipient: str | None = None  # a lower-case address, or a domain in A-labels, with or without a leading `@`
     sender: str | None = None  # the same, its domain as written
     tag: str | None = None
-    words: tuple[str, ...] = ()  # that it has, see message/search_words.py
+    words: tuple[str, ...] = ()  # see message/search_words.py
     outcome: RecipientOutcome | None = None  # of one of its recipients
-    since: int | None = None  # when it was accepted, at the earliest
-    until: int | None = None  # and before which time
+    since: int | None = None  # accepted at or after
+    until: int | None = None  # accepted before
 
 
 @dataclass(frozen=True, slots=True)
 class SuppressionFilter:
-    """Which entries of a suppression list are wanted; empty and None: any."""
+    """A filter for suppressions; empty and None match any."""
 
     text: str = ""  # part of the address or the reason, in lower case
     origin: SuppressionOrigin | None = None
@@ -75,12 +75,12 @@ class ListedMessage(Struct, frozen=True):
     tags: tuple[str, ...]
     recipient_count: int
     created_at: int
-    recipients: tuple[ListedRecipient, ...]  # the first of them
+    recipients: tuple[ListedRecipient, ...]  # the first ones
 
 
 @dataclass(frozen=True, slots=True)
 class MailPage:
-    """Some messages, newest first; `next` is where the search goes on, None when it is complete."""
+    """A page of messages, newest first; `next` is the cursor of the next page, or None."""
 
     messages: tuple[ListedMessage, ...]
     next: str | None
@@ -88,9 +88,9 @@ class MailPage:
 
 @dataclass(frozen=True, slots=True)
 class FoundMail:
-    """The newest messages of several accounts, each with its account's id; `searched_to` tells of an unfinished search.
+    """The newest messages of several accounts, with account ids.
 
-    Nothing that was accepted after that time is missing; what is older was not looked at.
+    `searched_to`: an unfinished search covers only messages accepted after this time.
     """
 
     messages: tuple[tuple[str, ListedMessage], ...]
@@ -98,7 +98,7 @@ class FoundMail:
 
 
 class MailProblem(NamedTuple):
-    """A recipient that did not get its mail, or not yet."""
+    """A recipient whose mail was not delivered, or not yet."""
 
     message_id: str
     recipient_id: str
@@ -115,7 +115,7 @@ class MailProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageFacts:
-    """What the page of a message shows beside the message's own record."""
+    """Additional facts for the page of a message."""
 
     envelope_from: str
     tags: tuple[str, ...]
@@ -129,7 +129,7 @@ class MessageFacts:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInPool:
-    """How much of an account's mail waits for one pool; None: its domain was not looked up yet."""
+    """An account's queue in one pool; None: the domain is not looked up yet."""
 
     pool: str | None
     due: int
@@ -138,21 +138,21 @@ class WaitingInPool:
 
 @dataclass(frozen=True, slots=True)
 class AccountStatistics:
-    """Recipients by hour (since 1970) and result, deliveries by how long they took, bounces by class, what waits.
+    """Recipients by hour (since 1970) and result, deliveries by duration, bounces by class, and the queue.
 
-    An hour may stand for its day. `previous` are the results of the period before; None: not all of it is kept.
+    An hour may represent its day. `previous` has the results of the preceding period; None: no longer stored.
     """
 
     by_hour: Mapping[tuple[int, str], int]
     by_bucket: Mapping[int, int]
     waiting: tuple[WaitingInPool, ...]
-    simulated: int = 0  # recipients that wait in the sandbox, in no pool
-    by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # how many bounced, and failed
+    simulated: int = 0  # queued recipients of the sandbox, in no pool
+    by_class: Mapping[BounceClass, tuple[int, int]] = field(default_factory=dict)  # bounced and failed
     previous: Mapping[str, int] | None = None
 
 
 class Dimension(StrEnum):
-    """By what statistics are broken down."""
+    """The dimension of a statistic."""
 
     DOMAIN = "domain"  # of the sender
     TAG = "tag"
@@ -161,9 +161,9 @@ class Dimension(StrEnum):
 
 
 class CountsByValue(NamedTuple):
-    """Recipients by one dimension's values, the largest first, and by what became of them; empty: all others, last.
+    """Recipients by value of a dimension, largest first, and by result; the empty value stands for all others.
 
-    `until`: what was written after that time is not counted yet; None: everything is.
+    `until`: results after this time are not counted yet; None: all are counted.
     """
 
     by_value: Mapping[str, Mapping[str, int]]
@@ -171,17 +171,17 @@ class CountsByValue(NamedTuple):
 
 
 class FeedbackKind(NamedTuple):
-    """What became of recipients on one day (days since 1970, UTC)."""
+    """A kind of result on one day (days since 1970, UTC)."""
 
     day: int
     kind: str  # delivered, bounced, failed, late_bounced, complained
-    bounce_class: str  # empty: none
-    provider: str  # a pool with a name of its own; empty: all others
+    bounce_class: str  # empty: no class
+    provider: str  # a named pool; empty: all others
 
 
 class Actor(NamedTuple):
-    """Who changes something: a user by address, an API key by id and name, the operator by the system's user, or the
-    service itself by the name of its part.
+    """The author of a change: a user by address, an API key by id and name, the operator by system user, or the service
+    itself by component.
     """
 
     kind: str  # user, key, operator, service

@@ -1,4 +1,4 @@
-"""Mail that came back, the recipient it is about, and what came of it: as the store and the worker know them."""
+"""Feedback mail, the recipient it is about, and its result."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,34 +6,34 @@ from typing import NamedTuple
 
 
 class FeedbackResult(StrEnum):
-    """What one address of a mail led to."""
+    """The result for one address of a mail."""
 
     LATE_BOUNCED = "late_bounced"
     COMPLAINED = "complained"
     UNSUBSCRIBED = "unsubscribed"
-    REPEATED = "repeated"  # for that recipient another one came before, or the address has unsubscribed already
-    NOT_DELIVERED = "not_delivered"  # the recipient has another result, so it is not changed
-    UNMATCHED = "unmatched"  # it leads to no recipient of an account with that return path
+    REPEATED = "repeated"  # not the first for this recipient, or already unsubscribed
+    NOT_DELIVERED = "not_delivered"  # the recipient has another result and is unchanged
+    UNMATCHED = "unmatched"  # no such recipient of an account with this return path
     NO_COMPLAINT = "no_complaint"  # a report of another kind, such as `not-spam`
-    NOT_VERIFIED = "not_verified"  # a complaint without a token or a signed copy of ours: kept in the inbox
+    NOT_VERIFIED = "not_verified"  # a complaint without a token or a copy that we signed: kept in the inbox
     NOT_UNDERSTOOD = "not_understood"
     KEPT = "kept"  # in the inbox, for a person to read
     FORWARDED = "forwarded"  # kept in the inbox, and sent to the operator's address
-    GIVEN_UP = "given_up"  # it could not be read, however often
+    GIVEN_UP = "given_up"  # processing failed repeatedly
 
 
-# What large mailbox providers publish for bulk senders: complaints a delivery from which on they warn, and refuse.
+# Complaint rates at which large mailbox providers warn, and refuse, bulk senders.
 COMPLAINT_MARKS = (0.001, 0.003)
-COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: with fewer a single complaint would be above the first line
+COMPLAINTS_JUDGED_FROM = 1_000  # deliveries: below, a single complaint would exceed the first rate
 
 
 class ShareScope(StrEnum):
-    """What a mail in the queue is counted by; the limits are in store/feedback_shares.py."""
+    """What queued feedback is counted by; the limits are in store/feedback_shares.py."""
 
     ALL = "all"
     WITHOUT_TOKEN = "without_token"  # noqa: S105 - a scope
     NETWORK = "network"  # of the client
-    ACCOUNT = "account"  # that owns the return path: its mail with a token
+    ACCOUNT = "account"  # owner of the return path: mail with a token
     ACCOUNT_WITHOUT_TOKEN = "account_without_token"  # noqa: S105 - a scope: its other mail, which anyone can send
     ADDRESS = "address"  # such as dmarc@bounces.example.com
     TOKEN = "token"  # noqa: S105 - a scope
@@ -46,16 +46,16 @@ class QueueShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackMail:
-    """A mail that waits to be read."""
+    """A queued mail."""
 
     id: str
-    addresses: tuple[str, ...]  # it was sent to
+    addresses: tuple[str, ...]  # recipients
     mime: bytes = field(repr=False)
     received_at: int
-    tries: int  # at reading it, with this one
+    tries: int  # including this one
 
 
-NO_SINGLE_OWNER = ""  # owns the mail of a return path that no account, or several accounts, have
+NO_SINGLE_OWNER = ""  # of mail to a return path of no account or several
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class KeptMail:
 
     id: str
     kind: str  # the local part of the address
-    address: str  # it was sent to
+    address: str  # recipient
     sender: str
     subject: str
     received_at: int
@@ -88,7 +88,7 @@ class InboxMail:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackRecipient:
-    """The recipient that a mail is about; `sent_from` is the account's domain whose return path was written to."""
+    """The recipient that a mail is about; `sent_from` is the domain of the return path."""
 
     id: str
     message_id: str
@@ -98,7 +98,7 @@ class FeedbackRecipient:
     envelope_from: str
     subject: str
     sent_from: str
-    lists: tuple[str, ...]  # of its message, that one can unsubscribe from
+    lists: tuple[str, ...]  # of its message, for unsubscribing
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class NewComplaint:
 
 @dataclass(frozen=True, slots=True)
 class ComplaintRate:
-    """Complaints from the users of one provider, and what it took in the same time; "": all others together."""
+    """Complaints from users of one provider, and its deliveries in the same time; "": all others."""
 
     provider: str
     complaints: int

@@ -1,13 +1,12 @@
-"""Accounts, credentials, messages, recipients and attempts, as all packages know them: enums and frozen records.
+"""Messages, recipients and attempts as all packages know them: enums and frozen records.
 
-Records that are made for every message are msgspec structs: making one costs a tenth of what a frozen dataclass does.
-None of them can be part of a reference cycle, so the garbage collector need not track them.
+Records made for every message are msgspec structs, which cost a tenth of a frozen dataclass. None of them can be part
+of a reference cycle, so the garbage collector does not track them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -24,7 +23,7 @@ class MessageStatus(StrEnum):
 
 
 class RecipientStatus(StrEnum):
-    """The status of one recipient; `deferred` was tried and will be tried again."""
+    """The status of one recipient; `deferred` means waiting for a retry."""
 
     QUEUED = "queued"
     DEFERRED = "deferred"
@@ -34,7 +33,7 @@ class RecipientStatus(StrEnum):
 
 
 class RecipientOutcome(StrEnum):
-    """What became of one recipient in one word: its status, apart from what was never tried, or was given up."""
+    """The status of one recipient, or why it was never attempted."""
 
     QUEUED = "queued"
     DEFERRED = "deferred"
@@ -53,7 +52,7 @@ class FailureReason(StrEnum):
 
 
 class BounceClass(StrEnum):
-    """What a server refuses a message for, by the table `feedback/reply_rules.toml`."""
+    """Why a server refused a message, by `feedback/reply_rules.toml`."""
 
     INVALID_RECIPIENT = "invalid_recipient"
     MAILBOX_FULL = "mailbox_full"
@@ -74,254 +73,11 @@ class Billing(StrEnum):
 
 
 class Source(StrEnum):
-    """How a message came in."""
+    """The source of a message."""
 
     API = "api"
     SMTP = "smtp"
     TEST = "test"
-
-
-class Scope(StrEnum):
-    """What an API key may do: send, read what became of messages, both, or that and what a developer may do in /v1."""
-
-    SEND = "send"
-    READ = "read"
-    FULL = "full"
-    MANAGE = "manage"
-
-
-class Role(StrEnum):
-    """Whether a user of the dashboard administers the installation."""
-
-    CUSTOMER = "customer"
-    ADMIN = "admin"
-
-
-class AccountRole(StrEnum):
-    """What a user may do in the account: all, all but what concerns its people, or only read."""
-
-    OWNER = "owner"
-    DEVELOPER = "developer"
-    VIEWER = "viewer"
-
-
-class Permission(StrEnum):
-    """What an operation under /v1 needs: each is declared with exactly one, and a user or a key has several."""
-
-    VIEW = "view"  # read what belongs to the account
-    DEVELOP = "develop"  # change it: domains, templates, keys, the webhook, suppressions; cancel and test mail
-    OWN = "own"  # manage the people of the account
-    ADMINISTER = "administer"  # manage all accounts, the queue and the nodes
-
-
-class LedgerKind(StrEnum):
-    """Why a balance changed."""
-
-    GRANT = "grant"
-    RESERVE = "reserve"
-    RELEASE = "release"
-
-
-# ---- who is calling
-
-
-class CredentialKind(StrEnum):
-    """How a caller proved who they are."""
-
-    SMTP = "smtp"
-    KEY = "key"
-    TOKEN = "token"  # noqa: S105 - the word, not a secret
-
-
-class Caller(Struct, frozen=True, gc=False):
-    """An authenticated sender; the store's data may be half a second old."""
-
-    account_id: str
-    kind: CredentialKind
-    idempotency_scope: str  # the SMTP credential, the API key, or the account of a token
-    may_read: bool
-    test: bool
-    suspended: bool
-    domains: frozenset[str]  # usable From domains, A-labels, lower case
-    unsubscribe_tags: frozenset[str] = frozenset()  # messages with one of these get a link to unsubscribe
-    return_paths: dict[str, str] = {}  # those in use, by their domain
-    may_send: bool = True
-    key: "KeyPrincipal | None" = None
-
-
-class Principal(Protocol):
-    """Who makes a request under /v1: a person who has logged in, or a program with an API key."""
-
-    @property
-    def id(self) -> str:
-        """Of the user or the key."""
-
-    @property
-    def account_id(self) -> str:
-        """Whose data it may reach."""
-
-    @property
-    def permissions(self) -> frozenset[Permission]:
-        """What it may do with them."""
-
-
-_DEVELOPER = frozenset({Permission.VIEW, Permission.DEVELOP})
-_PERMISSIONS = {
-    AccountRole.OWNER: _DEVELOPER | {Permission.OWN},
-    AccountRole.DEVELOPER: _DEVELOPER,
-    AccountRole.VIEWER: frozenset({Permission.VIEW}),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A person, as a principal."""
-
-    id: str
-    account_id: str
-    account_name: str
-    email: str
-    role: Role
-    password_hash: str
-    token_epoch: int
-    account_role: AccountRole = AccountRole.OWNER
-    has_totp: bool = False  # a second factor is in force
-    must_enrol: bool = False  # nothing else may be done before it is
-
-    @property
-    def permissions(self) -> frozenset[Permission]:
-        in_account = _PERMISSIONS[self.account_role]
-        return in_account | {Permission.ADMINISTER} if self.role is Role.ADMIN else in_account
-
-
-class KeyPrincipal(Struct, frozen=True, gc=False):
-    """An API key, as a principal. It never has more than a developer has, even if an administrator made it."""
-
-    id: str
-    account_id: str
-    name: str
-    scope: Scope
-    domain: str | None = None  # the only one that it may send from
-    expires_at: int | None = None  # of the key, or of a secret that was replaced
-    replaced: bool = False  # by a newer secret
-    test: bool = False  # whose mail is simulated
-    created_by: str | None = None  # the user whose key it is; keys that it creates are that user's, too
-
-    @property
-    def permissions(self) -> frozenset[Permission]:
-        return _DEVELOPER if self.scope is Scope.MANAGE and not self.test else frozenset()
-
-    def covers(self, domain: str | None, expires_at: int | None) -> bool:
-        """Whether a key with these limits may do no more than this one."""
-        ends_first = self.expires_at is None or (expires_at is not None and expires_at <= self.expires_at)
-        return self.reaches(domain) and ends_first
-
-    def reaches(self, domain: str | None) -> bool:
-        """Whether the key's domain limit allows something of this domain; None: something of the whole account."""
-        return self.domain is None or domain == self.domain
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """An account as the operator sees it; `credits` is None when unlimited."""
-
-    id: str
-    name: str
-    email: str
-    credits: int | None
-    daily_cap: int | None
-    suspended: bool
-    created_at: int
-    stored_bytes: int = 0  # of messages and templates
-
-
-class RecordStatus(StrEnum):
-    """What DNS shows of a record that is to be published."""
-
-    OK = "ok"
-    MISSING = "missing"
-    DIFFERS = "differs"
-    UNKNOWN = "unknown"  # the lookup failed
-
-
-@dataclass(frozen=True, slots=True)
-class DomainDns:
-    """What DNS showed of a domain's records when it was last asked: of several records of a kind, the worst."""
-
-    checked_at: int
-    spf: RecordStatus
-    dkim: RecordStatus
-    dmarc: RecordStatus
-    return_path: RecordStatus | None = None  # None: nothing takes mail there
-    unknown_since: int | None = None  # the first of the last checks in each of which a lookup failed
-
-    @property
-    def is_good(self) -> bool:
-        return self._states() <= {RecordStatus.OK, None}
-
-    @property
-    def is_unknown(self) -> bool:
-        return RecordStatus.UNKNOWN in self._states()
-
-    def _states(self) -> set[RecordStatus | None]:
-        return {self.spf, self.dkim, self.dmarc, self.return_path}
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """A registered From domain; `verified_at` is None when DNS has not proven it."""
-
-    name: str
-    usable: bool
-    created_at: int
-    verified_at: int | None = None
-    return_path: str = ""  # the name that what comes back of its mail is sent to
-    return_path_at: int | None = None  # since when DNS shows its records, and mail leaves with it
-    dns: DomainDns | None = None  # None: not asked yet
-
-
-@dataclass(frozen=True, slots=True)
-class SmtpCredential:
-    """An SMTP login; of its password only a hash is stored."""
-
-    username: str
-    created_at: int
-    revoked_at: int | None
-    name: str = ""  # chosen by its owner
-    last_used_at: int | None = None
-    created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """An API key by its id; `hint` is its last four characters."""
-
-    id: str
-    account_name: str
-    hint: str
-    scope: Scope
-    test: bool
-    created_at: int
-    revoked_at: int | None
-    name: str = ""  # chosen by its owner
-    last_used_at: int | None = None
-    last_used_from: str | None = None  # a client's address
-    domain: str | None = None  # the only one that it may send from
-    expires_at: int | None = None
-    previous_hint: str | None = None  # of the secret before this one, while that is good
-    previous_expires_at: int | None = None
-    created_by: str | None = None  # a user's address; None: the operator's shell, or unknown
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    id: str
-    kind: LedgerKind
-    amount: int
-    balance: int
-    message_id: str | None
-    recipient_id: str | None
-    created_at: int
 
 
 class SuppressionOrigin(StrEnum):
@@ -343,7 +99,7 @@ class Suppression:
     reason: str
     created_at: int
     origin: SuppressionOrigin = SuppressionOrigin.BOUNCE
-    mail_list: str = ""  # that it has unsubscribed from
+    mail_list: str = ""  # the list it unsubscribed from
 
     @property
     def tag(self) -> str | None:
@@ -353,13 +109,13 @@ class Suppression:
     def template(self) -> str | None:
         return self._named("template")
 
-    def _named(self, wanted: str) -> str | None:
+    def _named(self, list_kind: str) -> str | None:
         kind, _, name = self.mail_list.partition(":")
-        return name if kind == wanted else None
+        return name if kind == list_kind else None
 
 
 def lists_of(tags: Sequence[str], template_alias: str | None) -> list[str]:
-    """What one can unsubscribe from: `tag:NAME` for each tag of a message, and `template:ALIAS`."""
+    """Return the lists of a message that a recipient can unsubscribe from: `tag:NAME` and `template:ALIAS`."""
     lists = [f"tag:{tag}" for tag in tags]
     return lists if template_alias is None else [*lists, f"template:{template_alias}"]
 
@@ -375,7 +131,7 @@ class StoredTemplate:
     html: str | None
     created_at: int  # of its first version
     updated_at: int  # of this one
-    unsubscribe: bool = False  # messages with it get a link to unsubscribe
+    unsubscribe: bool = False  # its messages get an unsubscribe link
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,28 +145,11 @@ class TemplateVersion:
     created_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDkimKey:
-    """A signing key of a domain; the private half is sealed."""
-
-    selector: str
-    algorithm: str
-    private_key: bytes = field(repr=False)
-    record: str  # the TXT record to publish
-    created_at: int = 0
-    retired_at: int | None = None
-    pending: bool = False  # made by a rotation, and signs once DNS shows its record
-
-    @property
-    def signs(self) -> bool:
-        return self.retired_at is None and not self.pending
-
-
-# ---- a message on its way in
+# ---- incoming messages
 
 
 class DsnCondition(StrEnum):
-    """When the sender of a message wants to be told by mail, RFC 3461 4.1."""
+    """When the sender requests a notification (RFC 3461 4.1)."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -418,13 +157,13 @@ class DsnCondition(StrEnum):
 
 
 class DsnRequest(Struct, frozen=True, gc=False, omit_defaults=True):
-    """What an SMTP client has asked to be told of one recipient; stored as JSON."""
+    """The notification that an SMTP client requested for one recipient; stored as JSON."""
 
     notify: tuple[DsnCondition, ...]
     original: str = ""  # ORCPT, decoded: an address type, a semicolon and an address
     full: bool = False  # RET=FULL
     envelope_id: str = ""  # ENVID, decoded
-    reporter: str = ""  # the host name of the server that took the message
+    reporter: str = ""  # the host name of the accepting server
 
 
 class NewRecipient(Struct, frozen=True, gc=False):
@@ -439,7 +178,7 @@ KEY_LIFETIME = 24 * HOUR  # microseconds, by the interface
 
 
 class IdempotencyClaim(Struct, frozen=True, gc=False):
-    """The key a client chose, with the fingerprint of the body it came with; it expires KEY_LIFETIME after that."""
+    """An Idempotency-Key and the fingerprint of its request; expires after KEY_LIFETIME."""
 
     scope: str
     key: str
@@ -458,7 +197,7 @@ class RememberedSend:
 
 
 class NewMessage(Struct, frozen=True, gc=False):
-    """All that the transaction writes which accepts a message."""
+    """Everything that the accepting transaction writes."""
 
     id: str
     account_id: str
@@ -472,23 +211,23 @@ class NewMessage(Struct, frozen=True, gc=False):
     template_alias: str | None
     template_version: int | None
     mime: bytes
-    receipt: bytes | None  # the fields of the 202 as JSON, for a retry; over SMTP the id is enough
+    receipt: bytes | None  # the 202 as JSON, for a retry; None over SMTP
     recipients: tuple[NewRecipient, ...]
-    credits: int  # to reserve: one a recipient, or 0 for a test
+    credits: int  # to reserve: one per recipient, or 0 for a test
     created_at: int
     idempotency: IdempotencyClaim | None
-    may_store: int | None = None  # bytes the account may keep, with this message; None: any number
+    may_store: int | None = None  # bytes that the account may store, including this message; None: unlimited
 
     def __repr__(self) -> str:
-        """Only the id: content of messages stays out of logs and tracebacks."""
+        """Omit the content: it stays out of logs and tracebacks."""
         return f"NewMessage(id={self.id!r})"
 
 
-# ---- a message as it is read back
+# ---- stored messages
 
 
 class LateBounce(Struct, frozen=True, gc=False, rename={"bounce_class": "class"}):
-    """A bounce that came by mail after the recipient's server had taken the message; stored as JSON."""
+    """A bounce by mail after the recipient's server accepted the message; stored as JSON."""
 
     at: int
     code: int | None
@@ -507,7 +246,7 @@ class Recipient:
     last_smtp_response: str | None
     delivered_at: int | None
     bounced_at: int | None
-    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
+    bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
     late_bounce: LateBounce | None = None
     failure: FailureReason | None = None
 
@@ -530,7 +269,7 @@ class Message:
     recipients: tuple[Recipient, ...]
 
 
-# ---- a message on its way out
+# ---- outgoing messages
 
 
 class DueRecipient(Struct, frozen=True, gc=False):
@@ -547,8 +286,8 @@ class DueRecipient(Struct, frozen=True, gc=False):
     envelope_from: str
     subject: str
     recipient_count: int
-    charged: int  # credits taken for it, which a bounce gives back: 1, or 0 for a test or an unlimited account
-    sender: str = ""  # the From, whose domain may be another than the envelope's
+    charged: int  # credits that a bounce releases: 1, or 0 for a test or an unlimited account
+    sender: str = ""  # the From; its domain may differ from the envelope's
 
 
 class Attempt(Struct, frozen=True, gc=False):
@@ -560,32 +299,32 @@ class Attempt(Struct, frozen=True, gc=False):
     mx_host: str | None = None
     mx_address: str | None = None
     tls: str | None = None  # version and verification; None: plaintext, or no connection
-    decision: str | None = None  # what follows from it, in words
+    decision: str | None = None  # the consequence, in words
     dialogue: str | None = None  # the SMTP transcript: a JSON array of lines
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What the latest attempts mean for one recipient."""
+    """The result of the latest attempts for one recipient."""
 
     recipient: DueRecipient
     status: RecipientStatus
     attempts: tuple[Attempt, ...]
     at: int
     next_attempt_at: int | None = None  # set exactly when `status` is deferred
-    note: str | None = None  # shown as the response when no server was asked ("suppressed: …")
+    note: str | None = None  # shown as the response if no server was contacted ("suppressed: …")
     suppress: Suppression | None = None  # set when the address itself is at fault
     failure: FailureReason | None = None  # set when no server decided it; a cancelled recipient gets its credit back
     signature: bytes | None = None  # the DKIM-Signature fields, stored for the next attempt
-    bounce_class: BounceClass | None = None  # of the last reply, unless that was a success
-    mail_from: str | None = None  # the return path that took the place of the envelope's sender, for the log
+    bounce_class: BounceClass | None = None  # of the last reply, unless it was a success
+    mail_from: str | None = None  # the return path used instead of the envelope's sender, for the log
 
 
-# ---- a message as operators see it
+# ---- messages for operators
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingSession:
-    """An SMTP session under way for a recipient, and what it waits for."""
+    """An open SMTP session for a recipient, and its current step."""
 
     recipient_id: str
     host: str
@@ -597,15 +336,15 @@ class OutgoingSession:
 
 @dataclass(frozen=True, slots=True)
 class TriedRecipient:
-    """A recipient with all its attempts, and when the next is due (None: final)."""
+    """A recipient with all its attempts; `next_attempt_at` is None if final."""
 
     recipient: Recipient
     domain: str
     simulated: bool
     next_attempt_at: int | None
     attempts: tuple[Attempt, ...]
-    session: OutgoingSession | None = None  # under way now, if it has taken a while
-    node: str = ""  # that delivers it, where several share the database
+    session: OutgoingSession | None = None  # open now, if it is slow
+    node: str = ""  # that delivers it, if several share the database
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,26 @@
-"""What is kept of reports about a domain, as they are recorded and as they are shown: frozen records."""
+"""DMARC and TLS reports about a domain, as recorded and as shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-REPORTS_KEPT_DAYS = 90  # counted from the day that a report is about
-OTHER_SOURCES = ""  # in place of an address: all sources over the limit
+REPORTS_KEPT_DAYS = 90  # after the day that a report covers
+OTHER_SOURCES = ""  # instead of an address: all sources over the limit
 
 
 class ReportResult(StrEnum):
-    """What became of a report that was read."""
+    """The result of processing a report."""
 
     RECORDED = "recorded"
-    REPEATED = "repeated"  # this organisation sent a report of this id before
-    UNKNOWN_DOMAIN = "unknown_domain"  # its domain is not registered at the address that it was sent to
-    OUT_OF_TIME = "out_of_time"  # about a day that is not kept any more, or that has not come
-    TOO_MANY = "too_many"  # about one domain and one day
+    REPEATED = "repeated"  # duplicate id of this organisation
+    UNKNOWN_DOMAIN = "unknown_domain"  # not registered at the recipient address
+    OUT_OF_TIME = "out_of_time"  # too old, or in the future
+    TOO_MANY = "too_many"  # for one domain and day
 
 
 @dataclass(frozen=True, slots=True)
 class DmarcSource:
-    """Messages in a domain's name from one address; `dkim` and `spf` passed and were aligned, `passed` had either."""
+    """Messages of a domain from one address; `dkim` and `spf`: passed and aligned; `passed`: either."""
 
     address: str
     messages: int
@@ -37,7 +37,7 @@ class DmarcSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmarcCounts:
-    """What is recorded of one DMARC aggregate report; few sources, the other ones summed under OTHER_SOURCES."""
+    """One DMARC aggregate report; sources over the limit are summed under OTHER_SOURCES."""
 
     org: str
     report_id: str
@@ -50,7 +50,7 @@ class DmarcCounts:
 
 @dataclass(frozen=True, slots=True)
 class TlsDomainCounts:
-    """Sessions with the servers of one domain, and the failed ones by (host name, type of failure)."""
+    """Sessions with the servers of one domain; failures by (host name, type)."""
 
     domain: str
     successes: int
@@ -60,7 +60,7 @@ class TlsDomainCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsCounts:
-    """What is recorded of one TLS report."""
+    """One TLS report."""
 
     org: str
     report_id: str
@@ -68,12 +68,12 @@ class TlsCounts:
     domains: tuple[TlsDomainCounts, ...]
 
 
-# ---- as they are shown
+# ---- for display
 
 
 @dataclass(frozen=True, slots=True)
 class DmarcDay:
-    """The messages of a day (days since 1970, UTC) in a domain's name, and the policy that receivers saw last."""
+    """Messages of a domain on one day (days since 1970, UTC), and the last policy that receivers saw."""
 
     day: int
     messages: int
@@ -84,21 +84,21 @@ class DmarcDay:
 
 @dataclass(frozen=True, slots=True)
 class SeenSource:
-    """What one source sent in some days."""
+    """One source over several days."""
 
     counts: DmarcSource
-    days: int  # on which it was seen
+    days: int  # seen
     last_day: int
 
 
 @dataclass(frozen=True, slots=True)
 class DmarcStanding:
-    """What reports say of one domain, by day and by source: those with the most failures first."""
+    """The reports of one domain, by day and by source, most failures first."""
 
     reports: int = 0
     days: tuple[DmarcDay, ...] = ()
     sources: tuple[SeenSource, ...] = ()
-    own_messages: int = 0  # of sources of which any mail passed
+    own_messages: int = 0  # from sources with any passed mail
     own_passed: int = 0
 
 
@@ -111,7 +111,7 @@ class TlsDay:
 
 @dataclass(frozen=True, slots=True)
 class TlsFailures:
-    """Sessions that failed in one way at one server."""
+    """Failed sessions of one type at one server."""
 
     mx: str
     type: str
@@ -127,7 +127,7 @@ class TlsStanding:
 
 @dataclass(frozen=True, slots=True)
 class DomainReports:
-    """One domain, where its reports are sent, and what they say."""
+    """One domain, the address of its reports, and their results."""
 
     domain: str
     return_path: str

@@ -1,13 +1,13 @@
-"""Warm-up of a new sending address: how many recipients an hour each provider pool may get from it. No I/O.
+"""Warm-up of a new source address: how many recipients per hour each provider pool gets from it. No I/O.
 
-Rules, for each pool and source address:
-- on day d, counted from 0, `first_hour * growth**d` recipients may go in an hour, rounded down;
-- they are spread over the hour: unused ones accumulate up to one part in BURST_PART of it;
-- only a day on which mail went counts, and however far the clock jumps ahead, it is one day later;
-- a clock that was set back never lets more go, and delays nothing for longer than an hour;
-- after `days` days it is over, and nothing is delayed any more.
+Rules, per pool and source address:
+- On day d, counted from 0, `first_hour * growth**d` recipients per hour are allowed, rounded down.
+- They are spread over the hour; unused ones accumulate up to one part in BURST_PART.
+- Only a day with mail counts; however far the clock jumps ahead, it is one day later.
+- A clock that is set back never allows more, and delays nothing for longer than an hour.
+- After `days` days the warm-up is over.
 
-Recipients are counted, as providers do, and not messages. What did not reach a server is given back.
+Recipients are counted, as providers do, not messages. Those that did not reach a server are returned.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ from functools import lru_cache
 from appliance.config.settings import WarmupSettings
 from appliance.times import DAY, HOUR
 
-BURST_PART = 10  # a tenth of an hour's recipients may go at once, and always one
+BURST_PART = 10  # a tenth of an hour's recipients at once, at least one
 MAX_HOURLY = 1_000_000_000  # recipients: no limit in practice
 
 
@@ -28,7 +28,7 @@ def _recipients(first_hour: int, growth: float, day: int) -> int:
 
 
 def hourly_limit(settings: WarmupSettings, day: int) -> int | None:
-    """How many recipients may go in an hour of this day; None when it is over."""
+    """Return the recipients allowed per hour of this day; None after the warm-up."""
     return None if day >= settings.days else _recipients(settings.first_hour, settings.growth, day)
 
 
@@ -37,16 +37,15 @@ class WarmupPace:
     pool: str
     source: str
     day: int
-    day_at: int  # when that day began
+    day_at: int  # start of that day
     sent: int  # recipients on that day
-    hour_at: int  # when the hour began that is counted
+    hour_at: int  # start of the current hour
     used: int  # recipients in that hour
-    rested_at: int  # when a full burst is available again, if nothing goes until then
+    rested_at: int  # when a full burst is available again
 
     def at(self, now: int) -> "WarmupPace":
-        """The progress at another time, in another hour or on another day.
-
-        To be kept even if nothing goes: else the hour of a clock that was set back would restart with every call.
+        """Return the progress at another time. Store it even if nothing is sent, so that an hour does not restart with
+        every call after the clock was set back.
         """
         if self.day_at <= now < self.day_at + DAY and self.hour_at <= now < self.hour_at + HOUR:
             return self
@@ -54,15 +53,15 @@ class WarmupPace:
         if now < here.day_at:  # the clock was ahead
             here = replace(here, day_at=now)
         elif now >= here.day_at + DAY:
-            begun = here.day_at + DAY if now < here.day_at + 2 * DAY else now
-            here = replace(here, day=here.day + (1 if here.sent else 0), day_at=begun, sent=0)
+            day_at = here.day_at + DAY if now < here.day_at + 2 * DAY else now
+            here = replace(here, day=here.day + (1 if here.sent else 0), day_at=day_at, sent=0)
         if now < here.hour_at:
             return replace(here, hour_at=now, rested_at=min(here.rested_at, now + HOUR))
         passed = (now - here.hour_at) // HOUR
         return replace(here, hour_at=here.hour_at + passed * HOUR, used=0) if passed else here
 
     def room(self, settings: WarmupSettings, now: int) -> int | None:
-        """How many recipients may go at this moment; None: as many as there are."""
+        """Return the recipients allowed now; None: unlimited."""
         here = self.at(now)
         most = hourly_limit(settings, here.day)
         if most is None:
@@ -77,7 +76,7 @@ class WarmupPace:
         return replace(here, sent=here.sent + count, used=here.used + count, rested_at=rested_at)
 
     def give_back(self, settings: WarmupSettings, taken_at: int, count: int) -> "WarmupPace":
-        """So many of those taken at that time did not go."""
+        """Return `count` recipients that were not sent."""
         most = hourly_limit(settings, self.day)
         return replace(
             self,
@@ -87,7 +86,7 @@ class WarmupPace:
         )
 
     def next_at(self, settings: WarmupSettings, now: int) -> int:
-        """When at least one may go; `now` if that is already so."""
+        """Return when at least one recipient is allowed."""
         here = self.at(now)
         most = hourly_limit(settings, here.day)
         if most is None:
@@ -96,7 +95,7 @@ class WarmupPace:
         return max(now, paced, here.hour_at + HOUR if here.used >= most else now)
 
     def status(self, settings: WarmupSettings, now: int) -> "WarmupStatus | None":
-        """The numbers to show; None when the warm-up is over or has not begun."""
+        """Return the numbers to show; None before and after the warm-up."""
         here = self.at(now)
         most = hourly_limit(settings, here.day)
         if most is None or not (here.day or here.sent):
@@ -106,13 +105,13 @@ class WarmupPace:
         return WarmupStatus(self.pool, self.source, here.day + 1, settings.days, most, here.used, next_at)
 
     def _rest(self, most: int, now: int) -> int:
-        """How long until a full burst is available: at most the time in which one accumulates."""
+        """Return the time until a full burst is available, at most that of one burst."""
         return min(max(0, self.rested_at - now), _burst(most) * HOUR // most)
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupStatus:
-    """A warm-up as it is shown; days are counted from 1."""
+    """A warm-up for display; days are counted from 1."""
 
     pool: str
     source: str
@@ -120,7 +119,7 @@ class WarmupStatus:
     days: int
     per_hour: int
     used: int  # of this hour
-    next_at: int | None  # when more may go; None: now
+    next_at: int | None  # None: now
 
 
 def begin(pool: str, source: str, now: int) -> WarmupPace:
@@ -128,14 +127,14 @@ def begin(pool: str, source: str, now: int) -> WarmupPace:
 
 
 def statuses(settings: WarmupSettings, paces: Iterable[WarmupPace], now: int) -> Iterator[WarmupStatus]:
-    """The warm-ups that are under way, of the addresses that the settings name."""
+    """Yield the active warm-ups of the configured addresses."""
     for pace in paces:
         if applies_to(settings, pace.source) and (status := pace.status(settings, now)) is not None:
             yield status
 
 
 def applies_to(settings: WarmupSettings, source: str) -> bool:
-    """Whether warm-up applies to an address: to all, unless the settings name some."""
+    """Return whether warm-up applies to an address: to all, unless the settings list some."""
     return not settings.addresses or any(source == str(address) for address in settings.addresses)
 
 

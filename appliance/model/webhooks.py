@@ -1,4 +1,4 @@
-"""Webhooks, their posts and the history of deliveries, as all packages know them: enums and frozen records.
+"""Webhooks, their posts and the delivery history: enums and frozen records.
 
 The JSON body of an event is made when the result is recorded, so all attempts post the same bytes. No I/O.
 """
@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from appliance.model.mail import RecipientStatus
 from appliance.times import rfc3339
 
-WEBHOOK_URL_LENGTH = 2048  # characters; longer ones are cut somewhere on the way
+WEBHOOK_URL_LENGTH = 2048  # characters; some software cuts longer ones
 EVENT_SUBJECT_CHARACTERS = 200  # of the subject in an event
 EVENT_RESPONSE_CHARACTERS = 500  # of the server's reply in an event, by the interface
 PING_TYPE = "webhook.test"
@@ -32,9 +32,9 @@ class EventType(StrEnum):
     COMPLAINED = "email.complained"
 
 
-# The final results: what a webhook gets unless it names others. The fields of their bodies are the interface's.
+# The final results, which a webhook gets by default. The interface defines the fields of their bodies.
 RESULT_EVENTS = (EventType.DELIVERED, EventType.BOUNCED, EventType.FAILED)
-EVENT_TYPES = {RecipientStatus(each.removeprefix("email.")): each for each in RESULT_EVENTS}
+EVENT_TYPES = {RecipientStatus(event.removeprefix("email.")): event for event in RESULT_EVENTS}
 
 
 class Trigger(StrEnum):
@@ -46,7 +46,7 @@ class Trigger(StrEnum):
 
 
 class PostStatus(StrEnum):
-    """The status of a post; `pending` until it is answered with a 2xx or given up."""
+    """The status of a post; `pending` until a 2xx or the last attempt."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -107,7 +107,7 @@ class WebhookDelivery:
 
 
 class Lane(Struct, frozen=True, order=True, gc=False):
-    """One webhook's posts of one trigger, which begin in order."""
+    """One webhook's posts of one trigger, sent in order."""
 
     webhook_id: str
     trigger: Trigger
@@ -116,7 +116,7 @@ class Lane(Struct, frozen=True, order=True, gc=False):
 class DuePost(Struct, frozen=True, gc=False):
     lane: Lane
     id: str
-    attempt: int  # how many there were
+    attempt: int  # attempts so far
     body: bytes
     event_id: str = ""
     message_id: str | None = None  # a ping is about no message
@@ -136,7 +136,7 @@ class PostResult(Struct, frozen=True, gc=False):
 
 
 def excerpt(body: bytes) -> str:
-    """The beginning of a body, as the history of deliveries shows it; what is not UTF-8 becomes U+FFFD."""
+    """Return the start of a body for the delivery history; invalid UTF-8 becomes U+FFFD."""
     text = body[:EXCERPT_BYTES].decode("utf-8", "replace")
     if len(body) >= EXCERPT_BYTES:  # perhaps cut within a character
         text = text.removesuffix("\ufffd")
@@ -149,9 +149,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class WebhookEventData(Struct, gc=False):
-    """The data of an event: one recipient and its result. What would be empty is left out.
+    """The data of an event: one recipient and its result, without empty fields.
 
-    `bounce_class` is in no event of the interface, whose fields are exact.
+    No event of the interface has `bounce_class`.
     """
 
     email_id: Annotated[str | UnsetType, Meta(description="Message id, as in `GET /emails/{id}`.")] = UNSET
@@ -197,7 +197,7 @@ def envelope(
     smtp_response: str | None,
     bounce_class: str | None = None,
 ) -> bytes:
-    """The JSON body of an event about a recipient; empty fields are left out."""
+    """Return the JSON body of an event about a recipient, without empty fields."""
     data = WebhookEventData(
         email_id or UNSET,
         recipient_id or UNSET,

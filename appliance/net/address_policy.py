@@ -1,14 +1,12 @@
-"""Which addresses may be dialled: none that leads back into the operator's own networks (SSRF). No I/O.
+"""Decides which addresses may be dialled: none that leads into the operator's own networks (SSRF). No I/O.
 
-Also which network a client belongs to, for every limit that is counted by client (`client_network`).
+The owner of an MX record or a webhook chooses the address that this machine connects to. So every address is checked
+right before it is dialled, and exactly the checked address is dialled.
 
-The owner of an MX record or of a webhook chooses where this machine connects to. So every address is checked just
-before it is dialled, and the checked address itself is dialled.
-
-An address is refused when it is one of the machine's own or listed in the tables below. An allow-list of networks
-admits it again, in the form in which it is dialled: `127.0.0.0/8` admits `127.0.0.1` but not `::ffff:127.0.0.1`, which
-is a common way around such lists. An IPv6 address that embeds an IPv4 address is refused for its form; where a list
-admits the form (a NAT64 prefix, say), the embedded IPv4 address has to pass as well.
+An address is refused if it belongs to this machine or is listed below. An allow-list admits it in the form in which it
+is dialled: `127.0.0.0/8` admits `127.0.0.1` but not `::ffff:127.0.0.1`, a common way around such lists. An IPv6 address
+that embeds an IPv4 address is refused for its form; if a list admits the form (such as a NAT64 prefix), the embedded
+address must pass as well. `client_network` is the network that limits per client count by.
 """
 
 from collections.abc import Container, Iterable
@@ -18,10 +16,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# The IANA special-purpose registry (RFC 6890) and what it lacks: multicast (RFC 5771), class E (RFC 1112 4), the
-# 6to4 relays (RFC 7526), and one cloud's host service, which answers on an address that looks public. Python's own
-# `is_global` is not used: it is true for multicast, 192.88.99.1 and most of the embedding forms below. The first row
-# that contains an address names the reason, so narrow rows come before wide ones.
+# The IANA special-purpose registry (RFC 6890), plus multicast (RFC 5771), class E (RFC 1112 4), the 6to4 relays (RFC
+# 7526), and one cloud's host service on an address that looks public. Python's `is_global` is true for multicast,
+# 192.88.99.1 and most of the embedding forms below. The first matching row is the reason, so narrow rows come first.
 _REFUSED_V4 = (
     ("0.0.0.0/32", "the unspecified address"),
     ("0.0.0.0/8", "an address of this network"),  # RFC 791 3.2
@@ -64,9 +61,8 @@ _REFUSED_V6 = (
 )
 _GLOBAL_UNICAST_V6 = IPv6Network("2000::/3")  # RFC 4291 2.4; IANA has assigned nothing else
 
-# Where an IPv6 address embeds IPv4 addresses: how far each is shifted, and which of its bits are inverted. RFC 8215
-# leaves the position in its prefix open; most translators use the last 32 bits, and any other layout leaves zeros
-# there, which are refused.
+# The shift and the inverted bits of the IPv4 addresses that an IPv6 address embeds. RFC 8215 does not define the
+# position; most translators use the last 32 bits, and other layouts leave zeros there, which are refused.
 _LAST_32 = ((0, 0),)
 _EMBEDDING = (
     (IPv6Network("::/96"), _LAST_32),
@@ -74,20 +70,19 @@ _EMBEDDING = (
     (IPv6Network("::ffff:0:0:0/96"), _LAST_32),
     (IPv6Network("64:ff9b::/96"), _LAST_32),
     (IPv6Network("64:ff9b:1::/48"), _LAST_32),
-    (IPv6Network("2001::/32"), ((64, 0), (0, 0xFFFFFFFF))),  # RFC 4380 4: the server's, and the client's, inverted
+    (IPv6Network("2001::/32"), ((64, 0), (0, 0xFFFFFFFF))),  # RFC 4380 4: of the server, and of the client, inverted
     (IPv6Network("2002::/16"), ((80, 0),)),
 )
-_NOT_EMBEDDING = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, yet IPv6's own
+_NOT_EMBEDDING = (IPv6Address("::"), IPv6Address("::1"))  # in ::/96, but IPv6 addresses
 
 _ROWS_V4 = tuple((IPv4Network(network), reason) for network, reason in _REFUSED_V4)
 _ROWS_V6 = tuple((IPv6Network(network), reason) for network, reason in _REFUSED_V6)
 
 
 def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Address] = ()) -> str | None:
-    """Why this address may not be dialled; None when it may.
+    """Return why this address must not be dialled, or None.
 
-    `own` are the addresses of this machine. `allowed` admits even those: a test, or a second server on the same
-    machine, is reached that way.
+    `own` are the addresses of this machine; `allowed` admits even those, for a second server on this machine.
     """
     address, allowed = _without_zone(address), tuple(allowed)
     if not is_allowed(address, allowed) and (reason := _reason(address, own)):
@@ -100,7 +95,7 @@ def refusal(address: Address, allowed: Iterable[Network] = (), own: Container[Ad
 
 
 def is_allowed(address: Address, allowed: Iterable[Network]) -> bool:
-    """Whether an allow-list contains this address, in this form."""
+    """Return whether an allow-list contains this address in this form."""
     address = _without_zone(address)
     return any(address in network for network in allowed)
 
@@ -115,16 +110,16 @@ def _reason(address: Address, own: Container[Address]) -> str | None:
 
 
 def _without_zone(address: Address) -> Address:
-    """`fe80::1%eth0` without its zone, with which it would equal no address in a set."""
+    """Remove the zone of `fe80::1%eth0`, so that it equals the address in a set."""
     return IPv6Address(int(address)) if isinstance(address, IPv6Address) and address.scope_id else address
 
 
 @lru_cache(maxsize=4_096)
 def client_network(address: str) -> str:
-    """What a client is counted by: its IPv4 address, also an IPv4-mapped one, or the /64 of a public IPv6 address.
+    """Return the network that limits count a client by: its IPv4 address, or the /64 of a public IPv6 address.
 
-    One IPv6 client has a whole /64 to choose addresses from (RFC 6177, RFC 8981). In private networks each address
-    counts by itself, as one /64 is a whole site there.
+    One IPv6 client has a whole /64 (RFC 6177, RFC 8981). In private networks, where a /64 is a whole site, each address
+    counts.
     """
     parsed = _parsed(address)
     if isinstance(parsed, IPv4Address) or not parsed.is_global:
@@ -134,7 +129,7 @@ def client_network(address: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def site_of(address: str) -> str:
-    """The range that one attacker can easily own: an IPv4 /24 or an IPv6 /48."""
+    """Return the range that one attacker can easily own: an IPv4 /24 or an IPv6 /48."""
     parsed = _parsed(address)
     return str(ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 

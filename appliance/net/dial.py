@@ -1,54 +1,55 @@
-"""Dials the addresses of a host, and tells a shortage of this machine from a fault of the other side.
+"""Dials the addresses of a host, keeps idle connections for reuse, and recognizes local resource shortages.
 
-A shortage (of descriptors, ports, memory) says nothing about the mail server, webhook receiver or name that was to be
-reached. So the work waits and is repeated, and no attempt is counted.
+A shortage of descriptors, ports or memory says nothing about the mail server, webhook receiver or name to be reached.
+So the work is retried later, and no attempt is counted.
 """
 
 import errno
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from math import inf
+from typing import Generic, TypeVar
 
 import trio
 
 from appliance.net.address_policy import Address
 
 SHORTAGE_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-SHORTAGE_PAUSE = 1.0  # seconds before what met a shortage is tried again
+SHORTAGE_PAUSE = 1.0  # seconds before a retry
 
 Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 
 
 class Shortage(Exception):
-    """This machine has run out of a resource; the text is the system's."""
+    """This machine is out of a resource; the text is the system's."""
 
 
-def lack_behind(error: BaseException, address: str = "") -> str | None:
-    """The system's text of a shortage, if one is the cause of an error; `address` is the one dialled.
+def shortage_in(error: BaseException, address: str = "") -> str | None:
+    """Return the system's text of the shortage that caused an error, if any; `address` is the one dialled.
 
-    EADDRNOTAVAIL is a shortage of local ports only for IPv4; for IPv6 it mostly means that this machine has no address.
+    EADDRNOTAVAIL is a shortage of ports only for IPv4; for IPv6 it mostly means that this machine has no address.
     """
     if isinstance(error, OSError):
         no_port = error.errno == errno.EADDRNOTAVAIL and "." in address
         if error.errno in SHORTAGE_ERRNOS or no_port:
             return error.strerror or str(error)
-    behind: list[BaseException] = [] if error.__cause__ is None else [error.__cause__]
+    causes: list[BaseException] = [] if error.__cause__ is None else [error.__cause__]
     if isinstance(error, BaseExceptionGroup):
-        behind += error.exceptions
-    return next((lack for each in behind if (lack := lack_behind(each, address)) is not None), None)
+        causes += error.exceptions
+    return next((lack for cause in causes if (lack := shortage_in(cause, address)) is not None), None)
 
 
 def raise_if_short(error: BaseException, address: str = "") -> None:
-    if (lack := lack_behind(error, address)) is not None:
+    if (lack := shortage_in(error, address)) is not None:
         raise Shortage(lack) from error
 
 
 async def dial_first(
     dial: Dial, addresses: Sequence[Address], port: int, *, patience: float
 ) -> tuple[Address, trio.abc.Stream]:
-    """The first address that accepts a connection, and the connection; at least one address must be given.
+    """Return the first address that accepts a connection, and the connection; `addresses` must not be empty.
 
-    Each address but the last has `patience` seconds: an IPv6 route that leads nowhere mostly says nothing. The OSError
-    of the last one is raised, or at once `Shortage` when this machine has no socket left.
+    Each address but the last gets `patience` seconds, since a dead IPv6 route mostly does not reply. Raises the OSError
+    of the last address, or immediately `Shortage`.
     """
     for number, address in enumerate(addresses, 1):
         last = number == len(addresses)
@@ -60,3 +61,52 @@ async def dial_first(
                 if last:
                     raise
     raise AssertionError("the last address returns or raises")
+
+
+# ---- idle connections
+
+Key = TypeVar("Key", bound=Hashable)
+Connection = TypeVar("Connection", bound=Hashable)
+
+
+class IdlePool(Generic[Key, Connection]):
+    """Idle connections by key, without I/O: the caller closes what it takes out.
+
+    The most recently used of a key is taken first, so that the others stay idle and are closed. Every call takes
+    constant time, or time proportional to the connections of one key.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, dict[Connection, None]] = {}  # in order of last use
+        self._all: dict[Connection, tuple[Key, float]] = {}  # in that order: key and start of idleness
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def count(self, key: Key) -> int:
+        return len(self._by_key.get(key, ()))
+
+    def put(self, key: Key, connection: Connection) -> None:
+        self._by_key.setdefault(key, {})[connection] = None
+        self._all[connection] = key, trio.current_time()
+
+    def take(self, key: Key, fits: Callable[[Connection], bool] | None = None) -> Connection | None:
+        """Remove and return the most recently used connection of this key that fits."""
+        for connection in reversed(self._by_key.get(key, {})):
+            if fits is None or fits(connection):
+                return self._remove(connection)
+        return None
+
+    def take_oldest(self, idle_since: float = inf) -> Connection | None:
+        """Remove and return the longest idle connection, if it is idle since `idle_since` (Trio's clock) or earlier."""
+        for connection, (_, since) in self._all.items():
+            return self._remove(connection) if since <= idle_since else None
+        return None
+
+    def _remove(self, connection: Connection) -> Connection:
+        key, _ = self._all.pop(connection)
+        waiting = self._by_key[key]
+        del waiting[connection]
+        if not waiting:
+            del self._by_key[key]
+        return connection

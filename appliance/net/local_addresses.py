@@ -1,6 +1,6 @@
-"""Addresses of this machine: which are its own, which one a connection leaves from, which it is to listen on.
+"""The addresses of this machine: its own, the source of outgoing connections, and those it listens on.
 
-Always asked of the system, never cached. Other nodes on one database tell theirs, which are treated as our own.
+The system is asked every time, nothing is cached. Addresses of other nodes on the same database count as our own.
 """
 
 import errno
@@ -21,11 +21,10 @@ UNASSIGNED = (IPv4Address("192.0.2.1"), IPv6Address("2001:db8::1"))  # for docum
 
 @dataclass(frozen=True, slots=True)
 class LocalAddresses:
-    """The machine's addresses, to be used with `in`; `further` are its public ones behind a NAT, `others` other nodes'.
+    """The machine's addresses, for `in`; `further` are public addresses behind a NAT, `others` those of other nodes.
 
-    Tries each time to bind a socket to the address: it costs microseconds, and interfaces that come and go need no
-    watching. Rejected: a list made at the start, which the next DHCP lease makes wrong. Without a descriptor for the
-    socket, `in` raises `Shortage`.
+    Each test binds a socket to the address, which takes microseconds. A list made at startup would be wrong after the
+    next DHCP lease. Without a free descriptor, `in` raises `Shortage`.
     """
 
     further: frozenset[Address] = frozenset()
@@ -36,15 +35,15 @@ class LocalAddresses:
             return True
         if not isinstance(address, IPv4Address | IPv6Address):
             return False
-        # Where the system binds to foreign addresses too (ip_nonlocal_bind), the test says nothing.
+        # With ip_nonlocal_bind the system binds to any address, so the test is useless.
         foreign = UNASSIGNED[0 if address.version == 4 else 1]
         return not _binds(foreign) and _binds(address)
 
 
 def _binds(address: Address) -> bool:
     try:
-        with _udp_socket(address) as asked:
-            asked.bind((str(address), 0))
+        with _udp_socket(address) as probe:
+            probe.bind((str(address), 0))
     except OSError as fault:
         if fault.errno in _NOT_LOCAL:
             return False
@@ -58,7 +57,7 @@ def _udp_socket(address: Address) -> socket.socket:
 
 
 def source_address(target: Address) -> Address | None:
-    """The address that a packet to `target` would leave from, None without a route; no packet is sent."""
+    """Return the source address of packets to `target`, or None without a route; sends no packet."""
     try:
         with _udp_socket(target) as probe:
             probe.connect((str(target), 9))
@@ -68,7 +67,7 @@ def source_address(target: Address) -> Address | None:
 
 
 def binds(config: Config) -> list[tuple[str, Endpoint]]:
-    """The addresses to listen on, each with the name of its setting."""
+    """Return the listen addresses with the names of their settings."""
     keys = (
         ("http.bind", config.http.bind),
         ("smtp.bind", config.smtp.bind),
@@ -80,15 +79,15 @@ def binds(config: Config) -> list[tuple[str, Endpoint]]:
     return [(key, address) for key, addresses in keys for address in addresses]
 
 
-def told_addresses(config: Config) -> list[str]:
-    """Where other nodes would reach this one: by the settings, where it listens, where packets leave from."""
-    found = {*config.delivery.own_addresses, *(ip_address(endpoint.host) for _, endpoint in binds(config))}
-    found |= {address for foreign in UNASSIGNED if (address := source_address(foreign)) is not None}
-    return sorted(str(address) for address in found if not (address.is_loopback or address.is_unspecified))
+def node_addresses(config: Config) -> list[str]:
+    """Return the addresses of this node for other nodes: from the settings, the listeners and the routes."""
+    addresses = {*config.delivery.own_addresses, *(ip_address(endpoint.host) for _, endpoint in binds(config))}
+    addresses |= {address for foreign in UNASSIGNED if (address := source_address(foreign)) is not None}
+    return sorted(str(address) for address in addresses if not (address.is_loopback or address.is_unspecified))
 
 
 def bind_error(address: Endpoint) -> int | None:
-    """The errno of listening there; None when it is possible."""
+    """Return the errno of listening on this address, or None if it works."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -18,7 +18,7 @@ from appliance import __version__
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
-from appliance.model.database_server import PendingUpgrade, ServerFacts
+from appliance.model.database import PendingUpgrade, ServerFacts
 from appliance.store.access import Access
 from appliance.store.accounts import Accounts, FirstStart
 from appliance.store.audit import Audit

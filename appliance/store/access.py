@@ -15,7 +15,7 @@ import pybase64
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.mail import (
+from appliance.model.accounts import (
     AccountRole,
     ApiKey,
     Caller,
@@ -23,10 +23,10 @@ from appliance.model.mail import (
     Domain,
     DomainDns,
     KeyPrincipal,
+    OwnedAccess,
     Scope,
     SmtpCredential,
 )
-from appliance.model.people import OwnedAccess
 from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store

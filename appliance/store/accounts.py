@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
+from appliance.model.accounts import Account, AccountRole, LedgerEntry, LedgerKind, Role, Scope, User
 from appliance.store.access import add_credential, add_domain, add_key
 from appliance.store.audit import of_account
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, first, one, rows, run

@@ -18,7 +18,7 @@ import msgspec
 
 from appliance.environment import Environment, identifier_time
 from appliance.message.addresses import parse
-from appliance.message.delivery_report import (
+from appliance.message.system_mail import (
     SUBJECTS,
     OriginalMessage,
     ReportedRecipient,

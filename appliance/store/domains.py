@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Domain, DomainDns, StoredDkimKey
+from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
 from appliance.store.engine import Row, StorePart, Tx, rows, run
 from appliance.times import DAY, MINUTE

@@ -22,7 +22,7 @@ import trio
 
 from appliance.concurrency.workers import SERVER_WORK
 from appliance.environment import Environment
-from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 
 T = TypeVar("T")
 Item = TypeVar("Item")

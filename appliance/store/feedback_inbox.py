@@ -9,7 +9,7 @@ from functools import partial
 
 from appliance.environment import Environment, identifier_from
 from appliance.message.addresses import Address, parse
-from appliance.message.forwarded import forwarded_mail, forwarded_subject
+from appliance.message.system_mail import forwarded_mail, forwarded_subject
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
 from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.store.body_parts import add as count_bytes

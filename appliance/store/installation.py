@@ -2,7 +2,7 @@
 
 import msgspec
 
-from appliance.model.database_server import LastStart
+from appliance.model.database import LastStart
 from appliance.store.engine import StorePart, Tx, first, one, run
 
 KEY_FINGERPRINT = "key_fingerprint"

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from appliance.environment import identifier_from
-from appliance.model.mail import LedgerKind
+from appliance.model.accounts import LedgerKind
 from appliance.store.body_parts import add, of_template
 from appliance.store.engine import Row, Slice, StorePart, Tx, changed, first, gathered, rows, run, timed
 from appliance.times import DAY, HOUR

@@ -14,11 +14,11 @@ from typing import NamedTuple
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
+from appliance.model.accounts import LedgerKind
 from appliance.model.mail import (
     KEY_LIFETIME,
     BounceClass,
     FailureReason,
-    LedgerKind,
     Message,
     NewMessage,
     Outcome,

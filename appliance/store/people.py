@@ -9,8 +9,7 @@ administrator changes an administrator, and the installation keeps one once it h
 import pybase64
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import AccountRole, Role
-from appliance.model.people import OwnedAccess, PasswordLink, Person, RemovedPerson
+from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
 from appliance.store.access import (
     CREDENTIAL_BYTES,
     disown_access,

@@ -6,7 +6,7 @@ Invariant: a code and a recovery code are good once: of several that use one at 
 from collections.abc import Iterable
 
 from appliance.errors import Code, Refused
-from appliance.model.people import SecondFactor
+from appliance.model.accounts import SecondFactor
 from appliance.store.access import sha256
 from appliance.store.engine import Bulk, StorePart, Tx, first, run
 

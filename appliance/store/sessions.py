@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from appliance.model.accounts import User
 from appliance.model.dashboard import LoginSession
-from appliance.model.mail import User
 from appliance.store.engine import Row, StorePart, Tx, first, one, rows, run
 from appliance.times import DAY, SECOND
 

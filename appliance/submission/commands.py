@@ -1,10 +1,9 @@
-"""SMTP commands as a client sends them: lines out of bytes, then verb, argument, path and parameters (RFC 5321 4.1);
-and AUTH PLAIN and AUTH LOGIN (RFC 4954, 4616) as exchanges of challenges and responses.
+"""Parses SMTP commands: lines, verbs, arguments, paths and parameters (RFC 5321 4.1); and AUTH PLAIN and AUTH LOGIN
+(RFC 4954, 4616). No I/O.
 
-No I/O. Whatever is not of the right form raises `Rejected` with the reply to it; a line that does not end with CRLF
-ends the session, because where such a client's next command begins would be a guess. An AUTH exchange ends in a `Login`
-or raises `Rejected`. Whether the login is right is for the backend to say; of a password only its SHA-256 leaves this
-module, which is also all that the store has.
+Invalid input raises `Rejected` with its reply. A line without CRLF ends the session: where the client's next command
+starts would be a guess. An AUTH exchange ends in a `Login` or raises `Rejected`; the backend checks the login. Only the
+SHA-256 of a password leaves this module, which is also all that the store has.
 """
 
 import re
@@ -22,7 +21,7 @@ from appliance.store.access import sha256
 from appliance.submission import limits, replies
 from appliance.submission.replies import Rejected
 
-# What no command may hold: C0, DEL, and the C1 controls in UTF-8.
+# Forbidden in commands: C0, DEL, and the C1 controls in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x1f\x7f]|\xc2[\x80-\x9f]")
 _ESMTP_PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([!-<>-~\x80-\U0010ffff]+))?")
 _ONCE = frozenset(("RET", "ENVID", "NOTIFY", "ORCPT"))
@@ -31,32 +30,30 @@ _XTEXT_OCTET = re.compile(r"\+([0-9A-F]{2})")
 _ADDRESS_TYPE = re.compile(r"[A-Za-z0-9!#$%&'*+/?^_`{|}~-]+")  # an atom
 _PATH = re.compile(r" ?<([^<>]*)>(?: (.*))?")
 _CHUNK = re.compile(r"([0-9]{1,20})(?: (LAST))?", re.IGNORECASE)
-
-
-_LINES = {b"MAIL ": limits.MAIL_LINE, b"RCPT ": limits.RCPT_LINE}  # whose parameters make them longer
+_LINES = {b"MAIL ": limits.MAIL_LINE, b"RCPT ": limits.RCPT_LINE}  # longer because of parameters
 
 
 class InputBuffer:
-    """What a client has sent and the protocol has not read yet. An overlong line is dropped while it arrives."""
+    """Unread input of a client. An overlong line is dropped while it arrives."""
 
     def __init__(self) -> None:
         self.data = b""
-        self._skipped = 0  # octets of an overlong line that were dropped
+        self._skipped = 0  # dropped octets of an overlong line
 
     def feed(self, data: bytes) -> None:
         self.data = self.data + data if self.data else data
 
     def take(self) -> bytes:
-        """All of it, lines or not."""
+        """Remove and return all input."""
         data, self.data = self.data, b""
         return data
 
     def has_line(self, *, auth: bool) -> bool:
-        """Whether `next_line` can do anything with what has come."""
+        """Return whether `next_line` can make progress."""
         return b"\n" in self.data or self._skipped > 0 or len(self.data) > self._limit(auth=auth)
 
     def next_line(self, *, auth: bool) -> bytes | None:
-        """The next line without its CRLF; None when the input was part of an overlong line."""
+        """Return the next line without its CRLF; None if the input was part of an overlong line."""
         end = self.data.find(b"\n") + 1
         if not end:
             self._skipped += len(self.take())
@@ -79,8 +76,8 @@ class InputBuffer:
 
 
 def parse(line: bytes) -> tuple[str, str]:
-    """The verb in upper case, and what follows the first space."""
-    # RFC 5321 4.1.1: trailing white space is not significant; a tab is a control character all the same.
+    """Return the verb in upper case, and the argument."""
+    # RFC 5321 4.1.1: trailing white space is not significant; a tab is still a control character.
     line = line.rstrip(b" ")
     try:
         text = line.decode("utf-8")
@@ -98,7 +95,7 @@ MailParameters = dict[str, str | None]  # names in upper case
 
 
 def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
-    """The address of MAIL without its brackets, and its checked parameters; `dsn`: those of RFC 3461 are offered."""
+    """Return the address and the checked parameters of MAIL; `dsn`: RFC 3461 is offered."""
     address, parameters = _path(argument, "FROM:", replies.SYNTAX_MAIL)
     for name, value in parameters.items():
         if dsn and name in ("RET", "ENVID"):
@@ -109,7 +106,7 @@ def mail_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
 
 
 def rcpt_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
-    """The address of RCPT, and its parameters, of which there are only those of RFC 3461."""
+    """Return the address and the parameters of RCPT; only those of RFC 3461 exist."""
     address, parameters = _path(argument, "TO:", replies.SYNTAX_RCPT)
     if not address:
         raise Rejected(replies.SYNTAX_RCPT)
@@ -119,7 +116,7 @@ def rcpt_path(argument: str, *, dsn: bool) -> tuple[str, MailParameters]:
 
 
 def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, MailParameters]:
-    """`FROM:<a@b> SIZE=5` parsed; many clients put a space after the colon, and none may leave out the brackets."""
+    """Parse `FROM:<a@b> SIZE=5`; a space after the colon is common, the brackets are required."""
     match = _PATH.fullmatch(argument, len(keyword)) if argument[: len(keyword)].upper() == keyword else None
     if match is None:
         raise Rejected(syntax)
@@ -133,7 +130,7 @@ def _path(argument: str, keyword: str, syntax: bytes) -> tuple[str, MailParamete
             raise Rejected(syntax)
         if value is not None and not value.isascii() and name != "ORCPT":
             raise Rejected(syntax)
-        # An equal duplicate is accepted: smtplib adds SMTPUTF8 and BODY to those it was given already.
+        # Accept an equal duplicate: smtplib adds SMTPUTF8 and BODY again.
         if (parameters.setdefault(name, value) or "").upper() != (value or "").upper():
             raise Rejected(syntax)
     return match[1], parameters
@@ -151,7 +148,7 @@ def _check_parameter(name: str, value: str | None) -> None:
     elif name == "SMTPUTF8":
         if value is not None:
             raise Rejected(replies.BAD_SMTPUTF8)
-    elif name != "AUTH" or value is None:  # the identity a relay vouches for (RFC 4954 5) is ignored
+    elif name != "AUTH" or value is None:  # AUTH= (RFC 4954 5) is ignored
         raise Rejected(replies.NO_SUCH_PARAMETER)
 
 
@@ -167,17 +164,17 @@ def _check_dsn_parameter(name: str, value: str | None) -> None:
 
 
 def dsn_request(mail: MailParameters, rcpt: MailParameters, *, utf8: bool) -> DsnRequest | None:
-    """What is to be told of a recipient, by the checked parameters of MAIL and those of RCPT; None: nothing."""
+    """Return the notifications requested by the checked parameters of MAIL and those of RCPT."""
     original = _original(rcpt["ORCPT"], utf8=utf8) if "ORCPT" in rcpt else ""
     if "NOTIFY" not in rcpt:
         return None
-    wanted = (rcpt["NOTIFY"] or "").upper().split(",")
-    if wanted == ["NEVER"]:
+    conditions = (rcpt["NOTIFY"] or "").upper().split(",")
+    if conditions == ["NEVER"]:
         return None
-    if len(wanted) > len(DsnCondition) or not set(wanted) <= {each.name for each in DsnCondition}:
+    if len(conditions) > len(DsnCondition) or not set(conditions) <= {condition.name for condition in DsnCondition}:
         raise Rejected(replies.BAD_NOTIFY)
     return DsnRequest(
-        tuple(each for each in DsnCondition if each.name in wanted),
+        tuple(condition for condition in DsnCondition if condition.name in conditions),
         original=original,
         full=(mail.get("RET") or "").upper() == "FULL",
         envelope_id=_decoded(mail.get("ENVID") or "") or "",
@@ -185,10 +182,10 @@ def dsn_request(mail: MailParameters, rcpt: MailParameters, *, utf8: bool) -> Ds
 
 
 def _original(value: str | None, *, utf8: bool) -> str:
-    """The address of ORCPT with its type, in ASCII: other characters are written as RFC 6533 3 embeds them."""
+    """Return the address of ORCPT with its type; non-ASCII characters are escaped (RFC 6533 3)."""
     kind, _, encoded = (value or "").partition(";")
     if utf8 and kind.lower() == "utf-8":
-        encoded = "".join(each if each.isascii() else f"\\x{{{ord(each):X}}}" for each in encoded)
+        encoded = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in encoded)
     address = _decoded(encoded)
     if len(kind) + 1 + len(encoded) > limits.ORIGINAL_RECIPIENT or not _ADDRESS_TYPE.fullmatch(kind) or address is None:
         raise Rejected(replies.BAD_ORCPT)
@@ -196,7 +193,7 @@ def _original(value: str | None, *, utf8: bool) -> str:
 
 
 def _decoded(text: str) -> str | None:
-    """What xtext stands for; None if it is none, or stands for anything but printable ASCII, as a line end would be."""
+    """Decode xtext; None if it is invalid or contains other than printable ASCII, such as a line end."""
     if not _XTEXT.fullmatch(text):
         return None
     decoded = _XTEXT_OCTET.sub(lambda octet: chr(int(octet[1], 16)), text)
@@ -204,10 +201,10 @@ def _decoded(text: str) -> str | None:
 
 
 def chunk(argument: str) -> tuple[int, bool]:
-    """The size that BDAT announces, and whether the chunk is the last (RFC 3030 2)."""
+    """Return the size of a BDAT chunk, and whether it is the last (RFC 3030 2)."""
     match = _CHUNK.fullmatch(argument)
     if match is None:
-        # How much of what follows is content cannot be known.
+        # The length of the content that follows is unknown.
         raise Rejected(replies.SYNTAX_BDAT, final=True)
     size = int(match[1])
     if size > MESSAGE_SIZE:
@@ -216,7 +213,7 @@ def chunk(argument: str) -> tuple[int, bool]:
 
 
 def parse_address(text: str, field: str = "RCPT TO") -> Address:
-    """An address of the envelope, by the same parser as those of the HTTP API."""
+    """Parse an envelope address, with the parser of the HTTP API."""
     code = "553 5.1.3" if field == "RCPT TO" else "553 5.1.7"
     if " " in text and not text.startswith('"'):
         raise Rejected(replies.reply(code, f"{field}: an address must not contain a space"))
@@ -235,11 +232,11 @@ class Login:
     password_sha256: bytes
 
 
-AuthExchange = Generator[bytes, str, Login]  # yields challenges, is sent decoded responses
+AuthExchange = Generator[bytes, str, Login]  # yields challenges, receives decoded responses
 
 
 def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
-    """The exchange that an AUTH command begins, and its first challenge, or what the initial response leads to."""
+    """Start an AUTH exchange; return it with the first challenge, or the result of the initial response."""
     name, _, response = argument.partition(" ")
     if not name or " " in response:
         raise Rejected(replies.SYNTAX_AUTH)
@@ -251,11 +248,11 @@ def begin_login(argument: str) -> tuple[AuthExchange, bytes | Login]:
 
 
 def continue_login(exchange: AuthExchange, response: str) -> bytes | Login:
-    """The next challenge, or the login, after a response as it came."""
+    """Return the next challenge or the login, given a base64 response."""
     if response == "*":
         raise Rejected(replies.LOGIN_ABORTED)
     try:
-        # A single `=` is an empty response, RFC 4954 4.
+        # RFC 4954 4: a single `=` is an empty response.
         encoded = b"" if response == "=" else response.encode("ascii")
         return exchange.send(pybase64.b64decode(encoded, validate=True).decode("utf-8"))
     except ValueError:  # binascii.Error is one
@@ -266,7 +263,7 @@ def continue_login(exchange: AuthExchange, response: str) -> bytes | Login:
 
 
 def _plain() -> AuthExchange:
-    # `authzid NUL username NUL password`; acting for another user is not offered.
+    # `authzid NUL username NUL password`; another authzid is not supported.
     parts = (yield replies.ASK_PLAIN).split("\0")
     if len(parts) != 3 or parts[0] not in ("", parts[1]) or not parts[1]:
         raise Rejected(replies.LOGIN_NO_PAIR)

@@ -1,7 +1,7 @@
-"""One message on its way in: its envelope, its content from DATA or BDAT, and the memory that takes. No I/O.
+"""One message being received: its envelope, its content from DATA or BDAT, and the memory it uses. No I/O.
 
-The end of DATA is CRLF.CRLF and nothing else. Anything that another server might take for an end, or for a line, is
-content, for which intake refuses the message: nothing that follows a smuggled end is ever read as a command.
+Only CRLF.CRLF ends DATA. Anything else that another server might take for an end or a line is content, for which intake
+refuses the message: nothing after a smuggled end is ever read as a command.
 """
 
 from collections.abc import Callable
@@ -12,28 +12,29 @@ from appliance.message.addresses import Address
 from appliance.message.characters import joined, replaced
 from appliance.message.cost import of_address
 from appliance.message.limits import MESSAGE_SIZE
-from appliance.model.mail import Caller, DsnRequest
+from appliance.model.accounts import Caller
+from appliance.model.mail import DsnRequest
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Backend, FindRecipient
 from appliance.submission.replies import Rejected
 
 END = b"\r\n.\r\n"
-AT_ONCE = 8 * 1024  # octets of a message that are copied in one step
+AT_ONCE = 8 * 1024  # octets copied in one step
 
 
 class DataContent:
-    """What follows a 354, up to its end. Once it has a `refusal` it is read to its end and thrown away."""
+    """The content of DATA. After a `refusal` it is read to its end and dropped."""
 
     def __init__(self) -> None:
-        # As if a line had just ended, so that an end right at the start needs no rule of its own.
+        # As if a line had just ended, so that an immediate end needs no special case.
         self._held = bytearray(b"\r\n")
-        self._searched = 0  # octets held in which no end begins
-        self.size = 0  # octets that have come
+        self._searched = 0  # octets without the start of an end
+        self.size = 0  # octets received
         self.refusal = b""
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what has come; the octets after the end once it has come, too."""
+        """Add data; once the end has arrived, return the octets after it."""
         self._held += data
         self.size += len(data)
         end = self._held.find(END, self._searched)
@@ -48,13 +49,13 @@ class DataContent:
         return rest
 
     def discard(self, refusal: bytes) -> None:
-        """Hold no more than is needed to find the end; the first refusal is the one that counts."""
+        """Keep only what is needed to find the end; the first refusal wins."""
         self.refusal = self.refusal or refusal
         del self._held[: max(0, len(self._held) - len(END) + 1)]
         self._searched = 0
 
     def content(self) -> bytes:
-        """The message without dot-stuffing (RFC 5321 4.5.2); to be called once."""
+        """Return the message without dot-stuffing (RFC 5321 4.5.2); call once."""
         held, self._held = self._held, bytearray()
         if len(held) <= AT_ONCE:
             return bytes(held).replace(b"\r\n.", b"\r\n")[2:]
@@ -63,13 +64,13 @@ class DataContent:
 
 
 class ChunkedContent:
-    """The content that BDAT commands bring, each with its length (RFC 3030)."""
+    """The content of BDAT commands (RFC 3030)."""
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._awaited = 0  # octets of the announced chunk that are still to come
+        self._awaited = 0  # missing octets of the current chunk
         self.size = 0
-        self.announced = 0  # octets of the chunk that is being read
+        self.announced = 0  # octets of the current chunk
         self.last = False
         self.refusal = b""
 
@@ -78,29 +79,29 @@ class ChunkedContent:
         self.last = last
 
     def receive(self, data: bytes) -> bytes | None:
-        """Take what has come; the octets after the chunk once it is complete."""
-        taken = data[: self._awaited]
-        self._awaited -= len(taken)
-        self.size += len(taken)
+        """Add data; once the chunk is complete, return the octets after it."""
+        piece = data[: self._awaited]
+        self._awaited -= len(piece)
+        self.size += len(piece)
         if self.size > MESSAGE_SIZE:
             self.discard(replies.TOO_LARGE)
         if not self.refusal:
-            self._held += taken
-        return None if self._awaited else data[len(taken) :]
+            self._held += piece
+        return None if self._awaited else data[len(piece) :]
 
     def discard(self, refusal: bytes) -> None:
         self.refusal = self.refusal or refusal
         self._held.clear()
 
     def content(self) -> bytes:
-        """The message, whose last line gets a CRLF if it came without; to be called once."""
+        """Return the message, with a final CRLF; call once."""
         end = b"" if self._held.endswith(b"\r\n") or not self._held else b"\r\n"
         content, self._held = joined((self._held, end)), bytearray()
         return content
 
 
 class IncomingTransaction:
-    """From MAIL to the end of the message: its envelope, and the memory taken for its content."""
+    """From MAIL to the end of the message: the envelope, and the memory of the content."""
 
     def __init__(
         self,
@@ -116,16 +117,16 @@ class IncomingTransaction:
         self._backend = backend
         self._owner = backend.owner if caller is None else caller.account_id
         self._parameters = parameters
-        self.recipients: dict[str, str] = {}  # normalized: as spelled by the client
-        self.dsn: dict[str, DsnRequest] | None = None  # by the normalized recipient, where something is to be told
-        self._asked: DsnRequest | None = None  # by the RCPT whose recipient is being checked
+        self.recipients: dict[str, str] = {}  # normalized to the client's spelling
+        self.dsn: dict[str, DsnRequest] | None = None  # by normalized recipient
+        self._dsn_request: DsnRequest | None = None  # of the RCPT being checked
         self.chunks: ChunkedContent | None = None
         self._rcpts = 0  # RCPT commands, accepted or not
         self._budget = budget
-        self._taken = 0
+        self._memory = 0
 
     def rcpt(self, argument: str) -> bytes | FindRecipient:
-        """The reply to an RCPT, or what has to be done for it first."""
+        """Return the reply to RCPT, or the action that it needs first."""
         if self.chunks is not None:
             raise Rejected(replies.NOT_AMONG_CHUNKS)
         self._rcpts += 1
@@ -134,41 +135,41 @@ class IncomingTransaction:
         text, parameters = commands.rcpt_path(argument, dsn=self._backend.dsn)
         if not (self._utf8 or text.isascii()):
             raise Rejected(replies.NEEDS_SMTPUTF8)
-        self._asked = commands.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
-        found = self._backend.check_recipient(self.caller, text)
-        if isinstance(found, Address):
-            return self.add_recipient(found)
+        self._dsn_request = commands.dsn_request(self._parameters, parameters, utf8=self._utf8) if parameters else None
+        recipient = self._backend.check_recipient(self.caller, text)
+        if isinstance(recipient, Address):
+            return self.add_recipient(recipient)
         if len(self.recipients) < self._backend.most_recipients:
-            return found
+            return recipient
         return replies.RECIPIENT_OK if text in self.recipients.values() else replies.TOO_MANY_RECIPIENTS
 
     def add_recipient(self, recipient: Address) -> bytes:
         if len(self.recipients) >= self._backend.most_recipients and recipient.key not in self.recipients:
             return replies.TOO_MANY_RECIPIENTS
-        if self._asked is not None and recipient.key not in self.recipients:
+        if self._dsn_request is not None and recipient.key not in self.recipients:
             self.dsn = self.dsn or {}
-            self.dsn[recipient.key] = self._asked
+            self.dsn[recipient.key] = self._dsn_request
         self.recipients.setdefault(recipient.key, recipient.spelling)
         return replies.RECIPIENT_OK
 
     def take_memory(self, content: DataContent | ChunkedContent, octets: int) -> None:
-        """Take memory for what the content has grown by, or discard the content."""
+        """Reserve memory for new content, or discard the content."""
         if self._budget.try_take(self._owner, octets):
-            self._taken += octets
+            self._memory += octets
         else:
             content.discard(replies.NO_MEMORY)
 
     def release(self) -> None:
-        if self._taken:
-            self._budget.give_back(self._owner, self._taken)
-            self._taken = 0
+        if self._memory:
+            self._budget.give_back(self._owner, self._memory)
+            self._memory = 0
 
 
 # ---- the envelopes of submission
 
 
 def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender: str, utf8: bool) -> str:
-    """A sender of one of the caller's domains; `check` raises Refused for a caller that may not send now."""
+    """Accept a sender at one of the caller's domains; `check` raises Refused if the caller may not send now."""
     assert caller is not None  # noqa: S101 - a listener with logins
     if not sender:
         raise Rejected(replies.NULL_SENDER)
@@ -185,7 +186,7 @@ def caller_sender(check: Callable[[Caller], None], caller: Caller | None, sender
 
 
 def any_recipient(caller: Caller | None, text: str) -> Address | FindRecipient:
-    """Any address; a costly one is parsed elsewhere."""
+    """Accept any address; expensive ones are parsed off the event loop."""
     if of_address(text) <= limits.ADDRESS_COST:
         return commands.parse_address(text)
     return FindRecipient(caller.account_id if caller else "", text)

@@ -1,17 +1,16 @@
-"""SMTP, the server's side of one connection: octets in, replies and actions out. No I/O.
+"""SMTP, the server's side of one connection: bytes in, replies and actions out. No I/O.
 
-`connection.py` drives it, and a `Backend` says what the listener takes: submission, or feedback (`inbound/`). A message
-needs EHLO, where clients log in AUTH (under TLS), MAIL, at least one RCPT, then DATA or BDAT.
-Commands may be pipelined (RFC 2920): input is read up to the first command that needs an `Action`, and no further until
-that is done; and up to `limits.COMMANDS_PER_TURN` of them, so that one client does not keep the event loop from others.
+`connection.py` drives it, and a `Backend` decides what the listener accepts: submission, or feedback (`inbound/`). A
+message needs EHLO, AUTH (under TLS) if clients log in, MAIL, at least one RCPT, then DATA or BDAT. Commands may be
+pipelined (RFC 2920): input is read up to the first command that needs an `Action`, or `limits.COMMANDS_PER_TURN`.
 
-    phase    input is read as                what ends it
+    phase    input is read as                ends with
     COMMAND  command lines, AUTH responses   DATA, BDAT: CONTENT; a command that needs an action: ACTION
-    CONTENT  the message, or one chunk       its end: ACTION; the end of a chunk or of a refused message: COMMAND
+    CONTENT  the message, or one chunk       its end: ACTION; the end of a chunk or a refused message: COMMAND
     ACTION   not read                        its result, which the driver reports: COMMAND
     OVER     not read                        nothing: the last reply is written, and the connection closes
 
-The parts: `commands` parses lines and runs an AUTH exchange, `content` holds the transaction.
+`commands` parses lines and runs AUTH exchanges, `content` holds the transaction.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from collections.abc import Callable
 from appliance.errors import PublicError
 from appliance.message.addresses import Address
 from appliance.message.cost import of_address
-from appliance.model.mail import Caller
+from appliance.model.accounts import Caller
 from appliance.net.memory_budget import MemoryBudget
 from appliance.submission import commands, limits, replies
 from appliance.submission.actions import Action, Backend, FindCaller, Phase, PlainAction, Submit
@@ -27,21 +26,18 @@ from appliance.submission.commands import AuthExchange, Login, MailParameters
 from appliance.submission.content import ChunkedContent, DataContent, IncomingTransaction
 from appliance.submission.replies import Rejected
 
-# Asking an enum for a member takes ten times as long as asking a module.
-_COMMAND, _CONTENT, _ACTION, _OVER = Phase
-
-Result = bytes | Action | None  # of a command: its reply, or what has to be done first; None: it was answered
+Result = bytes | Action | None  # the reply to a command, or the action it needs first; None: replied
 
 
 class SmtpProtocol:
-    """The state of one connection. The driver writes what it finds in `out`."""
+    """The state of one connection. The driver writes the replies in `out`."""
 
     def __init__(self, hostname: str, backend: Backend, budget: MemoryBudget, *, secure: bool) -> None:
         self.out = [replies.reply("220", f"{hostname} ESMTP")]
-        self.phase = _COMMAND
+        self.phase = Phase.COMMAND
         self.stopping = False
-        self.quit = False  # the client has said QUIT
-        self.content: DataContent | ChunkedContent | None = None  # that is being read
+        self.quit = False  # the client sent QUIT
+        self.content: DataContent | ChunkedContent | None = None  # being read
         self._hostname = hostname
         self.backend = backend
         self._logins = backend.logins
@@ -51,49 +47,49 @@ class SmtpProtocol:
         self._login_failures = 0
         self._turn = 0  # commands read in this turn
         self._transaction: IncomingTransaction | None = None
-        self._submitting = False  # the message of the transaction is being stored
+        self._submitting = False  # the message is being stored
         self._reset(secure=secure)
 
     def _reset(self, *, secure: bool) -> None:
-        """Forget what the client has said (RFC 3207 4.2)."""
+        """Reset the session after STARTTLS (RFC 3207 4.2)."""
         self.secure = secure
         self._may_login = self._logins is not None and (secure or self._logins.plaintext)
         self._greeted = self._extended = False  # by HELO or EHLO; by EHLO
         self._login: Login | None = None
-        self._exchange: AuthExchange | None = None  # whose challenge the client has to answer
+        self._exchange: AuthExchange | None = None  # waiting for the client's response
         self._end_transaction()
 
     # ---- called by the driver
 
     def receive(self, data: bytes) -> Action | None:
-        if self.phase is _OVER:
+        if self.phase is Phase.OVER:
             return None
         self.input.feed(data)
         return self.proceed()
 
     def proceed(self) -> Action | None:
-        """Read up to a command that needs an action."""
+        """Read up to the first command that needs an action."""
         action = self._read()
         if action is not None:
-            self.phase = _ACTION
+            self.phase = Phase.ACTION
         elif self.stopping:
             self.stop()
         return action
 
     def stop(self) -> None:
-        """The program is stopping: end now, or after the message that has begun to arrive."""
+        """Shut down: end now, or after the message that is arriving."""
         self.stopping = True
-        if self.phase is _COMMAND and not self._is_between_chunks():
+        if self.phase is Phase.COMMAND and not self._is_between_chunks():
             self.end(replies.CLOSING)
 
     def end(self, last_reply: bytes) -> None:
-        if self.phase is not _OVER:
+        if self.phase is not Phase.OVER:
             self.out.append(last_reply)
             self.close()
 
     def close(self) -> None:
-        """End the session. A message that is being stored has its memory until `submitted` ends the transaction."""
-        self.phase = _OVER
+        """End the session. A message being stored keeps its memory until `submitted`."""
+        self.phase = Phase.OVER
         self.input.take()
         if not self._submitting:
             self._end_transaction()
@@ -101,15 +97,15 @@ class SmtpProtocol:
     # ---- results of actions
 
     def resume(self) -> None:
-        if self.phase is _ACTION:
-            self.phase = _COMMAND
+        if self.phase is Phase.ACTION:
+            self.phase = Phase.COMMAND
 
     def secured(self) -> None:
         self._reset(secure=True)
         self.resume()
 
     def login_failed(self, *, too_many: bool) -> None:
-        """`too_many`: the client's address is blocked for a while, for failures on all its connections."""
+        """`too_many`: the client's address is blocked for failures on all its connections."""
         self._login_failures += 1
         self.resume()
         if too_many or self._login_failures >= limits.LOGIN_FAILURES:
@@ -118,12 +114,12 @@ class SmtpProtocol:
             self._counted(replies.WRONG_LOGIN)
 
     def caller_found(self, action: FindCaller, result: Caller | PublicError | None) -> Action | None:
-        """Go on with AUTH or MAIL; the action that has to be done first, if any."""
+        """Continue AUTH or MAIL; return the action that it needs first, if any."""
         if result is None and action.mail is None:
             return PlainAction.WRONG_LOGIN
         self.resume()
-        if self.phase is _OVER:
-            return None  # the connection was lost meanwhile
+        if self.phase is Phase.OVER:
+            return None  # the connection was lost
         if isinstance(result, PublicError):
             self._counted(replies.refusal(result))
         elif result is None:
@@ -144,11 +140,11 @@ class SmtpProtocol:
             self._counted(result.reply)
         elif isinstance(result, PublicError):
             self._counted(replies.refusal(result))
-        elif self._transaction is not None:  # else the connection was lost meanwhile
+        elif self._transaction is not None:  # otherwise the connection was lost meanwhile
             self.out.append(self._transaction.add_recipient(result))
 
     def submitted(self, result: str | PublicError | None) -> None:
-        """The id of the stored message, or why it was refused, or None after an internal error."""
+        """`result`: the id of the stored message, the refusal, or None after an internal error."""
         self._submitting = False
         self._end_transaction()
         self.resume()
@@ -166,7 +162,7 @@ class SmtpProtocol:
         self._turn = 0
         action: Action | None = None
         while self.input.data and action is None:
-            if self.phase is _CONTENT:
+            if self.phase is Phase.CONTENT:
                 action = self._read_content()
             elif not (self._takes_commands() and self.input.has_line(auth=self._exchange is not None)):
                 break
@@ -178,7 +174,7 @@ class SmtpProtocol:
         return action
 
     def _takes_commands(self) -> bool:
-        return self.phase is _COMMAND and (not self.stopping or self._is_between_chunks())
+        return self.phase is Phase.COMMAND and (not self.stopping or self._is_between_chunks())
 
     def _read_line(self) -> Action | None:
         exchange, self._exchange = self._exchange, None
@@ -209,7 +205,7 @@ class SmtpProtocol:
         return None
 
     def _counted(self, reply: bytes) -> None:
-        """Answer a command that brings a message no nearer, and count it, as Postfix does errors and junk commands."""
+        """Reply to a command without progress, and count it, as Postfix counts errors and junk commands."""
         self.out.append(reply)
         if reply.startswith(b"5"):
             self._errors += 1
@@ -242,7 +238,7 @@ class SmtpProtocol:
         if self.secure:
             raise Rejected(replies.NO_TLS_HERE)
         self.out.append(replies.READY_FOR_TLS)
-        # Plaintext behind it may have been injected (RFC 3207 4.2, 5). The driver reads none after it either.
+        # Plaintext after it may be injected (RFC 3207 4.2, 5). The driver reads none either.
         self.input.take()
         return PlainAction.START_TLS
 
@@ -260,7 +256,7 @@ class SmtpProtocol:
         return self._log_in(*commands.begin_login(argument))
 
     def _log_in(self, exchange: AuthExchange, login: bytes | Login) -> Result:
-        if isinstance(login, bytes):  # one more challenge comes first
+        if isinstance(login, bytes):  # another challenge
             self._exchange = exchange
             return login
         caller = self._known_caller(login)
@@ -290,7 +286,7 @@ class SmtpProtocol:
             self._turn += limits.COSTLY_SENDER
         if self._login is None:
             return self._begin_transaction(None, sender, parameters)
-        # Looked up again for each message: a session may outlive its credential.
+        # Look the caller up for each message: a session may outlive its credential.
         caller = self._known_caller(self._login)
         if caller is None:
             return FindCaller(self._login, (sender, parameters))
@@ -306,7 +302,6 @@ class SmtpProtocol:
         return self._transaction.rcpt(argument)
 
     def _no_transaction(self) -> Rejected:
-        """What is missing before a transaction."""
         if self._login is not None or self._logins is None:
             return Rejected(replies.MAIL_FIRST)
         return Rejected(replies.LOGIN_NEEDED if self._may_login else replies.TLS_NEEDED)
@@ -329,10 +324,10 @@ class SmtpProtocol:
         except Rejected as rejected:
             self._counted(rejected.reply)
             if self.input.data:
-                # A client that did not wait for the reply is sending the message: it must not be read as commands.
+                # The client sent the message without waiting for the reply: it must not be read as commands.
                 self.end(replies.TALKED_TOO_EARLY)
             return None
-        self.content, self.phase = DataContent(), _CONTENT
+        self.content, self.phase = DataContent(), Phase.CONTENT
         return replies.GO_AHEAD
 
     def _bdat(self, argument: str) -> Action | None:
@@ -340,16 +335,16 @@ class SmtpProtocol:
         try:
             transaction = self._with_recipients()
             chunks = transaction.chunks = transaction.chunks or ChunkedContent()
-        except Rejected as rejected:  # the chunk is on its way all the same
+        except Rejected as rejected:  # the chunk arrives anyway
             chunks = ChunkedContent()
             chunks.discard(rejected.reply)
         chunks.expect(size, last=last)
-        self.content, self.phase = chunks, _CONTENT
+        self.content, self.phase = chunks, Phase.CONTENT
         return None if size else self._content_received(chunks)
 
     def _read_content(self) -> Action | None:
         content = self.content
-        assert content is not None  # noqa: S101 - the phase says so
+        assert content is not None  # noqa: S101 - in the phase CONTENT
         before = content.size
         rest = content.receive(self.input.take())
         if self._transaction is not None and not content.refusal:
@@ -360,8 +355,7 @@ class SmtpProtocol:
         return self._content_received(content)
 
     def _content_received(self, content: DataContent | ChunkedContent) -> Action | None:
-        """The end of the message has come, or of a chunk."""
-        self.phase = _COMMAND
+        self.phase = Phase.COMMAND
         transaction = self._transaction
         if content.refusal or transaction is None:
             self._end_transaction()
@@ -372,14 +366,14 @@ class SmtpProtocol:
             self._submitting = True
             return Submit(*envelope, content.content, content.size, self.secure, transaction.dsn, self._login)
         elif content.announced < limits.SMALL_CHUNK:
-            self._counted(replies.CHUNK_TAKEN)
+            self._counted(replies.CHUNK_ACCEPTED)
         else:
-            self.out.append(replies.CHUNK_TAKEN)
+            self.out.append(replies.CHUNK_ACCEPTED)
         return None
 
     @property
     def has_message(self) -> bool:
-        """Whether a message arrives or is stored that is not refused; before a login that is needed there is none."""
+        """Whether a message that is not refused is being received or stored."""
         return self._transaction is not None and self.content is not None and not self.content.refusal
 
     def _is_between_chunks(self) -> bool:

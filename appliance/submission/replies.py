@@ -1,6 +1,6 @@
-"""Every reply that an SMTP client gets, with its enhanced status code (RFC 2034).
+"""Every reply to an SMTP client, with its enhanced status code (RFC 2034).
 
-A reply is one line of printable ASCII within the length of RFC 5321, whatever text goes into it.
+A reply is one line of printable ASCII within the length of RFC 5321, whatever its text.
 """
 
 from appliance.errors import PublicError
@@ -10,7 +10,7 @@ TEXT_LENGTH = 480  # octets, so that a reply line stays within the 512 of RFC 53
 
 
 class Rejected(Exception):
-    """A command, or a line that is none, is answered with `reply`; after a `final` one the session ends."""
+    """Reject a command with `reply`; a `final` one ends the session."""
 
     def __init__(self, reply: bytes, *, final: bool = False) -> None:
         super().__init__(reply)
@@ -19,18 +19,18 @@ class Rejected(Exception):
 
 
 def reply(code: str, text: str) -> bytes:
-    """One reply line; what is not printable ASCII becomes `?`, so that no text can end the line or begin another."""
+    """Return one reply line; other than printable ASCII becomes `?`, so that no text can end the line."""
     plain = "".join(character if " " <= character <= "~" else "?" for character in text[:TEXT_LENGTH])
     return f"{code} {plain}\r\n".encode("ascii")
 
 
 def refusal(refused: PublicError) -> bytes:
-    """The code of `errors.py` for a refusal, and its text."""
+    """Return the SMTP code and text of a refusal."""
     return reply(refused.code.smtp, refused.text)
 
 
 def queued(message_id: str) -> bytes:
-    """The reply to a message whose commit has been synced to disk."""
+    """Return the reply to a message on disk."""
     return b"250 2.0.0 queued as " + message_id.encode("ascii") + b"\r\n"
 
 
@@ -50,7 +50,7 @@ RECIPIENT_OK = reply("250 2.1.5", "Recipient OK")
 GO_AHEAD = reply("354", "End data with <CR><LF>.<CR><LF>")
 BYE = reply("221 2.0.0", "Bye")
 READY_FOR_TLS = reply("220 2.0.0", "Ready to start TLS")
-NOT_VERIFIED = reply("252 2.5.2", "Cannot verify, but will take a message and try")
+NOT_VERIFIED = reply("252 2.5.2", "Cannot verify; send the message to find out")
 
 LOGGED_IN = reply("235 2.7.0", "Authentication successful")
 ASK_PLAIN = b"334 \r\n"
@@ -63,17 +63,17 @@ TLS_NEEDED = reply("530 5.7.0", "Must issue a STARTTLS command first")
 LOGIN_NEEDS_TLS = reply("538 5.7.11", "Encryption is required for authentication; use STARTTLS first")
 LOGGED_IN_ALREADY = reply("503 5.5.1", "Already authenticated")
 LOGIN_ABORTED = reply("501 5.7.0", "Authentication aborted")
-LOGIN_UNREADABLE = reply("501 5.5.2", "Cannot decode this; it must be base64")
-LOGIN_NO_PAIR = reply("501 5.5.2", "Expected an empty or equal authorization identity, a username and a password")
+LOGIN_UNREADABLE = reply("501 5.5.2", "Cannot decode the response; send base64")
+LOGIN_NO_PAIR = reply("501 5.5.2", "Expected NUL username NUL password, with an empty or equal authorization identity")
 MECHANISM_UNKNOWN = reply("504 5.5.4", "Unknown authentication mechanism; use PLAIN or LOGIN")
 TOO_MANY_FAILURES = reply("421 4.7.0", "Too many failed logins; goodbye")
 
 NO_SUCH_COMMAND = reply("500 5.5.1", "Command not recognized")
 NOT_IMPLEMENTED = reply("502 5.5.1", "Command not implemented")
 LINE_TOO_LONG = reply("500 5.5.2", "Line too long")
-CONTROL_IN_LINE = reply("500 5.5.2", "A command must not hold control characters")
-NO_CRLF = reply("500 5.5.2", "Lines end with CR and LF; goodbye")
-NOT_TEXT = reply("500 5.5.2", "A command must be ASCII, but for addresses in UTF-8")
+CONTROL_IN_LINE = reply("500 5.5.2", "A command must not contain control characters")
+NO_CRLF = reply("500 5.5.2", "Lines must end with CRLF; goodbye")
+NOT_TEXT = reply("500 5.5.2", "A command must be ASCII; only addresses may be UTF-8")
 SYNTAX_NAME = reply("501 5.5.4", "Syntax: EHLO hostname")
 SYNTAX_NOTHING = reply("501 5.5.4", "This command takes no argument")
 SYNTAX_AUTH = reply("501 5.5.4", "Syntax: AUTH mechanism [initial-response]")
@@ -83,33 +83,33 @@ SYNTAX_BDAT = reply("501 5.5.4", "Syntax: BDAT size [LAST]")
 BAD_SIZE = reply("501 5.5.4", "SIZE must be a number of octets")
 BAD_BODY = reply("501 5.5.4", "BODY must be 7BIT or 8BITMIME")
 BAD_RET = reply("501 5.5.4", "RET must be FULL or HDRS")
-BAD_ENVID = reply("501 5.5.4", "ENVID must be xtext of printable ASCII, 100 characters at most")
-BAD_NOTIFY = reply("501 5.5.4", "NOTIFY must be NEVER, or some of SUCCESS, FAILURE and DELAY with commas between them")
-BAD_ORCPT = reply("501 5.5.4", "ORCPT must be an address type, a semicolon and xtext, 500 characters at most")
+BAD_ENVID = reply("501 5.5.4", "ENVID must be xtext of at most 100 printable ASCII characters")
+BAD_NOTIFY = reply("501 5.5.4", "NOTIFY must be NEVER, or a comma-separated list of SUCCESS, FAILURE and DELAY")
+BAD_ORCPT = reply("501 5.5.4", "ORCPT must be an address type, a semicolon and xtext, at most 500 characters")
 BAD_SMTPUTF8 = reply("501 5.5.4", "SMTPUTF8 takes no value")
-NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not offered")
-NEEDS_SMTPUTF8 = reply("553 5.6.7", "An address with other than ASCII characters needs the SMTPUTF8 parameter")
+NO_SUCH_PARAMETER = reply("555 5.5.4", "Parameter not recognized or not supported")
+NEEDS_SMTPUTF8 = reply("553 5.6.7", "A non-ASCII address requires the SMTPUTF8 parameter")
 SAY_HELLO = reply("503 5.5.1", "Send EHLO first")
 MAIL_FIRST = reply("503 5.5.1", "Send MAIL first")
-MAIL_TWICE = reply("503 5.5.1", "A sender was given already; RSET forgets it")
+MAIL_TWICE = reply("503 5.5.1", "MAIL was already sent; send RSET to start over")
 RCPT_FIRST = reply("503 5.5.1", "Send RCPT first")
-NOT_AMONG_CHUNKS = reply("503 5.5.1", "The message has begun with BDAT; finish it so, or RSET")
-NO_TLS_HERE = reply("503 5.5.1", "TLS is active already")
-NULL_SENDER = reply("550 5.7.1", "The null sender may not submit mail")
+NOT_AMONG_CHUNKS = reply("503 5.5.1", "The message started with BDAT; finish it with BDAT, or send RSET")
+NO_TLS_HERE = reply("503 5.5.1", "TLS is already active")
+NULL_SENDER = reply("550 5.7.1", "The null sender cannot submit mail; use an address of your domain")
 FOREIGN_SENDER = reply(
     "550 5.7.1", "The sender's domain is not registered and verified for this account. Add it first."
 )
-TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; send the message again for the others")
+TOO_MANY_RECIPIENTS = reply("452 4.5.3", "Too many recipients; send the message to the others separately")
 TOO_LARGE = reply("552 5.3.4", "The message is larger than 10 MiB")
-NO_MEMORY = reply("451 4.3.0", "Too many messages are coming in right now; try again later")
-CHUNK_TAKEN = reply("250 2.0.0", "Chunk taken")
+NO_MEMORY = reply("451 4.3.0", "Too many messages are being received; try again later")
+CHUNK_ACCEPTED = reply("250 2.0.0", "Chunk accepted")
 
-TALKED_TOO_EARLY = reply("421 4.7.0", "A message was sent before it was asked for; goodbye")
+TALKED_TOO_EARLY = reply("421 4.7.0", "Message sent before the 354 reply; goodbye")
 TOO_MANY_ERRORS = reply("421 4.7.0", "Too many errors; goodbye")
-TOO_MUCH_JUNK = reply("421 4.7.0", "Too many commands that lead nowhere; goodbye")
+TOO_MUCH_JUNK = reply("421 4.7.0", "Too many commands without a message; goodbye")
 TOO_SLOW = reply("421 4.4.2", "Timeout; goodbye")
-SESSION_OVER = reply("421 4.4.2", "This connection has lasted long enough; open another")
+SESSION_OVER = reply("421 4.4.2", "Session time limit reached; open a new connection")
 CLOSING = reply("421 4.3.2", "The server is shutting down; try again in a moment")
 TOO_MANY_CONNECTIONS = reply("421 4.7.0", "Too many connections with this credential; use fewer")
 CROWDED = reply("421 4.7.0", "Too many connections; try again later")
-INTERNAL_ERROR = reply("451 4.3.0", "Something went wrong on our side. The log has the details.")
+INTERNAL_ERROR = reply("451 4.3.0", "Internal error. The server's log has the details.")

@@ -22,11 +22,11 @@ from appliance.config.settings import Config, ConfigError
 from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
-from appliance.intake.accept import IntakeServices
+from appliance.intake.services import IntakeServices
 from appliance.message.addresses import Address
 from appliance.message.cost import of_size
 from appliance.message.limits import RECIPIENTS
-from appliance.model.mail import Caller
+from appliance.model.accounts import Caller
 from appliance.net.connection_limits import ConnectionTable, KnownNetworks
 from appliance.net.connection_server import ConnectionServer, listen
 from appliance.net.memory_budget import MemoryBudget

@@ -21,7 +21,7 @@ from appliance.config.values import Endpoint
 from appliance.errors import StorageUnavailable
 from appliance.net.connection_limits import ConnectionTable
 from appliance.net.connection_server import accept_connections
-from appliance.net.http_server import ShortConnection, answer_one, response
+from appliance.net.http import ShortConnection, answer_one, response
 from appliance.store import FILE_NAME, DatabaseFault, Store
 from appliance.store.queue_control import Depth
 from appliance.telemetry.log import get_logger
@@ -129,7 +129,7 @@ class Readings:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     async def now(self) -> list[Reading]:
-        """All readings; those of the queue are at most QUEUE_CACHED old."""
+        """All readings; the queue depth is at most QUEUE_CACHED old."""
         await self._read_queue()
         engine = self.store.engine
         return [

@@ -29,8 +29,8 @@ from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.passwords import PasswordHasher
 from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
+from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, User
 from appliance.model.dashboard import Actor
-from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, User
 from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web import api

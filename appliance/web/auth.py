@@ -12,9 +12,10 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.settings import TotpDemand
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.credentials import CACHED, CACHED_FOR, Credentials
+from appliance.intake.services import CACHED, CACHED_FOR, Credentials
 from appliance.message.addresses import parse
-from appliance.model.mail import Caller, KeyPrincipal, Message, Permission, Principal, Role, User
+from appliance.model.accounts import Caller, KeyPrincipal, Permission, Principal, Role, User
+from appliance.model.mail import Message
 from appliance.net.connection_limits import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256

@@ -6,7 +6,7 @@ import trio
 
 from appliance.config.settings import Config
 from appliance.environment import Environment
-from appliance.intake.accept import IntakeServices
+from appliance.intake.services import IntakeServices
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import derive
 from appliance.keys.passwords import PasswordHasher

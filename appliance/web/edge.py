@@ -16,12 +16,14 @@ from appliance.config.settings import HttpSettings
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused
 from appliance.feedback.unsubscribe import UNSUBSCRIBE_PATH
-from appliance.intake.accept import MessageIntake, Receipt
+from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import RequestRate
+from appliance.intake.receipt import Receipt
 from appliance.message.cost import of_size
 from appliance.message.request import decode
 from appliance.message.schema import SendRequest
-from appliance.model.mail import Caller, Message, Source
+from appliance.model.accounts import Caller
+from appliance.model.mail import Message, Source
 from appliance.net.address_policy import client_network
 from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger

@@ -9,7 +9,7 @@ than a response. h11 parses every other request from its first byte. `tests/web/
 import re
 from typing import NamedTuple
 
-from appliance.net.http_server import HEAD_LINES
+from appliance.net.http import HEAD_LINES
 from appliance.web.answer import REASONS, Headers
 
 FAST_HEAD_BYTES = 4 * 1024  # h11 parses longer heads

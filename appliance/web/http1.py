@@ -1,20 +1,19 @@
-"""HTTP/1.1 on one connection, for `server.py`: requests in, the application's answers out, one after the other.
+"""HTTP/1.1 on one connection, for `server.py`: reads requests and writes the application's responses, in order.
 
-A subclass of hypercorn's protocol (`hypercorn_parts.py` says what of that is in use). What differs, and why:
+A subclass of hypercorn's protocol (`hypercorn_parts.py` lists what is used). The differences, and why:
 
-- the application runs in the connection's own task and pulls the body as it wants it: no task and no channel per
-  request, no body read ahead, and no deadlock when the application stops reading;
-- `100 Continue` is sent when the application first reads the body, so one that refuses is never sent a body;
-- no Upgrade and no HTTP/2: each had requests that killed the process, and nothing here needs them;
-- h11 parses heads only, and only those whose raw bytes were found to be short and in plain lines (`HeadReader`): a
-  client cannot make it parse thousands of header lines. A bare LF and a folded line are refused because a proxy in
-  front may read them differently (RFC 9112 2.2, 5.2). One empty line before a request line is ignored, as some clients
-  send one after a body (RFC 9112 2.2). Every byte is looked at a fixed number of times, also when a head arrives one
-  byte per packet;
-- a body whose length is told in two ways is refused: a proxy in front may have believed the other one;
-- a response leaves in one write instead of three;
-- a plain `POST /emails` that is here as a whole is read and answered without h11 (`fast_post.py`);
-- a request that is not HTTP gets our error object, with an `X-Request-ID` like every other answer.
+- The application runs in the connection's task and pulls the body: no task and no channel per request, nothing read
+  ahead, and no deadlock when the application stops reading.
+- `100 Continue` is sent when the application first reads the body, so a refused request is never sent one.
+- No Upgrade and no HTTP/2: both had requests that killed the process.
+- `HeadReader` checks the raw head before h11 parses it, so a client cannot make h11 parse thousands of header lines. A
+  bare LF and a folded line are refused, because a proxy in front may read them differently (RFC 9112 2.2, 5.2). One
+  empty line before a request line is ignored (RFC 9112 2.2). Each byte is checked a fixed number of times, even if a
+  head arrives one byte per packet.
+- A body with two lengths is refused, because a proxy in front may have used the other one.
+- A response is one write instead of three.
+- A complete, plain `POST /emails` bypasses h11 (`fast_post.py`).
+- A request that is not HTTP gets our error object with an `X-Request-ID`.
 """
 
 import re
@@ -28,46 +27,46 @@ import h11
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.net.http_server import HEAD_LINES, REQUEST_HEAD_BYTES
+from appliance.net.http import HEAD_LINES, REQUEST_HEAD_BYTES
 from appliance.web import hypercorn_parts as hypercorn
 from appliance.web.answer import REASONS, Answer, Headers, error_answer, http_date
 from appliance.web.fast_post import QuickRequest, answer_bytes, read_request
 
-# ---- where a head and a body end
+# ---- the end of heads and bodies
 
 CHUNK_LINE = 1_024  # bytes of a chunk's size with its extensions, or of a trailer line
 TRAILER_LINES = 16
-# Chunks cost by their number: a client that sends many may not send many small ones.
+# Each chunk costs time, so a client may not send many small ones.
 FREE_CHUNKS = 256
-CHUNK_AVERAGE = 64  # bytes, of the chunks beyond those
+CHUNK_AVERAGE = 64  # bytes, for chunks beyond those
 
 _EMPTY_LINE = b"\r\n"
 _END = b"\r\n\r\n"
-_LINE_ENDS = 2 + HEAD_LINES  # those of the request line and of the empty line, too
+_LINE_ENDS = 2 + HEAD_LINES  # with the request line and the empty line
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")  # RFC 9112 7.1
-# A header line, not folded, that says nothing of where a body ends (RFC 9110 6.5.1).
+# An unfolded header line that does not define the length of a body (RFC 9110 6.5.1).
 _TRAILER = re.compile(
     rb"(?!content-length:|transfer-encoding:)[!#$%&'*+\-.^_`|~0-9a-z]+:[\t\x20-\x7e\x80-\xff]*\r\n", re.IGNORECASE
 )
 
 
 class BadHead(Exception):
-    """A head that is refused; its text is for the client."""
+    """A refused head; the text is for the client."""
 
 
 class HeadReader:
-    """Gathers one request's head."""
+    """Collects the head of one request."""
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._line_ends = 0
 
     def __bool__(self) -> bool:
-        """Whether a part of a head has come."""
+        """Whether part of a head has arrived."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> tuple[bytes, bytes] | None:
-        """The head and the bytes after it, once it is complete; None before. Raises BadHead."""
+        """Return the head and the bytes after it once it is complete, otherwise None. Raises BadHead."""
         held = self._held
         before = len(held)
         held += data
@@ -82,7 +81,7 @@ class HeadReader:
         return head, rest
 
     def _check(self, before: int, stop: int) -> None:
-        """Refuse what makes this no good head; `before` bytes of it were checked already."""
+        """Refuse an invalid head; `before` bytes are already checked."""
         held = self._held
         line_ends = held.count(b"\n", before, stop)
         self._line_ends += line_ends
@@ -92,50 +91,50 @@ class HeadReader:
             raise BadHead("The request's headers are larger than 16 KiB. Send less in them.")
         last = max(0, before - 1)
         if held.count(b"\r\n", last, stop) != line_ends:
-            raise BadHead("A line of the request's head ends with a bare LF. End each with CRLF.")
+            raise BadHead("A line of the request's head ends with a bare LF. End every line with CRLF.")
         if held.find(b"\n ", last, stop) >= 0 or held.find(b"\n\t", last, stop) >= 0:
-            raise BadHead("A header is folded over several lines. Send each header in one line.")
+            raise BadHead("A header is folded over several lines. Send every header on one line.")
         if held.startswith(_EMPTY_LINE * 2):
             raise BadHead("This is not a valid HTTP/1.1 request.")
 
 
 class LengthBody:
-    """A body whose length was told."""
+    """A body with a Content-Length."""
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self._remaining = length
         self.complete = not length
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """The body's part of these bytes, and the rest."""
-        piece, rest = data[: self._left], data[self._left :]
-        self._left -= len(piece)
-        self.complete = not self._left
+        """Return the bytes of the body, and the rest."""
+        piece, rest = data[: self._remaining], data[self._remaining :]
+        self._remaining -= len(piece)
+        self.complete = not self._remaining
         return piece, rest
 
 
 class ChunkedBody:
-    """A body that comes in chunks (RFC 9112 7.1); extensions and trailers are checked and left out."""
+    """A chunked body (RFC 9112 7.1); extensions and trailers are checked and dropped."""
 
     def __init__(self) -> None:
         self.complete = False
-        self._line = b""  # one that is not complete yet
-        self._left = 0  # bytes of the chunk that are still to come
-        self._begun = False  # a chunk, whose CRLF is still to come after its bytes
-        self._ending = False  # the last chunk has come
+        self._line = b""  # incomplete
+        self._remaining = 0  # bytes of the chunk
+        self._expects_crlf = False  # after the bytes of a chunk
+        self._in_trailers = False  # after the last chunk
         self._chunks = self._size = self._trailers = 0
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
-        """The content among these bytes, and the rest once the body is complete."""
+        """Return the content, and the rest once the body is complete."""
         if self._line:
             data, self._line = self._line + data, b""
         pieces, at = [], 0
         while at < len(data) and not self.complete:
-            if self._left:
-                piece = data[at : at + self._left]
+            if self._remaining:
+                piece = data[at : at + self._remaining]
                 pieces.append(piece)
                 at += len(piece)
-                self._left -= len(piece)
+                self._remaining -= len(piece)
                 continue
             end = data.find(b"\n", at, at + CHUNK_LINE) + 1
             if not end:
@@ -148,24 +147,24 @@ class ChunkedBody:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), data[at:]
 
     def _take_line(self, line: bytes) -> None:
-        if self._begun:
+        if self._expects_crlf:
             if line != b"\r\n":
-                raise _bad_chunks("has a chunk of another size than it says")
-            self._begun = False
-        elif self._ending:
+                raise _bad_chunks("has a chunk that does not match its size")
+            self._expects_crlf = False
+        elif self._in_trailers:
             self._trailers += 1
             self.complete = line == b"\r\n"
             if not self.complete and (self._trailers > TRAILER_LINES or not _TRAILER.fullmatch(line)):
-                raise _bad_chunks("has trailers that are not taken")
-        elif found := _CHUNK_SIZE.fullmatch(line):
-            size = self._left = int(found[1], 16)
-            self._begun, self._ending = size > 0, size == 0
+                raise _bad_chunks("has invalid or too many trailers")
+        elif match := _CHUNK_SIZE.fullmatch(line):
+            size = self._remaining = int(match[1], 16)
+            self._expects_crlf, self._in_trailers = size > 0, size == 0
             self._chunks += 1
             self._size += size
             if self._chunks > FREE_CHUNKS + self._size // CHUNK_AVERAGE:
-                raise _bad_chunks("comes in too many small chunks")
+                raise _bad_chunks("has too many small chunks")
         else:
-            raise _bad_chunks("is not in chunks, as its head says")
+            raise _bad_chunks("is not chunked, although its head says so")
 
 
 BodyReader = LengthBody | ChunkedBody
@@ -177,7 +176,7 @@ def _bad_chunks(what: str) -> Refused:
 
 # ---- the protocol
 
-JOIN_BYTES = 64 * 1024  # of a response that are gathered before they are written
+JOIN_BYTES = 64 * 1024  # of a response, joined into one write
 
 _BUSY, _IDLE, _CLOSED = hypercorn.Updated(idle=False), hypercorn.Updated(idle=True), hypercorn.Closed()
 _DISCONNECT = {"type": "http.disconnect"}
@@ -187,38 +186,38 @@ _ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Peer:
-    """The client of a connection; the application notes whether a request of it was authenticated."""
+    """The client of a connection; the application sets `authenticated`."""
 
-    address: tuple[str, int] | None  # and port; None for a socket without addresses
+    address: tuple[str, int] | None  # with the port; None for a socket without addresses
     authenticated: bool = False
-    gone: bool = False  # it could not be written to
+    gone: bool = False  # writing failed
 
 
 class Application(Protocol):
-    """What is served: an ASGI application with a fast path for whole requests."""
+    """An ASGI application with a fast path for complete requests."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request over ASGI."""
 
     async def send_whole(self, request: QuickRequest, peer: Peer, *, secure: bool) -> tuple[Answer, bool]:
-        """The answer to a `POST /emails` that is here already, and whether it ends the connection."""
+        """Return the response to a complete `POST /emails`, and whether it ends the connection."""
 
 
 def _body_of(request: h11.Request) -> BodyReader | None:
-    """The reader of its body; None when it gives the length in two ways (RFC 9112 6.3: an attempt at smuggling)."""
+    """Return the reader of the body; None if it has two lengths (RFC 9112 6.3: request smuggling)."""
     length, chunked = None, False
     for name, value in request.headers:
         if name == b"content-length":
-            length = int(value)  # h11 has made sure that it is a number
+            length = int(value)  # h11 has checked the number
         elif name == b"transfer-encoding":
-            chunked = True  # h11 takes no other coding
+            chunked = True  # h11 accepts no other coding
     if chunked:
         return None if length is not None else ChunkedBody()
     return LengthBody(length or 0)
 
 
 def _origin_form(target: bytes) -> bytes:
-    """The target as path and query, also of an absolute URL (RFC 9112 3.2.2); anything else becomes an unknown path."""
+    """Return path and query, also of an absolute URL (RFC 9112 3.2.2); anything else becomes an unknown path."""
     if target.startswith(b"/"):
         return target
     return b"/" + _ABSOLUTE_FORM.sub(b"", target, count=1).removeprefix(b"/")
@@ -227,8 +226,8 @@ def _origin_form(target: bytes) -> bytes:
 class Http1(hypercorn.H11Protocol):
     """The state of one connection."""
 
-    app: Application  # type: ignore[assignment]  # called in place, without hypercorn's wrapper
-    connection: h11.Connection  # for one request and its answer
+    app: Application  # type: ignore[assignment]  # called directly, without hypercorn's wrapper
+    connection: h11.Connection  # for one request and its response
 
     def listen(self, new_request_id: Callable[[], str], read_more: Callable[[], Awaitable[bytes]], peer: Peer) -> None:
         """Finish construction: hypercorn's own `__init__` has a fixed signature."""
@@ -236,61 +235,61 @@ class Http1(hypercorn.H11Protocol):
         self._read_more = read_more
         self._peer = peer
         self._unsent: list[bytes] = []
-        self._unread = b""  # of the body of this request, or of what follows it
+        self._unread = b""  # of this request's body, or after it
         self._head = HeadReader()
         self._body: BodyReader = LengthBody(0)
-        self._body_given = True  # all of it, to the application
+        self._body_consumed = True  # by the application
 
-    # ---- what comes in
+    # ---- requests
 
     async def handle(self, event: hypercorn.Event) -> None:
-        """Serve what has come: by the fast path each request that is plain and whole, and with h11 otherwise."""
+        """Serve the received bytes: complete plain requests on the fast path, others with h11."""
         assert isinstance(event, hypercorn.RawData)  # noqa: S101 - nothing else is sent here
         self._unread = event.data
         while self._unread:
             if not self._head and (request := read_request(self._unread)) is not None:
                 self._unread = request.rest
-                goes_on = await self._serve_whole(request)
+                stays_open = await self._serve_whole(request)
             else:
-                goes_on = await self._serve_head()
-            if not goes_on:
+                stays_open = await self._serve_head()
+            if not stays_open:
                 return
             if self._unread:
-                await trio.lowlevel.checkpoint()  # between pipelined requests, other connections have a turn
+                await trio.lowlevel.checkpoint()  # between pipelined requests other connections run
 
     async def _serve_whole(self, request: QuickRequest) -> bool:
-        """Answer a request that is here already; whether the connection goes on."""
+        """Answer a complete request; return whether the connection stays open."""
         self.keep_alive_requests += 1
         await self.send(_BUSY)
         (status, headers, body), ends = await self.app.send_whole(request, self._peer, secure=self.ssl)
         await self.send(hypercorn.RawData(answer_bytes(status, self._dated(headers), body)))
-        goes_on = not ends and not self._is_last()
-        await self.send(_IDLE if goes_on else _CLOSED)
-        return goes_on
+        stays_open = not ends and not self._is_last()
+        await self.send(_IDLE if stays_open else _CLOSED)
+        return stays_open
 
     async def _serve_head(self) -> bool:
-        """Serve a request whose head is complete now; whether the connection goes on."""
+        """Serve a request once its head is complete; return whether the connection stays open."""
         try:
-            found = self._head.feed(self._unread)
+            complete = self._head.feed(self._unread)
         except BadHead as bad:
             await self._refuse(str(bad))
             return False
-        if found is None:
+        if complete is None:
             self._unread = b""
             return True
-        head, self._unread = found
+        head, self._unread = complete
         self.connection.receive_data(head)
         try:
             request = self.connection.next_event()
         except h11.RemoteProtocolError:
             await self._refuse(_NOT_HTTP)
             return False
-        assert isinstance(request, h11.Request)  # noqa: S101 - a complete head is a request, or an error
+        assert isinstance(request, h11.Request)  # noqa: S101 - a complete head is a request or an error
         body = _body_of(request)
         if body is None or request.http_version not in (b"1.0", b"1.1"):
             await self._refuse(_NOT_HTTP)
             return False
-        self._body, self._body_given = body, False
+        self._body, self._body_consumed = body, False
         await self.send(_BUSY)
         await self._create_stream(request)
         return self.connection.our_state is h11.IDLE
@@ -320,12 +319,12 @@ class Http1(hypercorn.H11Protocol):
         )
 
     async def receive(self) -> dict[str, Any]:
-        """ASGI's receive: the next piece of the body, read from the client only now."""
-        while not self._body_given:
+        """ASGI's receive: read the next piece of the body from the client."""
+        while not self._body_consumed:
             piece, self._unread = self._body.take(self._unread)
-            self._body_given = self._body.complete
-            if piece or self._body_given:
-                return {"type": "http.request", "body": piece, "more_body": not self._body_given}
+            self._body_consumed = self._body.complete
+            if piece or self._body_consumed:
+                return {"type": "http.request", "body": piece, "more_body": not self._body_consumed}
             if self.connection.they_are_waiting_for_100_continue:
                 await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
             self._unread = await self._read_more()
@@ -333,10 +332,10 @@ class Http1(hypercorn.H11Protocol):
                 break
         return _DISCONNECT
 
-    # ---- what goes out
+    # ---- responses
 
     async def stream_send(self, event: hypercorn.StreamEvent) -> None:
-        """Write a response; what belongs together leaves together."""
+        """Write a response in as few writes as possible."""
         if isinstance(event, hypercorn.WholeResponse):
             self._queue_head(event.status_code, event.headers)
             if event.data:
@@ -359,7 +358,7 @@ class Http1(hypercorn.H11Protocol):
             await self._maybe_recycle()
 
     async def _maybe_recycle(self) -> None:
-        """Make ready for the next request, or close: after a body that was not read, nothing else can be."""
+        """Prepare for the next request, or close if the body was not read to its end."""
         if not self.context.terminated.is_set() and self.connection.our_state is h11.DONE and self._body.complete:
             self.connection = h11.Connection(h11.SERVER)
             await self.send(_IDLE)
@@ -367,7 +366,7 @@ class Http1(hypercorn.H11Protocol):
             await self.send(_CLOSED)
 
     def _is_last(self) -> bool:
-        """Whether the server ends the connection with this answer."""
+        """Return whether the server closes the connection after this response."""
         return self.keep_alive_requests >= self.config.keep_alive_max_requests or self.context.terminated.is_set()
 
     def _dated(self, headers: Headers) -> Headers:
@@ -381,7 +380,7 @@ class Http1(hypercorn.H11Protocol):
         self._queue(h11.Response(headers=self._dated(headers), status_code=status, reason=reason))
 
     def _queue(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
-        # h11 raises for a client that broke the protocol meanwhile; it would not understand the answer either.
+        # h11 raises if the client has violated the protocol; it would not understand the response either.
         with suppress(h11.LocalProtocolError):
             data = self.connection.send(event)
             if data:
@@ -393,9 +392,9 @@ class Http1(hypercorn.H11Protocol):
             await self.send(hypercorn.RawData(data=data))
 
     async def _refuse(self, text: str) -> None:
-        """Answer what is not valid HTTP/1.1, and close."""
+        """Answer invalid HTTP/1.1, and close."""
         status, headers, body = error_answer(Code.INVALID_REQUEST, text, self._new_request_id())
         dated = [*headers, (b"date", http_date(int(time.time()))), (b"connection", b"close")]
-        self.connection = h11.Connection(h11.SERVER)  # which owes the client no answer
+        self.connection = h11.Connection(h11.SERVER)  # no response is pending
         await self.send(hypercorn.RawData(data=answer_bytes(status, dated, body)))
         await self.send(_CLOSED)

@@ -1,18 +1,15 @@
-"""Everything of hypercorn that the program uses: the fence around it, written against 0.18.0.
+"""The fence around hypercorn: everything of it that the program uses, written against 0.18.0.
 
-In use:
+- `Config`, `WorkerContext` (whose `terminated` announces the shutdown), and `Lifespan` with `ASGIWrapper`, which start
+  and stop the application
+- the constructors of `TCPServer` and `H11Protocol`, the bases of `server.py` and `http1.py`; the events between them;
+  `_send_h11_event`
+- `HTTPStream`, the base of `HttpExchange`, which makes the ASGI scope and writes streamed responses
 
-- `Config`, `WorkerContext` (whose `terminated` says that the process is stopping), and `Lifespan` with `ASGIWrapper`,
-  which start and stop the application;
-- the constructors of `TCPServer` and `H11Protocol`, the bases of `server.py` and `http1.py`, the events between
-  those two, and `_send_h11_event`;
-- `HTTPStream`, the base of `HttpExchange`: it makes the ASGI scope of a request, and writes answers sent in pieces.
-
-Not in use is how hypercorn reads: a task and a channel for each request, a body read ahead of the application, timers
-for each connection, Upgrade, WebSocket and HTTP/2. Requests could kill the process through them, deadlock a connection
-or fill memory, and they took most of the time of a request. `http1.py` says what is done instead.
-`tests/web/test_hypercorn_parts.py` fails when a method that is overridden, called or relied upon has moved, and when
-another function of hypercorn runs for a request.
+hypercorn's reading is not used: a task and a channel per request, a body read ahead, timers per connection, Upgrade,
+WebSocket and HTTP/2. Requests could kill the process, deadlock a connection or fill memory through them, and they took
+most of a request's time. `tests/web/test_hypercorn_parts.py` fails when a used method has moved, and when another
+function of hypercorn runs for a request.
 """
 
 import logging
@@ -34,7 +31,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
-from appliance.net.http_server import REQUEST_HEAD_BYTES
+from appliance.net.http import REQUEST_HEAD_BYTES
 from appliance.telemetry.log import get_logger
 
 __all__ = [
@@ -59,7 +56,7 @@ def hypercorn_config() -> HypercornConfig:
 
 
 class InlineTaskGroup(TaskGroup):
-    """Runs the application in the task of its connection, where hypercorn would start one for each request."""
+    """Runs the application in the connection's task; hypercorn would start one per request."""
 
     def __init__(self, receive: Callable[[], Awaitable[dict[str, Any]]], peer: object) -> None:
         super().__init__()
@@ -67,7 +64,7 @@ class InlineTaskGroup(TaskGroup):
         self._peer = peer
 
     async def spawn_app(self, app: Any, config: object, scope: Any, send: Send) -> Send:
-        """Run the application on one request, to its end."""
+        """Run the application for one request."""
         scope["peer"] = self._peer
         try:
             await app(scope, self._receive, send)
@@ -78,12 +75,12 @@ class InlineTaskGroup(TaskGroup):
 
 
 async def _discard(event: Any) -> None:
-    """For events to an application that has ended."""
+    """Drop events to an application that has ended."""
 
 
 @dataclass(frozen=True)
 class WholeResponse(StreamEvent):
-    """A response that is complete at once, as nearly all are: one event instead of hypercorn's four."""
+    """A complete response, as nearly all are: one event instead of hypercorn's four."""
 
     status_code: int
     headers: list[tuple[bytes, bytes]]
@@ -91,17 +88,17 @@ class WholeResponse(StreamEvent):
 
 
 class Flush(StreamEvent):
-    """What was sent so far leaves now."""
+    """Write the buffered data now."""
 
 
 class HttpExchange(HTTPStream):
     """One request and its response."""
 
     app_put = staticmethod(_discard)
-    _start: Any = None  # the head of a response, until its body says whether it is whole
+    _start: Any = None  # of a response, until its body shows whether it is complete
 
     async def app_send(self, message: Any) -> None:
-        """Take what the application sends; one that ends without an answer only has the connection closed."""
+        """Forward the application's events; without a response the connection is closed."""
         if message is None:
             if self.state is not ASGIHTTPState.CLOSED:
                 await self.send(StreamClosed(stream_id=self.stream_id))

@@ -12,7 +12,7 @@ from quart import Blueprint, Response
 from appliance import __version__
 from appliance.errors import Code
 from appliance.message import schema as request_schema
-from appliance.model.mail import Permission
+from appliance.model.accounts import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
 from appliance.web import session_proofs
 from appliance.web.answer import Error

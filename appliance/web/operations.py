@@ -17,7 +17,7 @@ from quart import Response
 
 from appliance.errors import Code
 from appliance.message.limits import KEY_LENGTH
-from appliance.model.mail import Permission
+from appliance.model.accounts import Permission
 from appliance.web.answer import Answer
 
 Json = dict[str, Any]

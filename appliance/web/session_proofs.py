@@ -16,8 +16,8 @@ import jwt
 from jwt.types import Options
 
 from appliance.environment import Environment
+from appliance.model.accounts import Role, User
 from appliance.model.dashboard import LoginSession
-from appliance.model.mail import Role, User
 from appliance.times import SECOND
 
 ALGORITHM = "HS256"

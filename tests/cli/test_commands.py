@@ -19,7 +19,7 @@ from appliance import __version__
 from appliance.cli import leaves, main
 from appliance.environment import Environment
 from appliance.keys.passwords import password_matches
-from appliance.model.mail import LedgerEntry, Role, User
+from appliance.model.accounts import LedgerEntry, Role, User
 from appliance.store import Store, open_store
 from tests.docs.test_cli import documented
 from tests.fork_client import fork

@@ -15,7 +15,7 @@ from appliance.config.values import Endpoint
 from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.model.mail import StoredDkimKey
+from appliance.model.accounts import StoredDkimKey
 from appliance.store import open_store
 from tests.cli.test_commands import Shell, fields
 from tests.docs.test_cli import documented

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store
 from tests.cli.test_commands import Shell, acme, shell, user_of
 

@@ -12,7 +12,7 @@ from appliance.cli import leaves, main
 from appliance.cli.database import AUDITED_COMMANDS, READ_ONLY_COMMANDS
 from appliance.config.load import known_keys
 from appliance.environment import Environment
-from appliance.model.database_server import LastStart
+from appliance.model.database import LastStart
 from appliance.store import FILE_NAME, open_store, pending
 from appliance.store.postgresql import migrate as postgresql
 from appliance.store.sqlite import migrate as sqlite

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from appliance.model.people import PasswordLink
+from appliance.model.accounts import PasswordLink
 from appliance.store import Store
 from tests.cli.test_commands import Shell, acme, fields, shell, user_of
 from tests.docs.test_cli import documented

@@ -30,7 +30,8 @@ from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
 from appliance.environment import Environment
 from appliance.feedback.return_path import ReturnPaths
-from appliance.model.mail import NewMessage, NewRecipient, Role, Source
+from appliance.model.accounts import Role
+from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
 from appliance.store.new_mail import NewMail

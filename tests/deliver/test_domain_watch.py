@@ -16,7 +16,7 @@ from appliance.dns.records import records_for
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
-from appliance.model.mail import Account, DomainDns, RecordStatus
+from appliance.model.accounts import Account, DomainDns, RecordStatus
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
 from appliance.times import DAY, MINUTE

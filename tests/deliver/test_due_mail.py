@@ -16,7 +16,7 @@ from appliance.deliver.due_mail import (
     envelopes,
 )
 from appliance.environment import Environment
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store, open_store
 from appliance.store.queue import Lanes, Queue
 from tests.bench.queued import fill_queue

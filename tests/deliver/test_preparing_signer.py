@@ -13,7 +13,7 @@ from appliance.deliver.preparing import KEYS_FRESH, SIGNATURES_KEPT, Signer, Uns
 from appliance.environment import Environment
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import Algorithm, SigningKey
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store, open_store
 from appliance.store.domains import Domains
 from tests.e2e.delivery.verifier import signatures, verifies

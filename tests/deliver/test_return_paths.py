@@ -17,7 +17,7 @@ from appliance.deliver.return_paths import (
 )
 from appliance.environment import Environment
 from appliance.feedback.return_path import RecipientIds, ReturnPaths, read_address
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store, open_store
 from tests.deliver.simulated_delivery import INSTALLATION_KEY, Stage, message, one, stage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver

@@ -13,7 +13,8 @@ from appliance.deliver import sandbox
 from appliance.deliver.sandbox import DEFERRAL, simulate
 from appliance.environment import Environment
 from appliance.feedback.reply_rules import judge_reply
-from appliance.model.mail import Account, DueRecipient, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import DueRecipient, RecipientStatus
 from appliance.store import Store, open_store
 from appliance.store.pools import EVERY
 from tests.store.samples import CREDITS, HASH, MORNING, FailingDisk, Faults, Messages

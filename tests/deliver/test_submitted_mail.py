@@ -12,7 +12,7 @@ from appliance.deliver.attempt import Deliverer
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
-from appliance.model.mail import Caller, CredentialKind
+from appliance.model.accounts import Caller, CredentialKind
 from tests.deliver.simulated_delivery import SIGNATURE, Stage, domain_zone, stage
 from tests.fakes.mx import FakeMx
 from tests.message.submissions import message

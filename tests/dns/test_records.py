@@ -6,7 +6,7 @@ import pytest
 
 from appliance.dns.check import CheckedRecord, check, read_tags
 from appliance.dns.records import DnsRecord, RecordKind, records, return_path_records, spf_term
-from appliance.model.mail import RecordStatus, StoredDkimKey
+from appliance.model.accounts import RecordStatus, StoredDkimKey
 from appliance.times import DAY
 from tests.fakes.dns import Trouble, Zone, ZoneResolver, zone_text
 

@@ -12,7 +12,7 @@ from appliance.config.load import parse
 from appliance.errors import Code
 from appliance.message import limits
 from appliance.message.header_rules import RESERVED_HEADER_PREFIXES, RESERVED_HEADERS
-from appliance.model.mail import Scope
+from appliance.model.accounts import Scope
 from appliance.web.openapi import document
 from appliance.web.operations import PAGE_LIMIT
 from tests.docs import api_objects

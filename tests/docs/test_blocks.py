@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from appliance.config.load import parse
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.system.service_plan import CONFIG_FILE, file
 from tests import engines
 from tests.docs.documents import BLOCKS, DOCUMENTS, ROOT, Block, document_name, read_blocks

@@ -4,7 +4,7 @@ from appliance.dns.check import CheckedRecord
 from appliance.dns.records import DnsRecord, RecordKind
 from appliance.doctor import Finding, FindingLevel, RecordToPublish
 from appliance.doctor.domains import judge_policy
-from appliance.model.mail import Domain, RecordStatus
+from appliance.model.accounts import Domain, RecordStatus
 from appliance.model.reports import DmarcDay, DmarcSource, DmarcStanding, SeenSource
 
 SENDER = Domain("example.com", usable=True, created_at=0, return_path="bounces.example.com")

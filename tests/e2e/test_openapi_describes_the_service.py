@@ -19,7 +19,7 @@ from schemathesis.config import SchemathesisConfig
 
 from appliance.errors import Code
 from appliance.keys.totp import code_of
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.model.webhooks import PING_TYPE, EventType, envelope, ping_envelope
 from appliance.store.pools import EVERY
 from appliance.web.openapi import document

@@ -11,7 +11,7 @@ from appliance.dns.records import records
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import ROTATION_LOOK_EVERY, SigningKeys, switch_rotations, switch_shown
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import Store, open_store
 from tests.fakes.dns import Trouble, ZoneResolver, zone_text
 

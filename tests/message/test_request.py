@@ -165,7 +165,7 @@ def test_refused(data: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"\xef\xbb\xbf{}", "body: begins with a byte order mark; JSON is sent without one (RFC 8259 8.1)"),
+        (b"\xef\xbb\xbf{}", "body: starts with a byte order mark. Send JSON without one (RFC 8259 8.1)."),
         (START.encode() + b',"subject":"\xff"}', "subject: not valid UTF-8 (byte 40)"),
         (START.encode() + b',"subject":"\xed\xa0\x80"}', "subject: not valid UTF-8 (byte 40)"),
         (START.encode() + b',"tags":["a","\xc3"]}', "tags[1]: not valid UTF-8 (byte 42)"),

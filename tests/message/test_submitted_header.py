@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from appliance.errors import Code, Refused
 from appliance.message import header_lines
 from appliance.message.addresses import parse
-from appliance.message.submitted import read_from
+from appliance.message.submitted_header import read_from
 from tests.cpu_time import cpu_seconds
 from tests.message.samples import line_text
 

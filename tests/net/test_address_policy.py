@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.config.load import parse
 from appliance.net.address_policy import Address, is_allowed, refusal
 from appliance.net.dial import Shortage
-from appliance.net.local_addresses import LocalAddresses, source_address, told_addresses
+from appliance.net.local_addresses import LocalAddresses, node_addresses, source_address
 
 PUBLIC = """
 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.1 168.63.129.15
@@ -182,7 +182,7 @@ def test_what_other_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     [delivery]
     own_addresses = ["1.2.3.4"]
     """
-    assert told_addresses(parse(text, Path("config.toml"))) == ["1.2.3.4", "192.0.1.5", "2600::5", "9.9.9.9"]
+    assert node_addresses(parse(text, Path("config.toml"))) == ["1.2.3.4", "192.0.1.5", "2600::5", "9.9.9.9"]
 
 
 def test_the_routing_table_tells_where_mail_leaves_from() -> None:

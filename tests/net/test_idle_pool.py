@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from appliance.net.idle_pool import IdlePool
+from appliance.net.dial import IdlePool
 
 
 async def test_the_one_used_last_that_fits_is_taken() -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from appliance.environment import Environment
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.postgresql.engine import prepare
 from tests.postgresql_server import empty, postgresql

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, CredentialKind, KeyPrincipal, Permission, Scope
+from appliance.model.accounts import Account, CredentialKind, KeyPrincipal, Permission, Scope
 from appliance.store import Store
 from appliance.store.access import CredentialLimits, sha256
 from tests.store.samples import HASH, Database

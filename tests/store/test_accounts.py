@@ -5,7 +5,7 @@ from itertools import accumulate
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, LedgerKind, Role, Scope
+from appliance.model.accounts import Account, LedgerKind, Role, Scope
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.store import Store
 from appliance.store.accounts import MAX_CREDITS

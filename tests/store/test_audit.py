@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from appliance.errors import Code, Refused, StorageUnavailable
+from appliance.model.accounts import Account, Scope
 from appliance.model.dashboard import Actor
-from appliance.model.mail import Account, Scope
 from appliance.store import Store
 from appliance.store.audit import AUDIT_KEPT, AUDIT_SURE, about, unnoted
 from appliance.store.engine import START

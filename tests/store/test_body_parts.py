@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
-from appliance.model.mail import Account, NewMessage
+from appliance.model.accounts import Account
+from appliance.model.mail import NewMessage
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row, Tx

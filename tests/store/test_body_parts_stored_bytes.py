@@ -9,7 +9,8 @@ import pytest
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, NewMessage
+from appliance.model.accounts import Account
+from appliance.model.mail import NewMessage
 from appliance.store import Store, body_parts
 from appliance.store.body_parts import (
     MESSAGE,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from appliance.model.accounts import Account
 from appliance.model.dashboard import Dimension
-from appliance.model.mail import Account, FailureReason, NewMessage, Outcome, RecipientStatus
+from appliance.model.mail import FailureReason, NewMessage, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store import breakdown as module
 from appliance.store.breakdown import VALUES_KEPT, VALUES_MOST, VALUES_TOLD, largest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from appliance.model.accounts import Account
 from appliance.model.mail import (
-    Account,
     BounceClass,
     DsnCondition,
     DsnRequest,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, DomainDns, RecordStatus
+from appliance.model.accounts import Account, DomainDns, RecordStatus
 from appliance.store import Store
 from appliance.times import DAY, MINUTE, SECOND
 from tests.store.samples import HASH, Clock

@@ -8,6 +8,7 @@ import trio
 
 from appliance.errors import Code, Refused
 from appliance.keys.webhook_secrets import WebhookSecrets
+from appliance.model.accounts import Account, LedgerKind
 from appliance.model.feedback import (
     ComplaintRate,
     FeedbackRecipient,
@@ -16,7 +17,7 @@ from appliance.model.feedback import (
     QueueShare,
     ShareScope,
 )
-from appliance.model.mail import Account, BounceClass, LateBounce, LedgerKind, NewMessage, RecipientStatus
+from appliance.model.mail import BounceClass, LateBounce, NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import FeedbackStep, FeedbackStore

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.errors import Refused
+from appliance.model.accounts import Account
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, KeptMail
-from appliance.model.mail import Account
 from appliance.store import Store
 from appliance.store.feedback_inbox import INBOX_MAILS
 from tests.store.samples import DAY, Clock

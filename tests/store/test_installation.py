@@ -3,7 +3,7 @@
 import trio
 
 from appliance.environment import Environment
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.store import Store
 from tests import stored_mail
 from tests.store.samples import Database

@@ -2,7 +2,8 @@
 
 import pytest
 
-from appliance.model.mail import Account, LedgerEntry, LedgerKind, RecipientStatus
+from appliance.model.accounts import Account, LedgerEntry, LedgerKind
+from appliance.model.mail import RecipientStatus
 from appliance.store import Store
 from appliance.store.ledger_folding import STATISTICS_KEPT, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record

@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from appliance.environment import identifier_time
+from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import Account, DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
+from appliance.model.mail import DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
 from appliance.store import Store
 from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
 

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, Billing, LedgerKind, MessageStatus, RecipientStatus, Source
+from appliance.model.accounts import Account, LedgerKind
+from appliance.model.mail import Billing, MessageStatus, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientStatus, Source
+from appliance.model.accounts import Account
+from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept

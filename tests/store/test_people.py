@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, AccountRole, Role, Scope, User
+from appliance.model.accounts import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
 from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
 from tests.store.samples import HASH, Clock, Database

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from appliance.environment import identifier_time
+from appliance.model.accounts import Account, LedgerKind
 from appliance.model.mail import (
-    Account,
     Billing,
     BounceClass,
     LateBounce,
-    LedgerKind,
     Message,
     MessageStatus,
     Recipient,

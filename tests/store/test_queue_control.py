@@ -7,7 +7,8 @@ import pytest
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused, StorageUnavailable
-from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
+from appliance.model.accounts import LedgerKind
+from appliance.model.mail import Billing, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
 from appliance.store.new_mail import UnderDelivery

@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.model.reports import (
     OTHER_SOURCES,
     REPORTS_KEPT_DAYS,

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.model.mail import Account, Outcome, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import Outcome, RecipientStatus
 from appliance.model.warmup import WarmupPace
 from appliance.store import Store
 from appliance.store.engine import START, Row, Slice

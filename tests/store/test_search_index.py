@@ -14,8 +14,9 @@ from msgspec import Raw, structs
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
 from appliance.message.search_words import QUERY_LENGTH, folded, holds, query_words, terms
+from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
-from appliance.model.mail import Account, MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
+from appliance.model.mail import MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
 from appliance.store import Store
 from appliance.store.engine import NEWEST, START, Tx
 from appliance.store.search_index import (

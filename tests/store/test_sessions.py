@@ -2,8 +2,8 @@
 
 import pytest
 
+from appliance.model.accounts import Account, User
 from appliance.model.dashboard import LoginSession
-from appliance.model.mail import Account, User
 from appliance.store import Store
 from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSION_MAXIMUM, SESSIONS_PER_USER
 from appliance.times import DAY

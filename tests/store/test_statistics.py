@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from appliance.model.accounts import Account
 from appliance.model.dashboard import AccountStatistics
-from appliance.model.mail import Account, BounceClass, DueRecipient, FailureReason, Outcome, RecipientStatus
+from appliance.model.mail import BounceClass, DueRecipient, FailureReason, Outcome, RecipientStatus
 from appliance.store import Store
 from appliance.store.statistics import CLASS_BUCKETS, UNTRIED_BUCKET, bucket_milliseconds
 from appliance.times import DAY, HOUR

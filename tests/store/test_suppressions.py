@@ -3,8 +3,9 @@
 import pytest
 
 from appliance.errors import Code, Refused
+from appliance.model.accounts import Account, AccountRole
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import Account, AccountRole, SuppressionOrigin
+from appliance.model.mail import SuppressionOrigin
 from appliance.store import Store
 from tests.store.samples import HASH
 

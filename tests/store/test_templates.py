@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.engine import Row, Tx, run
 from appliance.store.templates import DELETED_TEMPLATES, PAGE_CHARACTERS

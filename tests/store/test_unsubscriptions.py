@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import RecipientStatus
 from appliance.store import Store
 from appliance.store.body_parts import SUPPRESSION
 from tests.store.samples import CREDITS, HASH, Messages

@@ -3,7 +3,8 @@
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import EventType, SealedSecret
 from appliance.store import Store
 from tests.store.hooks import SECRET, URL, events, results, save

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import RecipientStatus
 from appliance.model.webhooks import PING_SUBJECT, EventType, Lane, PostStatus, Trigger
 from appliance.store import Store
 from appliance.store.engine import Row

@@ -8,7 +8,7 @@ from typing import Any
 from appliance.errors import Refused
 from appliance.message.addresses import Address
 from appliance.message.limits import RECIPIENTS
-from appliance.model.mail import Caller, CredentialKind
+from appliance.model.accounts import Caller, CredentialKind
 from appliance.net.memory_budget import MemoryBudget
 from appliance.store.access import sha256
 from appliance.submission.actions import Action, Backend, FindCaller, FindRecipient, Logins, PlainAction, Submit

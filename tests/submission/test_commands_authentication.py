@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from appliance.errors import Code, Refused, StorageUnavailable
-from appliance.model.mail import Caller
+from appliance.model.accounts import Caller
 from appliance.submission.actions import FindCaller, Phase, PlainAction
 from tests.submission.offline_client import CALLER, PASSWORD, USERNAME, Talk, credential, logged_in, talk
 

@@ -89,7 +89,7 @@ def test_a_bug_is_told_without_its_text() -> None:
     made.say(b"DATA")
     made.send(MESSAGE + b".\r\n")
     made.protocol.submitted(None)
-    assert made.replies() == [b"451 4.3.0 Something went wrong on our side. The log has the details.\r\n"]
+    assert made.replies() == [b"451 4.3.0 Internal error. The server's log has the details.\r\n"]
 
 
 @pytest.mark.parametrize("ending", [b"\n.\r\n", b"\n.\n", b"\r.\r", b"\r\n.\n", b"\r\n.\r", b"\n\n.\r\n", b"\r.\r\n"])
@@ -151,7 +151,7 @@ def test_messages_share_their_memory() -> None:
     for _ in range(2):
         made.say(b"DATA")
         made.send(b"x" * 300_000)
-        assert made.send(b"\r\n.\r\n") == [b"451 4.3.0 Too many messages are coming in right now; try again later\r\n"]
+        assert made.send(b"\r\n.\r\n") == [b"451 4.3.0 Too many messages are being received; try again later\r\n"]
         made.say(b"MAIL FROM:<a@example.com>")
         made.say(b"RCPT TO:<ada@example.net>")
     made.budget.give_back("acc_2", 900_000)
@@ -186,8 +186,8 @@ def test_a_message_sent_before_it_was_asked_for() -> None:
 def test_chunks_make_a_message() -> None:
     """Dots need no stuffing there, and an empty last chunk ends it."""
     made = ready()
-    assert made.send(b"BDAT 9\r\nA: b\r\n\r\n.") == [b"250 2.0.0 Chunk taken\r\n"]
-    assert made.send(b"BDAT 2\r\n\r\n") == [b"250 2.0.0 Chunk taken\r\n"]
+    assert made.send(b"BDAT 9\r\nA: b\r\n\r\n.") == [b"250 2.0.0 Chunk accepted\r\n"]
+    assert made.send(b"BDAT 2\r\n\r\n") == [b"250 2.0.0 Chunk accepted\r\n"]
     assert made.say(b"DATA").startswith(b"503 5.5.1 ")
     assert made.say(b"RCPT TO:<more@example.net>").startswith(b"503 5.5.1 ")
     assert made.send(b"BDAT 0 LAST\r\n") == []
@@ -198,7 +198,7 @@ def test_large_chunks_are_no_idle_commands() -> None:
     """A message may come in more chunks than idle commands are allowed, unless they bring next to nothing."""
     made = ready()
     for _ in range(200):
-        assert made.send(b"BDAT 1024\r\n" + b"x" * 1_022 + b"\r\n") == [b"250 2.0.0 Chunk taken\r\n"]
+        assert made.send(b"BDAT 1024\r\n" + b"x" * 1_022 + b"\r\n") == [b"250 2.0.0 Chunk accepted\r\n"]
     made.send(b"BDAT 0 LAST\r\n")
     assert len(made.submitted().content()) == 200 * 1_024
     made = ready()

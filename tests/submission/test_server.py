@@ -16,11 +16,11 @@ from appliance.concurrency.workers import Workers
 from appliance.config import load
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.intake.accept import IntakeServices
-from appliance.intake.credentials import Credentials
 from appliance.intake.limits import RequestRate
 from appliance.intake.login_throttle import LoginThrottle
-from appliance.model.mail import Caller, DsnRequest
+from appliance.intake.services import Credentials, IntakeServices
+from appliance.model.accounts import Caller
+from appliance.model.mail import DsnRequest
 from appliance.store import open_store
 from appliance.submission import protocol, server
 from tests.running_appliance import Provisioned, provision
@@ -152,7 +152,7 @@ async def test_an_error_of_ours_is_a_451_without_its_text(tmp_path: Path, caplog
     """The client may try again and learns nothing; the session goes on; the log has the cause."""
     async with served(tmp_path) as made, made.connected() as client:
         made.intake.error = RuntimeError("secret insides")
-        assert await client.transact() == b"451 4.3.0 Something went wrong on our side. The log has the details."
+        assert await client.transact() == b"451 4.3.0 Internal error. The server's log has the details."
         made.intake.error = Refused(Code.INSUFFICIENT_CREDITS, "Buy more.")
         assert await client.transact() == b"452 4.7.1 Buy more."
         made.intake.error = None
@@ -168,7 +168,7 @@ async def test_a_bug_in_the_protocol_ends_that_session(tmp_path: Path, monkeypat
     async with served(tmp_path) as made, made.connected() as other:
         async with made.connected() as client:
             monkeypatch.setitem(protocol._COMMANDS, "NOOP", broken)
-            assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Something went wrong")
+            assert (await client.say(b"NOOP")).startswith(b"451 4.3.0 Internal error")
             assert await client.reply() == b""
         assert await other.transact() == b"250 2.0.0 queued as msg_1"
 

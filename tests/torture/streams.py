@@ -63,7 +63,7 @@ from appliance.message.compose import draft
 from appliance.message.limits import PARTS
 from appliance.message.request import decode
 from appliance.message.submitted import read as read_submitted
-from appliance.net.http_server import REQUEST_HEAD_BYTES
+from appliance.net.http import REQUEST_HEAD_BYTES
 from appliance.submission import commands, limits
 from appliance.submission.actions import FindCaller, FindRecipient, PlainAction, Submit
 from appliance.submission.content import DataContent

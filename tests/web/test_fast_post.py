@@ -7,7 +7,7 @@ import h11
 import pytest
 
 from appliance.errors import Code
-from appliance.net.http_server import HEAD_LINES
+from appliance.net.http import HEAD_LINES
 from appliance.web.answer import REASONS, Answer, error_answer, json_answer
 from appliance.web.fast_post import FAST_HEAD_BYTES, QuickRequest, answer_bytes, read_request
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from appliance.errors import Refused
-from appliance.net.http_server import HEAD_LINES, REQUEST_HEAD_BYTES
+from appliance.net.http import HEAD_LINES, REQUEST_HEAD_BYTES
 from appliance.web.http1 import (
     CHUNK_LINE,
     FREE_CHUNKS,

@@ -10,7 +10,7 @@ import pytest
 from quart import Response
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import AccountRole, Permission, Role, User
+from appliance.model.accounts import AccountRole, Permission, Role, User
 from appliance.web import pages
 from appliance.web.app import check_permission, create_app, refused_to, route_classes
 from appliance.web.operations import HOLDERS, Operation, for_admins, for_customers, for_people, operations_of

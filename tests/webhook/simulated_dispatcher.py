@@ -10,7 +10,8 @@ import trio
 
 from appliance.environment import Environment
 from appliance.keys.webhook_secrets import WebhookSecrets
-from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Role, Source
+from appliance.model.accounts import Role
+from appliance.model.mail import DueRecipient, NewMessage, NewRecipient, Outcome, RecipientStatus, Source
 from appliance.model.webhooks import EventType, WebhookDelivery, WebhookOptions
 from appliance.store import Store, open_store
 from appliance.webhook.dispatcher import Dispatcher

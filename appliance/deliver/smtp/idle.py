@@ -6,7 +6,7 @@ from typing import NamedTuple
 import trio
 
 from appliance.deliver.smtp.connection import SmtpConnection
-from appliance.net.idle_pool import IdlePool
+from appliance.net.dial import IdlePool
 
 SMTP_IDLE_LIMIT = 20.0  # seconds; servers close idle connections after 30 to 300
 IDLE_CONNECTIONS = 100  # kept open in all

@@ -17,7 +17,7 @@ from psycopg import errors
 
 from appliance.concurrency.workers import SERVER_WORK, FairQueue
 from appliance.errors import Code, PublicError, Refused, StorageUnavailable
-from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import psycopg
 
-from appliance.model.database_server import PendingUpgrade, ServerFacts, TableRows
+from appliance.model.database import PendingUpgrade, ServerFacts, TableRows
 from appliance.store.engine import Row
 from appliance.store.installation import last_start
 from appliance.store.postgresql.connection import PostgresTx, connect, run

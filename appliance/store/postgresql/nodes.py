@@ -23,7 +23,7 @@ from ipaddress import ip_address
 import psycopg
 from psycopg import errors
 
-from appliance.model.nodes import NO_OTHERS, NodeState, OtherNodes
+from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 from appliance.store.engine import FailureKind, LoginFailure, Row
 from appliance.store.faults import DatabaseRefused, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run

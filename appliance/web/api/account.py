@@ -8,7 +8,7 @@ from msgspec import Meta
 from quart import request
 
 from appliance.intake.limits import FreeSpace
-from appliance.model.mail import Account, AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.model.accounts import Account, AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
 from appliance.report.explain import public_reason
 from appliance.store import Store
 from appliance.store.pools import EVERY

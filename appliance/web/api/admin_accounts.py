@@ -10,8 +10,8 @@ from quart import request
 from appliance.errors import Code, invalid
 from appliance.intake import account_rules
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.accounts import Role, User
 from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM
-from appliance.model.mail import Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.accounts import MAX_CREDITS
 from appliance.store.audit import about

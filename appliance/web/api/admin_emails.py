@@ -9,7 +9,7 @@ from dataclasses import replace
 from quart import Response, request
 
 from appliance.errors import Code
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.store.audit import about, concerns
 from appliance.web.api.emails import EMAIL_FILTERS, FILE_NUMBER, EmailRoutes, EmailsAnswer
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer

@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from appliance.errors import Code, Refused
 from appliance.message.characters import fault_in_line
-from appliance.model.mail import User
-from appliance.model.nodes import NodeState
+from appliance.model.accounts import User
+from appliance.model.database import NodeState
 from appliance.times import SECOND, rfc3339
 from appliance.web.answer import RequestId, SinglePage
 from appliance.web.app import Routes, request_id

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from appliance.errors import Code, Refused
 from appliance.message.characters import LINE_PATTERN, fault_in_line
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.report.queue import PauseReport, WaitingPool, WarmingAddress, by_pool, pause_of, warming
 from appliance.store.audit import about, concerns
 from appliance.store.pools import EVERY, RESTORED

@@ -13,8 +13,8 @@ from quart import Response, request
 from appliance.errors import invalid
 from appliance.message.characters import guard_cell
 from appliance.message.cost import of_size
+from appliance.model.accounts import Principal
 from appliance.model.dashboard import AuditEntry
-from appliance.model.mail import Principal
 from appliance.times import SECOND, rfc3339
 from appliance.web.answer import NextPage, RequestId, Time, object_from
 from appliance.web.app import Routes, answer, page_limit, request_id

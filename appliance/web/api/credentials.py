@@ -14,7 +14,7 @@ from quart import request
 from appliance.errors import Code, Refused, invalid
 from appliance.intake import account_rules
 from appliance.message.characters import LINE_PATTERN
-from appliance.model.mail import KeyPrincipal, Principal, Scope
+from appliance.model.accounts import KeyPrincipal, Principal, Scope
 from appliance.store.audit import about
 from appliance.times import DAY, SECOND, rfc3339
 from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, object_from

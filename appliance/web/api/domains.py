@@ -23,7 +23,7 @@ from appliance.dns.records import DnsRecord
 from appliance.dns.resolver import DnsResolver
 from appliance.errors import Code, PublicError, Refused
 from appliance.intake.account_rules import domain_name, return_path
-from appliance.model.mail import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
+from appliance.model.accounts import Domain, DomainDns, KeyPrincipal, Principal, RecordStatus
 from appliance.store.audit import about, unnoted
 from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.app import ApiServices, Routes, page_limit, request_id

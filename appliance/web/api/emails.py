@@ -16,17 +16,9 @@ from appliance.errors import Code, Refused, invalid
 from appliance.intake.account_rules import searched_recipient, searched_sender
 from appliance.message.limits import MAILBOX_LENGTH, RECIPIENTS, TAG_LENGTH
 from appliance.message.search_words import QUERY_LENGTH, QUERY_WORDS, TERM_LENGTH, query_words
+from appliance.model.accounts import KeyPrincipal, Principal
 from appliance.model.dashboard import MailFilter, MailPage, MessageFacts
-from appliance.model.mail import (
-    KeyPrincipal,
-    Message,
-    MessageStatus,
-    Principal,
-    Recipient,
-    RecipientOutcome,
-    RecipientStatus,
-    Source,
-)
+from appliance.model.mail import Message, MessageStatus, Recipient, RecipientOutcome, RecipientStatus, Source
 from appliance.times import microseconds
 from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
 from appliance.web.api.message_body import OCTETS, RAW_MESSAGE, BodyAnswer

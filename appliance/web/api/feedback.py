@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from appliance.dns.records import dmarc_value, tls_rpt_value
 from appliance.feedback.dmarc_policy import PROPOSAL_DAYS, DmarcState, next_step
+from appliance.model.accounts import User
 from appliance.model.dashboard import FeedbackKind
-from appliance.model.mail import BounceClass, User
+from appliance.model.mail import BounceClass
 from appliance.model.reports import REPORTS_KEPT_DAYS, DmarcStanding, DomainReports, SeenSource, TlsStanding
 from appliance.times import DAY, rfc3339
 from appliance.web.answer import RequestId, Time, object_from

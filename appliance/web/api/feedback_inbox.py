@@ -9,8 +9,8 @@ from quart import request
 from appliance.errors import Code, Refused
 from appliance.feedback.mime import open_mail
 from appliance.message.cost import of_size
+from appliance.model.accounts import Permission, Principal
 from appliance.model.feedback import InboxMail
-from appliance.model.mail import Permission, Principal
 from appliance.store.engine import NEWEST
 from appliance.times import rfc3339
 from appliance.web.answer import NextPage, RequestId, Time

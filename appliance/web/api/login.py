@@ -12,8 +12,8 @@ from quart import Response, request
 
 from appliance.errors import Code, Refused
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.accounts import AccountRole, Role, User
 from appliance.model.dashboard import LoginSession
-from appliance.model.mail import AccountRole, Role, User
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about
 from appliance.telemetry.log import get_logger

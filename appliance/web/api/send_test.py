@@ -11,7 +11,8 @@ from appliance.intake.accept import TEST_SUBJECT, TEST_TEXT, test_sender
 from appliance.message.limits import ALIAS_LENGTH, SUBJECT_LENGTH, VARIABLES
 from appliance.message.schema import Mailbox, SendRequest
 from appliance.message.template import Variable, check_numbers
-from appliance.model.mail import Caller, MessageStatus, Principal, Source
+from appliance.model.accounts import Caller, Principal
+from appliance.model.mail import MessageStatus, Source
 from appliance.times import SECOND
 from appliance.web.answer import RequestId
 from appliance.web.api.templates import BODY, LINE

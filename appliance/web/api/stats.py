@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from appliance.model.accounts import User
 from appliance.model.dashboard import AccountStatistics, CountsByValue, Dimension
-from appliance.model.mail import BounceClass, RecipientOutcome, User
+from appliance.model.mail import BounceClass, RecipientOutcome
 from appliance.store.statistics import bucket_milliseconds
 from appliance.times import HOUR, rfc3339
 from appliance.web.answer import RequestId, Time, object_from

@@ -16,8 +16,9 @@ from appliance.message.characters import LINE_PATTERN
 from appliance.message.limits import MAILBOX_LENGTH
 from appliance.message.schema import Mailbox
 from appliance.message.suppression_file import ListedAddress, SkippedLine, read_suppressions
+from appliance.model.accounts import User
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import Suppression, SuppressionOrigin, User, lists_of
+from appliance.model.mail import Suppression, SuppressionOrigin, lists_of
 from appliance.store.audit import about
 from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, object_from
 from appliance.web.app import Routes, check_line, page_limit, request_id

@@ -12,7 +12,8 @@ from appliance.message.characters import BODY_PATTERN, LINE_PATTERN
 from appliance.message.cost import of_placeholders
 from appliance.message.limits import SUBJECT_LENGTH
 from appliance.message.template import ALIAS, check_template, placeholders
-from appliance.model.mail import StoredTemplate, User
+from appliance.model.accounts import User
+from appliance.model.mail import StoredTemplate
 from appliance.web.answer import CreatedAt, DeletedAnswer, NextPage, RequestId, Time, object_from
 from appliance.web.api.unsubscribe_tags import check_links
 from appliance.web.app import Routes, page_limit, request_id

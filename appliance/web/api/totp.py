@@ -11,7 +11,7 @@ from msgspec import Meta
 from appliance.errors import Code, Refused, invalid
 from appliance.keys.passwords import MAX_PASSWORD_BYTES
 from appliance.keys.totp import key_uri, plain_code
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.store.audit import about
 from appliance.web.answer import DeletedAnswer, RequestId, Time, time_or_none
 from appliance.web.app import Routes, actor_of, client_address, request_id

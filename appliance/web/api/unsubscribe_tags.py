@@ -9,7 +9,7 @@ from appliance.errors import invalid
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.message.header_rules import check_tags
 from appliance.message.schema import Tag as MessageTag
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.web.answer import RequestId
 from appliance.web.app import Routes, request_id
 from appliance.web.operations import Tag, for_customers

@@ -15,9 +15,8 @@ from appliance.errors import Code, Refused
 from appliance.intake import account_rules
 from appliance.intake.limits import RequestRate
 from appliance.keys.passwords import MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARACTERS, check_new
+from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Permission, Person, Role, User
 from appliance.model.dashboard import Actor
-from appliance.model.mail import AccountRole, Permission, Role, User
-from appliance.model.people import OwnedAccess, PasswordLink, Person
 from appliance.net.address_policy import site_of
 from appliance.store.audit import about, concerns
 from appliance.web.answer import CreatedAt, DeletedAnswer, Object, RequestId, SinglePage, Time, object_from

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from appliance.errors import Code, invalid
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.model.webhooks import RESULT_EVENTS, WEBHOOK_URL_LENGTH, EventType, WebhookOptions
 from appliance.web.answer import CreatedAt, DeletedAnswer, RequestId, Time, object_from
 from appliance.web.api.webhook_deliveries import DeliveryAnswer, delivery_answer

@@ -10,7 +10,7 @@ from appliance.concurrency.workers import ON_LOOP
 from appliance.config.settings import Config
 from appliance.errors import Code, invalid
 from appliance.intake.limits import RequestRate
-from appliance.model.mail import User
+from appliance.model.accounts import User
 from appliance.model.webhooks import PING_TYPE, EventType, PostStatus, Trigger, WebhookDelivery, excerpt
 from appliance.times import rfc3339
 from appliance.web.answer import CreatedAt, NextPage, RequestId, Time, time_or_none

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, bearer, change, error, owner, waiting

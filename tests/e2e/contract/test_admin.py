@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from appliance.config.settings import WarmupSettings
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
 from appliance.web.api.admin_accounts import mark

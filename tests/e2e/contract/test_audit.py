@@ -3,7 +3,7 @@
 import csv
 import io
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.web.app import route_classes
 from appliance.web.operations import operations_of
 from tests.e2e.contract.conftest import NewAccount

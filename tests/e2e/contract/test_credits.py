@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from appliance.model.mail import LedgerEntry
+from appliance.model.accounts import LedgerEntry
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, accepted, bearer, change, error, eventually, message
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from appliance.model.mail import Permission
+from appliance.model.accounts import Permission
 from appliance.store import Store
 from appliance.web.app import route_classes
 from appliance.web.openapi import document

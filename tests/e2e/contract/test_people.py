@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import pytest
 
-from appliance.model.mail import Permission, Role
+from appliance.model.accounts import Permission, Role
 from appliance.store.people import INVITATION_LIFETIME
 from appliance.web.app import route_classes
 from appliance.web.operations import operations_of

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from appliance.keys.totp import code_of
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from tests.e2e.contract.conftest import NewAccount
 from tests.e2e.contract.service import Caller, at_once, bearer, error, message, owner
 from tests.running_appliance import PASSWORD, add_account, appliance

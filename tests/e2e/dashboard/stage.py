@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 import trio
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from tests.e2e.delivery.world import World, delays, world
 from tests.fakes.mx import FakeMx
 from tests.running_appliance import NO_TLS, PASSWORD, Provisioned, add_account

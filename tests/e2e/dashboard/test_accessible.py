@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.web import pages
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser
 from tests.e2e.dashboard.stage import Stage

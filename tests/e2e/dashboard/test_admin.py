@@ -2,7 +2,7 @@
 
 import httpx
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from tests import engines
 from tests.e2e.dashboard.browser import PHONE, Browser
 from tests.e2e.dashboard.stage import Stage

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.keys.totp import code_of
-from appliance.model.mail import AccountRole, Scope
+from appliance.model.accounts import AccountRole, Scope
 from appliance.store import Store
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import DESKTOP, PHONE, Browser

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store.pools import EVERY
 from tests.e2e.contract.service import change
 from tests.e2e.dashboard.browser import Browser

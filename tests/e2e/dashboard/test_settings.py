@@ -8,7 +8,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 from appliance.config.settings import WarmupSettings
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.model.warmup import begin
 from appliance.store.pools import EVERY
 from tests.e2e.contract.service import change

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import trio
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from tests.e2e.delivery.telling import explanation
 from tests.e2e.delivery.test_the_shell_steers_a_running_server import shell
 from tests.e2e.delivery.world import World, world

@@ -12,7 +12,7 @@ import trio
 
 from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store import open_store
 from appliance.store.postgresql.connection import connect, run
 from tests.e2e.delivery.world import ALLOWED, CONFIG, CREDITS, SENDER, World

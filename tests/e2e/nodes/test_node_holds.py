@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from appliance.model.mail import Role
+from appliance.model.accounts import Role
 from appliance.store.postgresql.nodes import BEAT
 from tests.e2e.dashboard.browser import chromium
 from tests.e2e.delivery.world import delays

@@ -117,7 +117,7 @@ def test_small_talk_does_not_extend_a_session(impatient: Running) -> None:
         watch = Stopwatch(impatient.pid)
         while (answer := client.say(b"NOOP")).startswith(b"250 "):
             time.sleep(0.2)
-        assert answer.startswith(b"421 4.4.2 This connection has lasted long enough")
+        assert answer.startswith(b"421 4.4.2 Session time limit reached")
         assert watch.elapsed > 1.4
         assert watch.taken < 4
 

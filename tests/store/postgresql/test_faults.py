@@ -12,7 +12,7 @@ from psycopg import errors
 
 from appliance.environment import Environment
 from appliance.errors import Code, StorageUnavailable
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
 from appliance.store.new_mail import Acceptance

@@ -7,7 +7,7 @@ import outcome
 import pytest
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, Scope, StoredDkimKey
+from appliance.model.accounts import Account, Scope, StoredDkimKey
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store, templates
 from appliance.store.access import Access, CredentialLimits

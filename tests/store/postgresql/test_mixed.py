@@ -10,7 +10,8 @@ import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, RecipientStatus, Scope, Suppression
+from appliance.model.accounts import Account, Scope
+from appliance.model.mail import RecipientStatus, Suppression
 from appliance.model.webhooks import EventType
 from appliance.store import KeyTaken, Store
 from tests.store.hooks import save

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from appliance.model.nodes import OtherNodes
+from appliance.model.database import OtherNodes
 from appliance.store.engine import FailureKind, LoginFailure
 from appliance.store.faults import DatabaseRefused
 from appliance.store.postgresql import nodes

@@ -9,7 +9,7 @@ import trio
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account
+from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.engine import CancelRequest, RecordAnswer
 from appliance.store.postgresql import cancellations, engine

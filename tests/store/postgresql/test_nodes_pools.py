@@ -12,7 +12,8 @@ from appliance.config.settings import WarmupSettings
 from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.providers import ProviderServers, pools
 from appliance.environment import Environment
-from appliance.model.mail import Account, OutgoingSession
+from appliance.model.accounts import Account
+from appliance.model.mail import OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
 from appliance.report.explain import standing
 from appliance.store import Store

@@ -15,7 +15,8 @@ from appliance.config.settings import RetentionSettings
 from appliance.environment import Environment
 from appliance.errors import Refused
 from appliance.intake.limits import FreeSpace
-from appliance.model.mail import Account, NewMessage, RecipientStatus
+from appliance.model.accounts import Account
+from appliance.model.mail import NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.retention import RetentionWorker
 from appliance.store import Store, open_store

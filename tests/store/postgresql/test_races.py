@@ -10,7 +10,8 @@ import pytest
 from psycopg import errors
 
 from appliance.errors import Code, Refused
-from appliance.model.mail import Account, DueRecipient, MessageStatus, Outcome, RecipientStatus, Suppression
+from appliance.model.accounts import Account
+from appliance.model.mail import DueRecipient, MessageStatus, Outcome, RecipientStatus, Suppression
 from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run

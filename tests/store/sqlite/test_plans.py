@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from appliance.model.accounts import Account
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.model.mail import Account
 from appliance.store import Store, domains, feedback, feedback_shares, mail_log, queue_control, templates, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run

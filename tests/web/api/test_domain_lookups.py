@@ -17,8 +17,8 @@ from appliance.dns.records import DnsRecord, RecordKind
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.keys.dkim_keys import SigningKeys
+from appliance.model.accounts import RecordStatus
 from appliance.model.dashboard import Actor
-from appliance.model.mail import RecordStatus
 from appliance.store import open_store
 from appliance.store.domains import Domains
 from appliance.web.api import domains

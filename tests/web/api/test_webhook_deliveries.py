@@ -7,7 +7,7 @@ from typing import Any
 from appliance.concurrency.workers import Workers
 from appliance.config.load import load
 from appliance.environment import Environment
-from appliance.model.mail import Role, User
+from appliance.model.accounts import Role, User
 from appliance.store import Store, open_store
 from appliance.web.api.webhook_deliveries import WebhookDeliveryRoutes
 from appliance.web.app import create_app

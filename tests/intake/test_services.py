@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance.environment import Environment
-from appliance.intake.credentials import CACHED_FOR, Credentials
 from appliance.intake.login_throttle import LoginThrottle
+from appliance.intake.services import CACHED_FOR, Credentials
 from appliance.store import open_store
 from appliance.store.access import sha256
 from tests.running_appliance import provision

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from appliance.feedback.dsn import NoticeKind, read_notice
 from appliance.message.addresses import parse
-from appliance.message.delivery_report import OriginalMessage, ReportedRecipient, delivery_report
 from appliance.message.seven_bit import seven_bit
+from appliance.message.system_mail import OriginalMessage, ReportedRecipient, delivery_report
 from appliance.model.mail import DsnCondition, DsnRequest
 
 SENDER = parse("shop@example.com", "from")

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from appliance.net.http_client import (
+from appliance.net.http import (
     RESPONSE_HEADER_BYTES,
     BadResponse,
     ClosedEarly,

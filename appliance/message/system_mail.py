@@ -1,8 +1,9 @@
-"""Writes delivery status notifications (RFC 3464): the mail that tells a sender what became of a message.
+"""Writes the mail that the server itself sends: delivery status notifications (RFC 3464), and forwarded feedback.
 
-A report has a text for people, the fields for programs, and the header of the message, or all of it where that was
-asked for. It comes from `postmaster` of the sender's own domain, whose keys sign it. No I/O, no state. Whatever was
-said by clients and by other servers is written as printable ASCII within one field, so it cannot add another.
+A notification has a text for people, fields for programs, and the message's header, or all of it on request. It comes
+from `postmaster` at the sender's domain, whose keys sign it. Texts of clients and other servers are written as
+printable ASCII within one field, so they cannot add another. `Auto-Submitted: auto-forwarded` (RFC 3834 5) marks
+forwarded mail, which is never forwarded again: two servers that forward to each other do not loop. No I/O, no state.
 """
 
 import re
@@ -17,11 +18,11 @@ from appliance.message.compose import encode_lines
 from appliance.model.mail import DsnCondition, DsnRequest
 from appliance.times import SECOND
 
-DIAGNOSTIC_CHARACTERS: Final = 500  # of what a server said
+DIAGNOSTIC_CHARACTERS: Final = 500  # of a server's reply
 REPORTER_NAME: Final = "Mail Delivery System"
 
 ACTIONS: Final = {
-    # Not `delivered`: what the next server does with it is unknown here, and it was asked to report nothing.
+    # Not `delivered`: the next server may still fail, and nobody asked it to report.
     DsnCondition.SUCCESS: "relayed",
     DsnCondition.FAILURE: "failed",
     DsnCondition.DELAY: "delayed",
@@ -34,7 +35,7 @@ SUBJECTS: Final = {
 _OPENINGS: Final = {
     DsnCondition.SUCCESS: "Your message was accepted by the mail server of:",
     DsnCondition.FAILURE: "Your message could not be delivered to:",
-    DsnCondition.DELAY: "Your message has not been delivered yet, and delivery is still being tried, to:",
+    DsnCondition.DELAY: "Your message has not been delivered yet, and delivery is still being retried, to:",
 }
 _indented = partial(textwrap.wrap, width=76, initial_indent="    ", subsequent_indent="    ")
 _CLASSES: Final = {DsnCondition.SUCCESS: "2", DsnCondition.FAILURE: "5", DsnCondition.DELAY: "4"}
@@ -42,19 +43,19 @@ _STATUS: Final = re.compile(r"(?:[245][0-9]{2}[ -])?([245])\.([0-9]{1,3}\.[0-9]{
 
 
 class ReportedRecipient(NamedTuple):
-    """What became of one recipient, and what its sender has asked for."""
+    """The result for one recipient, and the sender's request."""
 
     address: str
     request: DsnRequest
     code: int | None  # of the last reply
-    response: str  # of the server, or what was found without asking one
-    remote_host: str | None = None  # that was asked
+    response: str  # of the server, or the local reason
+    remote_host: str | None = None
     attempted_at: int | None = None
-    expired: bool = False  # it has failed because all attempts are used up
+    expired: bool = False  # failed because all attempts are used up
 
 
 class OriginalMessage(NamedTuple):
-    """What is returned of the message: its beginning, and whether that is all of it."""
+    """The start of the message, and whether that is all of it."""
 
     beginning: bytes
     whole: bool
@@ -75,7 +76,7 @@ def delivery_report(
     accepted_at: int,
     now: int,
 ) -> bytes:
-    """The report to `sender` under a new message id, which no part of it holds already."""
+    """Return the report to `sender`; `message_id` is new and occurs in none of its parts."""
     boundary = f"=_r{message_id}"
     parts = [_for_people(condition, recipients), _for_programs(condition, recipients, accepted_at)]
     if original.beginning:
@@ -100,13 +101,13 @@ def delivery_report(
 
 def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]) -> bytes:
     lines = ["This is the mail server at " + recipients[0].request.reporter + ".", "", _OPENINGS[condition], ""]
-    for each in recipients:
-        said = [f"{each.remote_host} said:"] if each.remote_host and each.code is not None else []
-        lines += [f"<{each.address}>", *_indented(" ".join(said + _words(each))), ""]
+    for recipient in recipients:
+        words = _words(recipient)
+        if recipient.remote_host and recipient.code is not None:
+            words = [f"{recipient.remote_host} said:", *words]
+        lines += [f"<{recipient.address}>", *_indented(" ".join(words)), ""]
     if condition is DsnCondition.DELAY:
-        lines.append(
-            "There is nothing you have to do. You will be told if delivery is given up, if you asked for that."
-        )
+        lines.append("You do not have to do anything. If you requested it, you will get a report if delivery fails.")
     text = "".join(f"{line}\r\n" for line in lines)
     head = "Content-Type: text/plain; charset=utf-8\r\n"
     if text.isascii():
@@ -116,7 +117,7 @@ def _for_people(condition: DsnCondition, recipients: Sequence[ReportedRecipient]
 
 
 def _words(recipient: ReportedRecipient) -> list[str]:
-    """What was said, as words of printable ASCII; the reply with its code."""
+    """Return the reply with its code, as words of printable ASCII."""
     text, code = recipient.response, recipient.code
     if code is not None and not text.startswith(str(code)):
         text = f"{code} {text}"
@@ -124,13 +125,13 @@ def _words(recipient: ReportedRecipient) -> list[str]:
 
 
 def _for_programs(condition: DsnCondition, recipients: Sequence[ReportedRecipient], accepted_at: int) -> bytes:
-    """The fields of the message, then those of each recipient (RFC 3464 2.2 and 2.3)."""
+    """Return the fields of the message and of each recipient (RFC 3464 2.2 and 2.3)."""
     first = recipients[0].request
     groups = [f"Reporting-MTA: dns; {first.reporter}\r\n"]
     if first.envelope_id:
         groups[0] = f"Original-Envelope-Id: {_ascii(first.envelope_id)}\r\n" + groups[0]
     groups[0] += f"Arrival-{header_lines.date(accepted_at // SECOND)}"
-    groups += [_group(condition, each) for each in recipients]
+    groups += [_group(condition, recipient) for recipient in recipients]
     return ("Content-Type: message/delivery-status\r\n\r\n" + "\r\n".join(groups)).encode("ascii")
 
 
@@ -151,27 +152,27 @@ def _group(condition: DsnCondition, recipient: ReportedRecipient) -> str:
 
 
 def _typed(address: str) -> str:
-    """An address with its type; one that is not ASCII as RFC 6533 3 writes it in seven bits."""
+    """Return an address with its type; non-ASCII characters are escaped (RFC 6533 3)."""
     if address.isascii():
         return f"rfc822; {_ascii(address)}"
-    return "utf-8; " + "".join(each if each.isascii() else f"\\x{{{ord(each):X}}}" for each in address)
+    return "utf-8; " + "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
 
 
 def _status(condition: DsnCondition, recipient: ReportedRecipient) -> str:
-    """The status (RFC 3463): that of the reply, where it is of the right class."""
+    """Return the status (RFC 3463): that of the reply if its class matches."""
     if recipient.expired:
         return "4.4.7"
-    expected, found = _CLASSES[condition], _STATUS.match(recipient.response)
-    return f"{expected}.{found[2]}" if found is not None and found[1] == expected else f"{expected}.0.0"
+    expected, match = _CLASSES[condition], _STATUS.match(recipient.response)
+    return f"{expected}.{match[2]}" if match is not None and match[1] == expected else f"{expected}.0.0"
 
 
 def _returned(original: OriginalMessage, *, full: bool) -> bytes:
-    """The message, or its header only."""
+    """Return the message, or only its header."""
     if full and original.whole:
         kind, content = b"message/rfc822", original.beginning
     else:
         header, empty_line, _ = original.beginning.partition(b"\r\n\r\n")
-        if not empty_line and not original.whole:  # it is cut: only whole lines are of use
+        if not empty_line and not original.whole:  # cut: keep complete lines
             header = header.rpartition(b"\r\n")[0]
         kind, content = b"text/rfc822-headers", header.removesuffix(b"\r\n") + b"\r\n"
     if not content.isascii():
@@ -181,4 +182,43 @@ def _returned(original: OriginalMessage, *, full: bool) -> bytes:
 
 
 def _ascii(text: str) -> str:
-    return "".join(each if " " <= each <= "~" else "?" for each in text)
+    return "".join(character if " " <= character <= "~" else "?" for character in text)
+
+
+# ---- forwarded mail
+
+SUBJECT_CHARACTERS: Final = 150  # of the forwarded mail
+
+
+def forwarded_subject(address: str, subject: str) -> str:
+    """Prefix the subject with the address; `subject` has no control characters."""
+    return f"[{address}] {subject[:SUBJECT_CHARACTERS]}".strip()
+
+
+def forwarded_mail(
+    message_id: str, sender: Address, recipient: Address, *, address: str, subject: str, mime: bytes, now: int
+) -> bytes:
+    """Attach `mime`, which has CRLF line ends, to a new mail; `message_id` does not occur in it."""
+    boundary = f"=_f{message_id}"
+    eight_bit = b"" if mime.isascii() else b"Content-Transfer-Encoding: 8bit\r\n"
+    head = "".join(
+        (
+            header_lines.mailboxes("From", (sender,)),
+            header_lines.mailboxes("To", (recipient,)),
+            header_lines.subject(forwarded_subject(address, subject)),
+            header_lines.date(now // SECOND),
+            f"Message-ID: <{message_id.removeprefix('msg_')}@{sender.domain}>\r\n",
+            "Auto-Submitted: auto-forwarded\r\n",
+            "MIME-Version: 1.0\r\n",
+            f'Content-Type: multipart/mixed; boundary="{boundary}"\r\n',
+        )
+    ).encode()
+    text = (
+        f"This mail server received the attached mail for {address}.\r\n"
+        "It forwards mail to that address to you because of the setting inbound.forward_to.\r\n"
+    ).encode("ascii", "replace")
+    mark = boundary.encode("ascii")
+    return (
+        b"%b%b\r\n--%b\r\nContent-Type: text/plain; charset=us-ascii\r\n\r\n%b\r\n"
+        b"--%b\r\nContent-Type: message/rfc822\r\n%bContent-Disposition: attachment\r\n\r\n%b\r\n--%b--\r\n"
+    ) % (head, eight_bit, mark, text, mark, eight_bit, mime, mark)

@@ -1,0 +1,103 @@
+"""The database as operators see it: its server's settings, pending upgrades, and the nodes that share it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    name: str
+    live: int
+    dead: int  # rows not yet vacuumed
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """Times are in seconds."""
+
+    place: str  # without user and password
+    version: str
+    schema: int  # 0: empty database
+    newest_schema: int  # known to this version
+    compatible_since: int  # the oldest schema version whose programs can use it
+    due_schema: int  # after the next start; 0: unchanged
+    older_nodes: tuple[str, ...]  # that delay the remaining steps
+    key_fingerprint: str | None
+    settings: Mapping[str, str]  # for our connections
+    synchronous_standbys: int | None  # connected; None: not permitted to see
+    round_trip: float
+    skew: float  # of the database's clock ahead of this machine's
+    oldest_transaction: float
+    connections: int
+    tables: tuple[TableRows, ...] = field(default=())
+
+    @property
+    def is_too_new(self) -> bool:
+        """Whether this version is too old for the database."""
+        return self.compatible_since > self.newest_schema
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether it can be opened without changing it."""
+        return bool(self.schema) and not self.due_schema and not self.is_too_new
+
+
+@dataclass(frozen=True, slots=True)
+class LastStart:
+    """The last server that started on the database."""
+
+    version: str
+    settings: tuple[str, ...]  # the setting names it knew
+
+
+@dataclass(frozen=True, slots=True)
+class PendingUpgrade:
+    """The changes that this version would make to a database."""
+
+    schema: int  # 0: empty database
+    newest: int  # known to this version
+    steps: tuple[str, ...]  # names of the migrations at the next start
+    last_start: LastStart | None  # None: not recorded
+    waiting: tuple[str, ...] = ()  # steps that wait for `older_nodes`
+    older_nodes: tuple[str, ...] = ()
+    nodes: tuple[tuple[str, str], ...] = ()  # running: name and version
+    kept: str = ""  # the copy of the database before the upgrade
+    space: int = 0  # bytes of disk that the upgrade needs
+
+
+# ---- nodes that share the database
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    name: str
+    address: str
+    version: str
+    started_at: int
+    beat_at: int  # last renewal of the lease
+    lease: int  # remaining microseconds; 0: expired
+    skew: int  # microseconds of its clock ahead of the database's
+    in_flight: int  # recipients in SMTP sessions
+    waiting: int  # recipients assigned to it
+    draining: bool
+    ended: bool  # other nodes may take over its recipients
+
+    @property
+    def state(self) -> str:
+        if self.ended:
+            return "ended"
+        if self.draining:
+            return "draining"
+        return "running" if self.lease > 0 else "away"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNodes:
+    """Hosts and addresses of the other live nodes: no mail and no event is sent there."""
+
+    names: frozenset[str] = frozenset()  # host names
+    addresses: frozenset[IPv4Address | IPv6Address] = frozenset()
+
+
+NO_OTHERS = OtherNodes()
