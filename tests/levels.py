@@ -37,6 +37,8 @@ PROGRAM = (
 )
 # Unit tests that take seconds: thousands of generated inputs, hours of simulated time, every file of the tree.
 LONG = (
+    "clients/python/tests",
+    "tests/acme/test_shared.py",
     "tests/backup/test_archive.py",
     "tests/backup/test_restore.py",
     "tests/deliver/test_due_mail.py",
@@ -48,13 +50,21 @@ LONG = (
     "tests/feedback/test_hostile.py",
     "tests/intake/test_login_throttle.py",
     "tests/message/test_dkimpy_verifies_two_thousand_messages.py",
+    "tests/message/test_compose.py",
+    "tests/message/test_dkim.py",
     "tests/message/test_reader.py",
+    "tests/message/test_request.py",
+    "tests/store/sqlite/test_power_loss.py",
     "tests/store/test_body_parts_stored_bytes.py",
+    "tests/store/test_messages_accepting.py",
     "tests/submission/test_server.py",
     "tests/test_patterns.py",
     "tests/test_scaling.py",
     "tests/test_shutdown.py",
+    "tests/web/test_fast_post.py",
+    "tests/web/test_hypercorn_parts.py",
     "tests/webhook/test_dispatcher.py",
+    "tests/webhook/test_dispatcher_pause.py",
 )
 # What the default run leaves out.
 REST = (

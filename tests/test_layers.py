@@ -116,6 +116,14 @@ def test_sql_is_in_the_store_only() -> None:
                 assert not SQL.search(node.value), f"{path}, line {node.lineno}"
 
 
+def test_engines_are_imported_by_the_store_only() -> None:
+    """Other packages use the names that `appliance.store` exports."""
+    engines = ("appliance.store.sqlite", "appliance.store.postgresql")
+    for path in MODULES:
+        if part(path) != "store":
+            assert [name for name in imported(path) if name.startswith(engines)] == [], path
+
+
 def test_every_layer_is_a_part() -> None:
     """The list names nothing that is not there."""
     assert set(LAYER) - {"__version__"} == {part(path) for path in MODULES} - {"__init__"}

@@ -17,10 +17,18 @@ from appliance.backup import archive
 from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE, load_or_create
-from appliance.store import FILE_NAME
-from appliance.store.sqlite.faults import DiskFault, DiskFull, failed_writing
-from appliance.store.sqlite.file_care import Progress, checkpoint_beside, copy_inside, sync
-from appliance.store.sqlite.integrity import has_secrets, schema_inside
+from appliance.store import (
+    FILE_NAME,
+    CopyProgress,
+    DiskFault,
+    DiskFull,
+    checkpoint_file,
+    copy_inside,
+    failed_writing,
+    has_secrets,
+    schema_inside,
+    sync,
+)
 from appliance.times import SECOND, rfc3339
 
 PAGES_PER_SYNC = 2_048  # 8 MiB
@@ -51,7 +59,7 @@ def make(data_dir: Path, hostname: str, target: Path, env: Environment, on: arch
             sync(target.parent)
         finally:
             unfinished.unlink(missing_ok=True)
-    checkpoint_beside(data_dir / FILE_NAME)
+    checkpoint_file(data_dir / FILE_NAME)
     return manifest
 
 
@@ -124,7 +132,7 @@ def _write(data_dir: Path, hostname: str, path: Path, env: Environment, on: arch
     return made
 
 
-def _copying(descriptor: int, on: archive.FractionDone) -> Progress:
+def _copying(descriptor: int, on: archive.FractionDone) -> CopyProgress:
     """Report progress, and sync every few megabytes.
 
     One sync at the end would delay every commit of the server, since file systems write in order (measured: a quarter

@@ -20,10 +20,8 @@ from appliance.environment import Environment
 from appliance.keys.keyfile import KEY_FILE
 from appliance.model.queue import AllWaiting
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store import open_store
+from appliance.store import NO_SPACE_ERRNOS, RESCUED, DiskFault, DiskFull, failed_writing, open_store, sync
 from appliance.store.pools import EVERY, RESTORED
-from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DiskFault, DiskFull, failed_writing
-from appliance.store.sqlite.file_care import RESCUED, sync
 from appliance.system.instance_lock import only_server
 from appliance.system.ownership import become_owner
 

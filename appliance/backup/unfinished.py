@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.keys.keyfile import KEY_FILE
 from appliance.store import FILE_NAME as DATABASE
-from appliance.store.sqlite.file_care import RESCUED, sync
+from appliance.store import RESCUED, sync
 from appliance.system.instance_lock import only_server
 
 # Prefixes of directories:

@@ -10,9 +10,7 @@ from appliance.keys.dkim_keys import open_sealed as open_signing_key
 from appliance.keys.keyfile import UnsealError
 from appliance.keys.totp import open_sealed as open_totp_secret
 from appliance.keys.webhook_secrets import open_sealed as open_webhook_secret
-from appliance.store import NewerDatabase
-from appliance.store.sqlite.faults import Damaged
-from appliance.store.sqlite.integrity import Contents, examine_inside
+from appliance.store import Contents, Damaged, NewerDatabase, examine_inside
 
 READING = 0.5  # share of the work; the rest is the database's own check
 

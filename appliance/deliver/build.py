@@ -3,15 +3,16 @@
 from collections.abc import Callable
 
 from appliance.config.settings import Config, DeliveryMode, DeliverySettings
-from appliance.deliver.attempt import Connections, Deliverer
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import PolicyFetcher
 from appliance.deliver.outcome import NAMED_POOLS, Retries
-from appliance.deliver.pool_limiters import PoolLimiters, Proofs
+from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.preparing import Preparing, Signer
-from appliance.deliver.providers import pools
+from appliance.deliver.providers import ProviderServers, pools
 from appliance.deliver.route import Relay, Relays, RouteCache, Router
 from appliance.deliver.scheduler import Scheduler
+from appliance.deliver.smtp.idle import Connections
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.warmup import Warmup
 from appliance.dns.resolver import DnsResolver
@@ -20,7 +21,7 @@ from appliance.feedback.return_path import ReturnPaths
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.net.local_addresses import LocalAddresses
 from appliance.store import Store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from appliance.tls.certificate import verifying_context
 
 
@@ -42,9 +43,9 @@ def build(
     )
     trusting = verifying_context(delivery.ca_file)
     policies = TlsPolicies(resolver, PolicyFetcher(resolver, trusting, delivery.allow_networks, own).fetch)
-    proofs = Proofs(resolver, pools(config))
-    limiters = PoolLimiters(store, env, proofs)
-    warmup = Warmup(config.warmup, store, env, proofs.known_as)
+    servers = ProviderServers(pools(config))
+    limiters = PoolLimiters(store, env, servers)
+    warmup = Warmup(config.warmup, store, env, servers.known_as)
     signer = Signer(SigningKeys(store, env, key), env, return_paths=bool(config.inbound.bind))
     return Scheduler(
         new_mail=new_mail,

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 
 from appliance.deliver.smtp.tls import CHAIN_LENGTH, TrustStore, Verifier, can_verify
-from appliance.dns.resolver import Tlsa
+from appliance.dns.wire import Tlsa
 
 _TA, _EE = 2, 3  # usages, RFC 7218 2.1
 _CERTIFICATE, _KEY = 0, 1  # selectors, RFC 7218 2.2

@@ -1,144 +1,26 @@
-"""What an answer means for a recipient: delivered, bounced and by whose fault, or to be tried again; and what is
-recorded of it: the attempt, its status, the next attempt, the decision in words, metrics, and a log line.
+"""Records the outcome of an attempt: its row, the recipient's status, the next attempt, metrics and the message log."""
 
-The rules, from the top; the first that fits decides. "Errors are assumed to be temporary by default" (maddy): whatever
-no rule names is tried again.
-
-1. 2xx after the end of data: delivered.
-2. No usable answer of the server (a lost connection, TLS, DNS, anything unknown): temporary.
-3. What we know without asking (no such domain, no SMTPUTF8, too large): bounced, no address at fault. DNS is told
-   apart from a server: where no server was asked, none has refused.
-4. 4xx: temporary. Whether it slows the pool stands in the table of replies.
-5. 5xx about the session (the greeting, EHLO, TLS, AUTH, a MAIL answered with a code that asks for AUTH, and by the
-   operator's relay anything so answered): temporary, for it is neither about this recipient nor about this message.
-   Another server, or this one on another day, may take it.
-6. 5xx to a recipient that means only that the transaction has too many, where it has others: temporary.
-7. 5xx to the message or the recipient: bounced; whose fault it is stands in the table of replies.
-
-That table is `feedback/reply_rules.toml`.
-"""
-
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
 
+from appliance.deliver.judgement import Disposition, FaultSide, Judgement
 from appliance.deliver.providers import PROVIDERS
-from appliance.deliver.route import NoRoute
-from appliance.deliver.smtp.protocol import ResultKind, Stage, TranscriptLine, Verdict
+from appliance.deliver.smtp.protocol import TranscriptLine
 from appliance.environment import identifier_time
 from appliance.errors import Refused
-from appliance.feedback.reply_rules import Fault, Rule, judge_reply
+from appliance.feedback.reply_rules import judge_reply
 from appliance.message.addresses import parse
 from appliance.model.mail import Attempt, BounceClass, DueRecipient, Outcome, RecipientStatus, Suppression
 from appliance.telemetry.log import MESSAGE_LOG
 from appliance.telemetry.metrics import ATTEMPT_SECONDS, BOUNCES, DELIVERY_ATTEMPTS, DELIVERY_SECONDS
 from appliance.times import rfc3339
 
-
-class Disposition(StrEnum):
-    DELIVERED = "delivered"
-    BOUNCED = "bounced"
-    DEFERRED = "deferred"
-
-
-class FaultSide(StrEnum):
-    RECIPIENT = "recipient"  # there is no such mailbox: the address is suppressed
-    SENDER = "sender"  # we are not wanted: never suppresses, and counts towards pausing the pool
-    DOMAIN = "domain"  # DNS leads to no server that could be asked
-    MESSAGE = "message"  # the server does not offer what this message needs, and was not asked
-    OTHER = "other"  # none of these, or it cannot be told
-
-
-class Judgement(NamedTuple):
-    """What an attempt means for one recipient, and for the pool it went through."""
-
-    result: Disposition
-    fault: FaultSide | None = None  # None: nothing is wrong, or it will pass
-    throttle: bool = False  # the server wants less of us: slow the pool
-    if_repeated: bool = False  # the same, once this verdict meets recipients that the pool accepted before
-
-    @property
-    def suppresses(self) -> bool:
-        return self.result is Disposition.BOUNCED and self.fault is FaultSide.RECIPIENT
-
-
-_TOO_MANY_RECIPIENTS = re.compile(r"too many recipients", re.IGNORECASE)
-_WHOLE_MESSAGE = frozenset((Stage.DATA, Stage.END_OF_DATA))
-_ABOUT_THE_SESSION = frozenset((530, 534, 535, 538))  # asks for AUTH or TLS, RFC 4954 6, RFC 3207 4
-
 RECORDED_RESPONSE = 1_000  # characters kept of a reply
-
-DELIVERED = Judgement(Disposition.DELIVERED)
-TEMPORARY = Judgement(Disposition.DEFERRED)
-
-
-def judge(verdict: Verdict, recipients: int = 1, *, relayed: bool = False) -> Judgement:
-    """What a verdict means; `recipients` counts those of the transaction, `relayed`: our own relay said it."""
-    match verdict.kind:
-        case ResultKind.ACCEPTED if verdict.stage is Stage.END_OF_DATA:
-            return DELIVERED
-        case ResultKind.LOCAL:
-            return Judgement(Disposition.BOUNCED, FaultSide.MESSAGE)
-        case ResultKind.DEFERRED:
-            return _deferred(verdict, judge_reply(verdict.code, verdict.enhanced, verdict.text))
-        case ResultKind.REJECTED if verdict.reply is not None:
-            return _rejected(verdict, judge_reply(verdict.code, verdict.enhanced, verdict.text), recipients, relayed)
-        case _:
-            return TEMPORARY
-
-
-def judge_no_route(no_route: NoRoute) -> Judgement:
-    """What it means that there is nowhere to send to.
-
-    No address is suppressed for it, although a missing domain is 5.1.2: were our own resolver to lie, it would cost an
-    account all its addresses at once.
-    """
-    return Judgement(Disposition.BOUNCED, FaultSide.DOMAIN) if no_route.permanent else TEMPORARY
-
-
-def _deferred(verdict: Verdict, rule: Rule) -> Judgement:
-    """A 4xx. Before a recipient is named it is about this machine or the sender, so it need not be repeated."""
-    if rule.hold != "if repeated":
-        return Judgement(Disposition.DEFERRED, throttle=rule.holds)
-    names_recipient = verdict.stage is Stage.RCPT or verdict.stage in _WHOLE_MESSAGE
-    asks = verdict.code == 421 or (verdict.enhanced or "").startswith("4.7.")
-    return Judgement(Disposition.DEFERRED, throttle=asks and not names_recipient, if_repeated=names_recipient)
-
-
-def _rejected(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> Judgement:
-    fault = _fault(verdict, rule, recipients, relayed)
-    asks_for_login = verdict.code in _ABOUT_THE_SESSION and (verdict.stage is Stage.MAIL or relayed)
-    if verdict.is_before_mail or asks_for_login:
-        # Still the sender's fault if it says so: the pool must learn of a greeting that says our address is blocked.
-        unwanted = fault is FaultSide.SENDER
-        return Judgement(Disposition.DEFERRED, FaultSide.SENDER if unwanted else None, throttle=unwanted)
-    # RFC 5321 4.5.3.1.10: some servers say permanently that one transaction has too many recipients.
-    too_many = verdict.enhanced == "5.5.3" or (verdict.code == 552 and _TOO_MANY_RECIPIENTS.search(verdict.text))
-    if verdict.stage is Stage.RCPT and recipients > 1 and too_many:
-        return TEMPORARY
-    return Judgement(Disposition.BOUNCED, fault)
-
-
-def _fault(verdict: Verdict, rule: Rule, recipients: int, relayed: bool) -> FaultSide:
-    if rule.suppress:
-        # Whether this recipient is meant: not by MAIL, and after DATA only if there is no other.
-        meant = verdict.stage is Stage.RCPT or (verdict.stage in _WHOLE_MESSAGE and recipients == 1)
-        return FaultSide.RECIPIENT if meant else FaultSide.OTHER
-    if rule.bounce_class is BounceClass.POLICY and rule.fault is Fault.SERVER:
-        # Refused relaying. The domain's MX names a server that is not its own, and other mail must not wait for that;
-        # from the operator's own relay, and before a recipient is named, it is about us.
-        return FaultSide.OTHER if verdict.stage is Stage.RCPT and not relayed else FaultSide.SENDER
-    return FaultSide.SENDER if rule.fault is Fault.SENDER and rule.holds else FaultSide.OTHER
-
-
-# ---- what is recorded
-
-# Of a delay, at most, and added to it: what was deferred together need not come back together. Never taken from it: a
-# greylist that asks for 300 seconds, as most do, would refuse the second attempt as well.
+# Share of a delay, at most, that is added to it, so that mail deferred together does not return together. Never
+# subtracted: a greylist usually asks for 300 seconds, and would refuse an earlier attempt.
 JITTER = 0.2
 
 _FAULTS = {
@@ -152,7 +34,7 @@ _FAULTS = {
 
 
 class Contact(NamedTuple):
-    """Which server an attempt reached: shared by all recipients of one transaction."""
+    """The server of an attempt, shared by all recipients of a transaction."""
 
     started_at: int
     pool: str | None = None
@@ -167,15 +49,15 @@ class Retries:
     """The schedule of attempts."""
 
     delays: Sequence[float]  # seconds before the second attempt, the third and so on
-    random: Callable[[], float]  # gives numbers from 0 to 1, for jitter
+    random: Callable[[], float]  # returns numbers from 0 to 1
 
     @property
     def longest(self) -> int:
-        """The longest wait for the next attempt, in microseconds."""
+        """The longest delay before the next attempt, in microseconds."""
         return round(max(self.delays, default=0.0) * (1 + JITTER) * 1_000_000)
 
     def next_attempt(self, now: int, attempts: int) -> int | None:
-        """When to try again after so many attempts (microseconds); None when they are used up."""
+        """The time of the next attempt after so many; None when all are used."""
         if attempts > len(self.delays):
             return None
         factor = 1 + JITTER * self.random()
@@ -195,7 +77,7 @@ def outcome(
     signature: bytes | None = None,
     mail_from: str | None = None,
 ) -> Outcome:
-    """What is recorded of an attempt; `status` is the enhanced one (RFC 3463) of the reply, or of what was found."""
+    """The record of an attempt; `status` is the enhanced status (RFC 3463) of the reply or of our own error."""
     count = recipient.attempt_count + 1
     result, again, decision = _decide(judgement, count, now, retries)
     attempt = Attempt(
@@ -211,7 +93,6 @@ def outcome(
         dialogue=msgspec.json.encode(contact.dialogue).decode() if contact.dialogue else None,
     )
     suppress = _suppression(recipient, text, now) if judgement.suppresses else None
-    kept = signature if again is not None else None
     return Outcome(
         recipient,
         result,
@@ -219,7 +100,7 @@ def outcome(
         now,
         again,
         suppress=suppress,
-        signature=kept,
+        signature=signature if again is not None else None,
         bounce_class=_bounce_class(judgement, code, status, text[:RECORDED_RESPONSE]),
         mail_from=mail_from,
     )
@@ -233,7 +114,7 @@ def _suppression(recipient: DueRecipient, text: str, now: int) -> Suppression | 
 
 
 def _bounce_class(judgement: Judgement, code: int | None, status: str | None, text: str) -> BounceClass | None:
-    """The class of what is no success. A deferral is `temporary`, unless the mailbox is full or we are not wanted."""
+    """The class of a failure. A deferral is `temporary`, unless the mailbox is full or the sender is refused."""
     if judgement.result is Disposition.DELIVERED:
         return None
     deferred = judgement.result is Disposition.DEFERRED and judgement.fault is not FaultSide.SENDER
@@ -243,12 +124,12 @@ def _bounce_class(judgement: Judgement, code: int | None, status: str | None, te
         return BounceClass.CONTENT
     rule = judge_reply(code, status, text)
     if judgement.fault is FaultSide.OTHER and rule.suppress:
-        return BounceClass.OTHER  # said of the whole message, which has other recipients, or of the sender
+        return BounceClass.OTHER  # the reply is about the whole message or the sender, not about this recipient
     return rule.bounce_class
 
 
 def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tuple[RecipientStatus, int | None, str]:
-    """The status of a recipient after so many attempts, when to try again, and the decision in words."""
+    """The status of a recipient after so many attempts, the next attempt, and the decision in words."""
     if judgement.result is Disposition.DELIVERED:
         return RecipientStatus.DELIVERED, None, "delivered: the server took the message"
     if judgement.result is Disposition.BOUNCED:
@@ -263,13 +144,13 @@ def _decide(judgement: Judgement, count: int, now: int, retries: Retries) -> tup
 
 # ---- metrics and the message log
 
-OTHER_POOLS = "other"  # every pool without a name in the settings: there may be one for each domain of the world
+OTHER_POOLS = "other"  # every pool that is not named in the settings: there may be one for every domain
 SANDBOX = "sandbox"
-NO_SERVER = "none"  # in the place of a pool, or of a reply's class
+NO_SERVER = "none"  # instead of a pool, or of a reply's class
 REPLY_CHARACTERS = 200  # of a server's reply in the log
 
 _CLASSES = {number: f"{number}xx" for number in range(2, 6)}
-NAMED_POOLS = {provider.name for provider in PROVIDERS}  # counted by their names; those of the settings are added
+NAMED_POOLS = {provider.name for provider in PROVIDERS}  # with their own metrics; `build` adds those of the settings
 
 
 def observe(outcomes: Iterable[Outcome]) -> None:
@@ -279,7 +160,7 @@ def observe(outcomes: Iterable[Outcome]) -> None:
         for attempt in outcome.attempts:
             code = attempt.smtp_code
             reply = NO_SERVER if code is None else _CLASSES.get(code // 100, NO_SERVER)
-            # Only simulated attempts decide nothing.
+            # Only a simulated attempt has no decision.
             pool = attempt.pool or (SANDBOX if attempt.decision is None else NO_SERVER)
             named = attempt.pool is None or attempt.pool in NAMED_POOLS
             DELIVERY_ATTEMPTS.add((pool if named else OTHER_POOLS, status, reply))

@@ -1,32 +1,32 @@
-"""How much mail one pool takes at the moment: slots, rate, slowing down when asked, and when to stop. No I/O.
+"""Limits of one pool: slots, a rate, slow-downs that its servers ask for, and the reason to hold it. No I/O.
 
 Slots and rate:
-- a transaction takes a slot and, where the pool has a rate, a token;
-- as many results as there are slots may wait for the disk, so that a crash repeats no more than two for each slot;
-- a request for less halves the slots and lets nothing pass for a while, twice as long each time;
-- every delivery opens it a little: one slot more for each full round of slots, and the next pause is a short one again
-  once all slots are back.
+- a transaction takes a slot and, if the pool has a rate, a token;
+- results not yet on disk are limited to the number of slots, so a crash repeats at most two transactions per slot;
+- a request for less mail halves the slots and stops new transactions for a pause, which doubles each time;
+- deliveries reopen the pool: one more slot per full round of slots. Once all slots are back, the pause is short again.
 
-What a server says counts for the limiter of that server (`PoolLimiters.at`), and only as far as the evidence reaches,
-because one account can bring about any answer to its own mail:
+A verdict counts for the limiter of the server that gave it (`PoolLimiters.at`), and only as far as the evidence goes,
+because an account can provoke any reply to its own mail:
 
-| the server says | of mail from | what waits |
+| verdict of the server | about mail from | effect |
 |---|---|---|
-| a verdict that slows, before MAIL: about this machine | any account | the pool |
-| a verdict that slows, later: about this mail | one account of several | that account's mail to the pool |
-| | a second account while the first one waits for that | the pool |
-| | the only account there is | the pool |
-| 5.7.x, 10 in a row | several accounts, each counted up to 5 times | the pool is held |
-| | one account of several | that account's mail: one transaction every 15 minutes |
-| | the only account, to one organisation's own servers | the pool is held |
-| | the only account, to two domains or more of a provider | the pool is held |
-| 5.7.x, 30 in a row | the only account, to one domain of a provider | the pool is held |
+| slow down, before MAIL: about this machine | any account | slows the pool |
+| slow down, later: about this mail | one account of several | slows that account's mail to the pool |
+| | a second account while the first is slowed | slows the pool |
+| | the only account | slows the pool |
+| 5.7.x, 10 in a row | several accounts, at most 5 counted for each | holds the pool |
+| | one account of several | limits that account to one transaction every 15 minutes |
+| | the only account, at an organisation's own servers | holds the pool |
+| | the only account, to two or more domains of a provider | holds the pool |
+| 5.7.x, 30 in a row | the only account, to one domain of a provider | holds the pool |
 
-In a row means without a delivery between them: in the pool, or of the account.
+In a row means without a delivery in between, by the pool or by the account; after a week without a verdict the count
+starts again.
 
-Which verdicts slow and which count as refusals stands in `feedback/reply_rules.toml`. A 4xx without a reason, such as
-an unnamed greylisting, slows only once the same verdict (code and status) met two recipients that servers of the pool
-accepted from the account before, without a delivery of the account's mail between them.
+`feedback/reply_rules.toml` decides which verdicts slow a pool and which count as refusals. A 4xx without a reason, such
+as unnamed greylisting, slows the account only if the same verdict (code and status) meets two recipients to whom the
+pool accepted the account's mail before, without a delivery of the account's mail in between.
 """
 
 from collections import Counter
@@ -36,30 +36,30 @@ from typing import NamedTuple
 
 from appliance.deliver.providers import PoolLimits
 from appliance.model.queue import SlowedAccount
-from appliance.report.explain import QUOTED_REPLY
-from appliance.times import SECOND
+from appliance.times import DAY, SECOND
 
 FIRST_PAUSE = 15 * SECOND
 LONGEST_PAUSE = 15 * 60 * SECOND
-SENDER_FAULTS = 10  # in a row: one wrong message is bad luck, ten are a blocked server
-OF_ONE_ACCOUNT = 5  # of them count from one account of several
-OF_ONE_DOMAIN = 30  # in a row from one domain of a provider: it may be that domain's opinion alone
+SENDER_FAULTS = 10  # in a row: one refused message may be bad luck, ten mean a blocked server
+OF_ONE_ACCOUNT = 5  # refusals counted for one account of several
+OF_ONE_DOMAIN = 30  # in a row from one domain of a provider: they may be that domain's policy alone
 REPEATED = 2  # recipients accepted before that meet the same verdict: it is not about one of them
-REPEATS_KEPT = 8  # of an account, each with its recipients
+REPEATS_KEPT = 8  # verdicts remembered of an account, each with its recipients
+VERDICTS_KEPT_FOR = 7 * DAY  # after the last one; otherwise a destination that never accepts mail keeps its limiter
 
 
 class JudgedSender(NamedTuple):
     account: str
-    domain: str  # the recipients'
-    only: bool = False  # there is no other account
+    domain: str  # of the recipients
+    only: bool = False  # the installation has no other account
 
 
 @dataclass(slots=True)
 class Throttle:
-    """Slots that shrink when less is asked for, and grow again with deliveries."""
+    """Slots that shrink when a server asks for less mail, and grow again with deliveries."""
 
     limit: int
-    allowed: float  # slots that may be used now
+    allowed: float  # slots usable now
     slowed_until: int = 0
     slowed_by: str | None = None
     _pause: int = FIRST_PAUSE
@@ -69,11 +69,11 @@ class Throttle:
         return max(1, int(self.allowed))
 
     def is_slowed(self, now: int) -> bool:
-        """Not if that were for longer than any pause: then the clock was set back."""
+        """A pause longer than the longest one means that the clock was set back, and does not count."""
         return now < self.slowed_until <= now + LONGEST_PAUSE
 
     def slow_down(self, now: int, reason: str) -> None:
-        """A server asked for less. What is said during a pause counts once."""
+        """A server asked for less mail; requests during a pause count once."""
         self.slowed_by = reason
         if self.is_slowed(now):
             return
@@ -82,29 +82,28 @@ class Throttle:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def shut(self, now: int, reason: str) -> None:
-        """Let one transaction start after the longest pause, and the next after another one."""
+        """Allow one transaction after the longest pause, and the next after another one."""
         self.slowed_by, self.slowed_until = reason, now + LONGEST_PAUSE
         self.allowed, self._pause = 1.0, LONGEST_PAUSE
 
     def delivered(self) -> None:
-        """A server took a message: allow a little more."""
         if self.allowed < self.limit:
             self.allowed = min(self.limit, self.allowed + 1 / self.slots)
         else:
             self._pause, self.slowed_by = FIRST_PAUSE, None
 
     def is_at_rest(self, now: int) -> bool:
-        """Whether nothing would be lost if it were forgotten."""
+        """Whether it can be dropped without losing anything."""
         return self.slowed_by is None or abs(now - self.slowed_until) >= LONGEST_PAUSE
 
 
 @dataclass(slots=True)
 class _Standing:
-    """What is remembered of an account whose mail the servers of the pool have refused or slowed."""
+    """An account whose mail the servers of the pool refused or slowed."""
 
     throttle: Throttle
     faults: int = 0  # in a row
-    domains: set[str] = field(default_factory=set)  # of these faults
+    domains: set[str] = field(default_factory=set)  # whose servers refused it
 
 
 @dataclass(slots=True)
@@ -114,18 +113,19 @@ class PoolLimiter:
     pool: str
     limits: PoolLimits
     shared: bool = False
-    start: int | None = None  # slots to begin with, if not all
-    provider: str | None = None  # whose host this is named like, without a proof; None: the pool is what it says
-    nodes: Callable[[], int] = lambda: 1  # that share the limits; a provider's are for each address, so for each node
+    start: int | None = None  # initial slots, if not all
+    provider: str | None = None  # whose host name this limiter has while no server has answered there
+    nodes: Callable[[], int] = lambda: 1  # nodes that share the limits; a provider limits each address, so each node
     in_use: int = 0
-    unrecorded: int = 0  # transactions that are over, and whose results are not on disk yet
-    hold_reason: str | None = None  # why the pool should be held, once it should
+    unrecorded: int = 0  # finished transactions whose results are not on disk yet
+    hold_reason: str | None = None  # set once the pool must be held
     throttle: Throttle = field(init=False)
-    _of_account: dict[str, int] = field(default_factory=dict)  # slots in use; none of 0
-    _standings: dict[str, _Standing] = field(default_factory=dict)  # of accounts with something to remember
+    _of_account: dict[str, int] = field(default_factory=dict)  # slots in use, never 0
+    _standings: dict[str, _Standing] = field(default_factory=dict)  # by account
     _faults: Counter[str] = field(default_factory=Counter)  # refusals in a row, by account; "" is about this machine
     # By account: verdicts without a reason, and the recipients accepted before that met them.
     _repeats: dict[str, dict[tuple[int | None, str | None], set[int]]] = field(default_factory=dict)
+    _verdict_at: int = 0  # the last one that `_faults`, `_repeats` or a standing remembers
     _tokens: float = 0.0
     _tokens_at: int = 0
 
@@ -138,18 +138,18 @@ class PoolLimiter:
 
     @property
     def slots(self) -> int:
-        """Transactions that this node may have at once."""
+        """Simultaneous transactions allowed on this node."""
         return max(1, self.throttle.slots // self._nodes())
 
     @property
     def rate(self) -> float | None:
-        """Messages a minute that this node may send; None: as fast as it goes."""
+        """Messages a minute allowed on this node; None: no limit."""
         return None if self.limits.per_minute is None else self.limits.per_minute / self._nodes()
 
     # ---- slots
 
     def is_open(self, now: int) -> bool:
-        """Whether one more transaction may begin, of an account that has nothing against it."""
+        """Whether another transaction may begin, if its account is not slowed."""
         slots = self.slots
         return (
             self.in_use < slots
@@ -167,14 +167,15 @@ class PoolLimiter:
         return not standing.throttle.is_slowed(now) and self._of_account.get(account, 0) < standing.throttle.slots
 
     def is_at_rest(self, now: int) -> bool:
-        """Whether nothing would be lost if this limiter were forgotten and made anew."""
+        """Whether this limiter can be dropped and made again without losing anything."""
         rate = self.rate
         used = rate is not None and self.has_token(now) and self._tokens < max(1.0, rate)
-        remembers = self._faults or self._repeats
-        at_rest = self.throttle.is_at_rest(now) and not (self.in_use or self.unrecorded or remembers or used)
-        return at_rest and all(
-            standing.throttle.is_at_rest(now) and not standing.faults for standing in self._standings.values()
-        )
+        if self.in_use or self.unrecorded or used or not self.throttle.is_at_rest(now):
+            return False
+        remembers = self._faults or self._repeats or any(standing.faults for standing in self._standings.values())
+        if remembers and abs(now - self._verdict_at) < VERDICTS_KEPT_FOR:
+            return False
+        return all(standing.throttle.is_at_rest(now) for standing in self._standings.values())
 
     def enter(self, account: str, now: int) -> None:
         self.in_use += 1
@@ -183,25 +184,34 @@ class PoolLimiter:
             self._tokens -= 1
 
     def leave(self, account: str) -> None:
-        """Give the slot back; the outcome is still to be recorded."""
-        self.go_elsewhere(account)
+        """Return the slot; the outcome is still to be recorded."""
+        self._free(account)
         self.unrecorded += 1
 
-    def go_elsewhere(self, account: str) -> None:
-        """Give the slot back: nothing will be recorded."""
+    def leave_unused(self, account: str) -> None:
+        """Return slot and token: the transaction goes to a server of another pool."""
+        self._free(account)
+        self._return_token()
+
+    def undo(self) -> None:
+        """After `leave`: the session ended without an attempt, so there is no outcome and the token is returned."""
+        self.unrecorded -= 1
+        self._return_token()
+
+    def _free(self, account: str) -> None:
         self.in_use -= 1
-        if left := self._of_account.pop(account) - 1:
-            self._of_account[account] = left
+        if count := self._of_account.pop(account) - 1:
+            self._of_account[account] = count
 
     def slowed_accounts(self, now: int) -> list[SlowedAccount]:
-        """The accounts whose mail alone waits here: for a pause to end, or for the few slots they are left with."""
+        """The accounts whose mail alone is delayed here: by a pause, or because all their slots are in use."""
         return [
             SlowedAccount(account, throttle.slowed_until, throttle.slowed_by or "", throttle.slots)
-            for account, throttle in sorted((each, standing.throttle) for each, standing in self._standings.items())
+            for account, throttle in sorted((key, standing.throttle) for key, standing in self._standings.items())
             if not self.lets_pass(account, now)
         ]
 
-    # ---- what servers say
+    # ---- verdicts of servers
 
     def delivered(self, account: str) -> None:
         if self._faults:
@@ -217,18 +227,19 @@ class PoolLimiter:
         self.throttle.delivered()
 
     def slow_down(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
-        """A server asked for less; `about_us`: before it knew whose mail it would get."""
-        others = any(
+        """A server asked for less mail; `about_us`: before it knew whose mail it was."""
+        is_another_slowed = any(
             account != sender.account and standing.throttle.is_slowed(now)
             for account, standing in self._standings.items()
         )
-        if about_us or sender.only or others:
+        if about_us or sender.only or is_another_slowed:
             self.throttle.slow_down(now, reason)
         else:
             self._standing(sender.account).throttle.slow_down(now, reason)
 
-    def repeats(self, account: str, verdict: tuple[int | None, str | None], recipient: int) -> bool:
-        """Whether a verdict has now met enough recipients that were accepted before; `recipient` is one more."""
+    def repeats(self, now: int, account: str, verdict: tuple[int | None, str | None], recipient: int) -> bool:
+        """Add a recipient that was accepted before; return whether the verdict has met enough of them."""
+        self._note_verdict(now)
         verdicts = self._repeats.setdefault(account, {})
         if verdict not in verdicts and len(verdicts) >= REPEATS_KEPT:
             verdicts.clear()
@@ -237,7 +248,9 @@ class PoolLimiter:
             recipients.add(recipient)
         return len(recipients) >= REPEATED
 
-    def refused_as_sender(self, now: int, reason: str, sender: JudgedSender, *, about_us: bool) -> None:
+    def refused_as_sender(self, now: int, reply: str, status: str, sender: JudgedSender, *, about_us: bool) -> None:
+        """A server refused this sender. The hold's reason has only `status`: a reply may quote an account's address."""
+        self._note_verdict(now)
         self._faults["" if about_us else sender.account] += 1
         count = sum(count if account == "" else min(count, OF_ONE_ACCOUNT) for account, count in self._faults.items())
         if not about_us:
@@ -245,26 +258,35 @@ class PoolLimiter:
             standing.faults += 1
             if len(standing.domains) < 2:  # more than one is all that matters
                 standing.domains.add(sender.domain)
-            alone = sender.only and self.shared and len(standing.domains) == 1
-            if standing.faults >= (OF_ONE_DOMAIN if alone else SENDER_FAULTS):
+            is_one_domain = sender.only and self.shared and len(standing.domains) == 1
+            if standing.faults >= (OF_ONE_DOMAIN if is_one_domain else SENDER_FAULTS):
                 if sender.only:
                     count = standing.faults
                 else:
-                    standing.throttle.shut(now, reason)
+                    standing.throttle.shut(now, reply)
         if count >= SENDER_FAULTS:
-            self.hold_reason = f"{count} refusals of us as a sender in a row{QUOTED_REPLY}{reason}"
+            self.hold_reason = f"{count} refusals in a row of mail from this server, the last with {status}"
 
     def reopen(self) -> None:
-        """Forget the reason to hold the pool."""
+        """Forget the refusals that hold the pool."""
         self._faults.clear()
         self._standings.clear()
         self.hold_reason = None
 
     def lift(self) -> None:
-        """Forget every reason to hold or slow the pool: the operator wants its mail to go."""
+        """Forget every verdict: the operator resumed the pool."""
         self.reopen()
         self._repeats.clear()
         self.throttle = Throttle(self.limits.concurrency, float(self.start or self.limits.concurrency))
+
+    def _note_verdict(self, now: int) -> None:
+        if now - self._verdict_at >= VERDICTS_KEPT_FOR:
+            self._faults.clear()
+            self._repeats.clear()
+            for standing in self._standings.values():
+                standing.faults = 0
+                standing.domains.clear()
+        self._verdict_at = now
 
     def _standing(self, account: str) -> _Standing:
         if (standing := self._standings.get(account)) is None:
@@ -277,8 +299,11 @@ class PoolLimiter:
     def has_token(self, now: int) -> bool:
         if (rate := self.rate) is None:
             return True
-        # At least one, or a part of less than one a minute would never let anything pass.
-        most = max(1.0, rate)
-        self._tokens = min(most, self._tokens + max(0, now - self._tokens_at) * rate / (60 * SECOND))
+        elapsed = max(0, now - self._tokens_at)
+        self._tokens = min(max(1.0, rate), self._tokens + elapsed * rate / (60 * SECOND))  # 1: a rate may be below it
         self._tokens_at = now
         return self._tokens >= 1
+
+    def _return_token(self) -> None:
+        if (rate := self.rate) is not None:
+            self._tokens = min(max(1.0, rate), self._tokens + 1)

@@ -1,61 +1,63 @@
-"""Provider pools: which destinations share limits because one provider stands behind them. No I/O.
+"""Provider pools: destinations that share limits because one provider receives their mail. No I/O.
 
-A destination's pool is found by the name of its MX host: thousands of domains have their mail at Google, and Google
-counts them together. Every other host belongs to the pool of its organisation, the registered domain of its name.
+The name of an MX host selects the pool: thousands of domains use Google's servers, and Google counts their mail
+together. Every other host belongs to the pool of its organisation, the registered domain of its name.
 
-Any domain can name a provider's host in its MX records, so a name alone proves nothing: it
-subjects a destination to the limits and holds of that pool, and no more. What a server says counts for a provider's
-pool only if the server has proved to be the provider's (`proofs.py`), by names no other can have. Hence the rule for
-this table: no suffix under which a provider's customers have names for machines of their own (`compute.amazonaws.com`,
-`abo.wanadoo.fr`, `hsd1.il.comcast.net`, `vps.ovh.net`); there only the provider's own mail hosts are named.
+A server counts as a provider's once it has completed an SMTP opening at an address of a host under one of the
+provider's names (`ProviderServers`). Only the provider publishes addresses for these names, so a customer's MX record
+can lead to a provider's server but cannot make another server the provider's. Hence the rule for the table: no suffix
+under which a provider's customers name machines of their own (`compute.amazonaws.com`, `abo.wanadoo.fr`).
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from appliance.concurrency.ttl_cache import TtlCache
 from appliance.config.fields import place_of
 from appliance.config.settings import DEFAULT_POOL, Config, ConfigError, PoolSettings
+
+ANSWER_COUNTS_FOR = 6 * 3600.0  # seconds
+ADDRESSES_KEPT = 20_000
+HOSTS_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
     concurrency: int = 10  # sessions
-    messages_per_connection: int = 100  # then a new connection is made, which lets balancers behind it balance
-    per_minute: int | None = None  # messages; None: as fast as it goes
+    messages_per_connection: int = 100  # then delivery reconnects, so that the receiver's load balancer can balance
+    per_minute: int | None = None  # messages; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     name: str
     limits: PoolLimits = PoolLimits()
-    proof: bool = False  # a server belongs to it only once it has proved that it does
+    is_provider: bool = False  # built in: a server counts for it only after it has answered
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A row of the table: the suffixes of a provider's MX hosts, and the limits its pool starts with.
+    """A row of the table: the suffixes of a provider's MX hosts, and the initial limits of its pool.
 
-    A label of a suffix may be `*`, for any one label. `reverse` are further suffixes, of its hosts' reverse names.
+    A `*` in a suffix matches exactly one label.
     """
 
     name: str
     suffixes: tuple[str, ...]
     limits: PoolLimits = PoolLimits()
-    reverse: tuple[str, ...] = ()
-    proof: bool = True  # False: the operator's own suffixes, whose names are believed
+    is_built_in: bool = True  # False: the operator's own suffixes, whose servers count at once
 
 
-# The limits are where to start, not what a provider promises: those that publish figures have theirs (Yahoo: few
-# messages a connection; Orange and Free: two or three connections an address), the others what senders commonly use.
-# The pool slows down by itself when a provider asks for less.
+# Initial limits, not promises of a provider. Providers that publish figures have theirs (Yahoo: few messages per
+# connection; Orange and Free: two or three connections per address), the others have what senders commonly use.
+# A pool slows down when its provider asks for less.
 _BIG = PoolLimits(concurrency=20)
 _STRICT = PoolLimits(concurrency=2, messages_per_connection=50, per_minute=120)
 _CAREFUL = PoolLimits(concurrency=5, messages_per_connection=50)
 
 _GOOGLE = ("aspmx.l.google.com", "gmail-smtp-in.l.google.com", "smtp.google.com", "googlemail.com", "psmtp.com")
 _MICROSOFT = ("protection.outlook.com", "mx.microsoft", "protection.office365.us")
-_EXCHANGE = ("inbound.protection.outlook.com",)
 _GODADDY = tuple(
     f"{host}.{region}secureserver.net" for region in ("", "europe.", "asia.") for host in ("smtp", "mailstore1")
 )
@@ -66,13 +68,13 @@ _IONOS = tuple(
 )
 
 PROVIDERS = (
-    Provider("google", _GOOGLE, _BIG, reverse=("1e100.net",)),
+    Provider("google", _GOOGLE, _BIG),
     # outlook.com, hotmail, live
-    Provider("outlook", ("olc.protection.outlook.com", "hotmail.com"), PoolLimits(10, 50), reverse=_EXCHANGE),
-    Provider("microsoft365", _MICROSOFT, _BIG, reverse=_EXCHANGE),
-    Provider("yahoo", ("yahoodns.net", "mx.aol.com"), PoolLimits(10, 20), reverse=("mail.*.yahoo.com",)),
+    Provider("outlook", ("olc.protection.outlook.com", "hotmail.com"), PoolLimits(10, 50)),
+    Provider("microsoft365", _MICROSOFT, _BIG),
+    Provider("yahoo", ("yahoodns.net", "mx.aol.com"), PoolLimits(10, 20)),
     Provider("yahoo-japan", ("mail.yahoo.co.jp",), _CAREFUL),
-    Provider("apple", ("mail.icloud.com", "mail.me.com"), PoolLimits(10, 50), reverse=("apple.com", "icloud.com")),
+    Provider("apple", ("mail.icloud.com", "mail.me.com"), PoolLimits(10, 50)),
     Provider("zoho", ("zoho.com", "zoho.eu", "zoho.in", "zoho.com.au", "zoho.jp", "zohomail.com")),
     Provider("proton", ("protonmail.ch", "proton.me"), _CAREFUL),
     Provider("fastmail", ("messagingengine.com",)),
@@ -87,14 +89,14 @@ PROVIDERS = (
     Provider("rackspace", ("emailsrvr.com",)),
     Provider("amazon", ("inbound-smtp.*.amazonaws.com",)),
     Provider("godaddy", _GODADDY, _CAREFUL),
-    Provider("ionos", _IONOS, _CAREFUL, reverse=("mx00.perfora.net", "mx01.perfora.net")),
+    Provider("ionos", _IONOS, _CAREFUL),
     Provider("gmx", ("gmx.net", "web.de", "mail.com"), _CAREFUL),  # one operator, with one opinion of us
     Provider("t-online", tuple(f"mx0{number}.t-online.de" for number in range(4)), _CAREFUL),
     Provider("strato", ("smtpin.rzone.de", "smtp.rzone.de")),
     Provider("ovh", ("mail.ovh.net",)),
     Provider("gandi", ("mail.gandi.net",)),
     Provider("orange", ("smtp-in.orange.fr", "smtp-in.wanadoo.fr"), _STRICT),
-    Provider("free", ("mx1.free.fr", "mx2.free.fr"), _STRICT, reverse=("mx1-g20.free.fr", "mx2-g20.free.fr")),
+    Provider("free", ("mx1.free.fr", "mx2.free.fr"), _STRICT),
     Provider("sfr", ("smtp-in.sfr.fr",), _STRICT),
     Provider("laposte", ("laposte.net",), _STRICT),
     Provider("comcast", tuple(f"{host}.comcast.net" for host in ("mxge", "mxcm", "mx1", "mx2")), PoolLimits(10, 50)),
@@ -102,7 +104,7 @@ PROVIDERS = (
     Provider("charter", ("mx0.charter.net", "mx1.charter.net", "msg.*.co.charter.net", "email.rr.com"), _CAREFUL),
     Provider("bt", ("mx.bt.*.cpcloud.co.uk", "mx.btinternet.com"), _CAREFUL),
     Provider("libero", ("smtp-in.libero.it", "smtp-in.iol.it"), _CAREFUL),
-    Provider("yandex", ("mx.yandex.ru", "mx.yandex.net", "mx.yandex.com"), reverse=("mail.yandex.net",)),
+    Provider("yandex", ("mx.yandex.ru", "mx.yandex.net", "mx.yandex.com")),
     Provider("mailru", ("mxs.mail.ru", "emx.mail.ru"), _CAREFUL),
     Provider("seznam", ("seznam.cz",), _CAREFUL),
     Provider("qq", ("qq.com",), _CAREFUL),
@@ -110,15 +112,15 @@ PROVIDERS = (
     Provider("naver", ("naver.com",), _CAREFUL),
 )
 
-STARRED_LABELS = 6  # of a suffix with `*`; a name of 125 labels, which anyone can have, would have 7,500 of these
+STARRED_LABELS = 6  # of a suffix with `*`; anyone can publish a name of 125 labels, which would have 7,500 of them
 
-# The second level under which registries of countries register (`example.co.uk`). A rule of thumb in place of the
-# public suffix list: where it errs, two strangers share a pool or one organisation has two, and no mail goes astray.
+# The second level under which country registries register (`example.co.uk`). A rule of thumb instead of the public
+# suffix list: where it errs, two organisations share a pool or one has two, and no mail is lost.
 _SECOND_LEVEL = re.compile(r"(?:ac|co|com|edu|gob|gov|gouv|go|mil|ne|net|or|org|gv|ltd|plc|nom|firm|web|id|me|sch)")
 
 
 def organisation(host: str) -> str:
-    """The registered domain of a host name, by rule of thumb; an IP address, as a relay may have, stands for itself."""
+    """The registered domain of a host name, by rule of thumb; for an IP address (of a relay) the address."""
     labels = host.lower().rstrip(".").split(".")
     if labels[-1].isdigit():
         return host
@@ -127,25 +129,16 @@ def organisation(host: str) -> str:
 
 
 def by_suffix(providers: Iterable[Provider]) -> dict[str, Pool]:
-    """The pools of a table of providers, by each suffix; a later row for a suffix replaces an earlier one."""
+    """The pools of a table, by suffix; a later row for a suffix replaces an earlier one."""
     return {
-        suffix: Pool(provider.name, provider.limits, provider.proof)
+        suffix: Pool(provider.name, provider.limits, provider.is_built_in)
         for provider in providers
         for suffix in provider.suffixes
     }
 
 
-def by_reverse(providers: Iterable[Provider]) -> dict[str, tuple[str, ...]]:
-    """The names of the pools to which a host with a reverse name below each suffix may belong."""
-    names: dict[str, tuple[str, ...]] = {}
-    for provider in providers:
-        for suffix in (*provider.suffixes, *provider.reverse) if provider.proof else ():
-            names[suffix] = (*names.get(suffix, ()), provider.name)
-    return names
-
-
 def _suffixes(host: str) -> Iterator[str]:
-    """The keys under which a host may stand in the table, the longest first; each also with `*` for one inner label."""
+    """The keys that a host may have in the table, longest first; each also with `*` for one inner label."""
     labels = host.lower().rstrip(".").split(".")
     for at in range(len(labels)):
         rest = labels[at:]
@@ -156,59 +149,84 @@ def _suffixes(host: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProviderPools:
-    """The pools there are: the providers', and one for each other organisation with the limits of `others`."""
+    """The pools of the providers, and one for each other organisation with the limits of `others`."""
 
     providers: Mapping[str, Pool] = field(default_factory=lambda: by_suffix(PROVIDERS))
     others: PoolLimits = PoolLimits()
-    reverse: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: by_reverse(PROVIDERS))
 
     def of(self, host: str) -> Pool:
-        """The pool that an MX host's name claims; the longest suffix decides."""
+        """The pool for the name of an MX host; the longest suffix decides."""
         for suffix in _suffixes(host):
             if pool := self.providers.get(suffix):
                 return pool
         return Pool(organisation(host), self.others)
 
-    def by_reverse_name(self, name: str, claimed: str) -> str | None:
-        """The provider whose host has this reverse name; of several the claimed one, or none can be told."""
-        for suffix in _suffixes(name):
-            if names := self.reverse.get(suffix):
-                return claimed if claimed in names else names[0] if len(names) == 1 else None
-        return None
+
+class ProviderServers:
+    """The addresses at which a provider's server has answered, and the pools for host names, cached."""
+
+    def __init__(self, pools: ProviderPools) -> None:
+        self.pools = pools
+        self.by_name = {pool.name: pool for pool in pools.providers.values()}
+        self._by_host: dict[str, Pool] = {}
+        self._providers: TtlCache[str, str] = TtlCache(ADDRESSES_KEPT, ANSWER_COUNTS_FOR)  # by address
+
+    def pool_of(self, host: str) -> Pool:
+        if (pool := self._by_host.get(host)) is None:
+            if len(self._by_host) >= HOSTS_KEPT:
+                self._by_host.clear()
+            pool = self._by_host[host] = self.pools.of(host)
+        return pool
+
+    def known_as(self, pool: str) -> str:
+        """The pool's name for operators: a limiter that has the name of a provider's host is shown as the provider."""
+        return pool if pool in self.by_name or not pool else self.pool_of(pool).name
+
+    def provider_at(self, address: str) -> str | None:
+        """The provider whose server answered at this address."""
+        return self._providers.get(address)
+
+    def answered(self, host: str, address: str) -> None:
+        """The server at this address of a host completed its opening."""
+        if (pool := self.pool_of(host)).is_provider:
+            self._providers.put(address, pool.name)
+
+    def silent(self, address: str) -> None:
+        """No server answers at this address any more."""
+        self._providers.discard(address)
 
 
 # ---- the operator's settings
 
 
 def pools(config: Config) -> ProviderPools:
-    """The built-in pools with what the operator changed, and those that the operator added."""
+    """The built-in pools with the operator's changes, and the operator's own."""
     tables = config.delivery.pools
     others = _limits(tables.get(DEFAULT_POOL, PoolSettings()), PoolLimits())
-    # Built-in rows go without the hosts that the operator counts as another pool's.
-    taken = tuple(f".{suffix}" for table in tables.values() for suffix in table.suffixes)
-    known: dict[str, Provider] = {}
+    # A built-in pool loses the hosts that the operator assigns to another pool.
+    assigned = tuple(f".{suffix}" for table in tables.values() for suffix in table.suffixes)
+    rows: dict[str, Provider] = {}
     for provider in PROVIDERS:
-        left = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(taken))
-        known[provider.name] = replace(provider, suffixes=left)
+        suffixes = tuple(suffix for suffix in provider.suffixes if not f".{suffix}".endswith(assigned))
+        rows[provider.name] = replace(provider, suffixes=suffixes)
     for name, table in tables.items():
         if name == DEFAULT_POOL:
             continue
-        built_in = known.get(name)
+        built_in = rows.get(name)
         if built_in is None and not table.suffixes:
             names = ", ".join(sorted(provider.name for provider in PROVIDERS))
-            reason = f"missing: {name} is no built-in pool ({names})"
+            reason = f"missing: {name} is not a built-in pool ({names})"
             raise ConfigError(str(config.source), f"{place_of('delivery.pools', name)}.suffixes", reason)
         start = built_in or Provider(name, (), others)
-        # The operator's own suffixes need no proof.
-        suffixes, proof = table.suffixes or start.suffixes, built_in is not None and not table.suffixes
-        known[name] = replace(start, suffixes=suffixes, limits=_limits(table, start.limits), proof=proof)
-    # The operator's last, because the last row for a suffix counts.
-    rows = sorted(known.values(), key=lambda provider: provider.name in tables)
-    return ProviderPools(by_suffix(rows), others, by_reverse(rows))
+        suffixes, is_built_in = table.suffixes or start.suffixes, built_in is not None and not table.suffixes
+        rows[name] = replace(start, suffixes=suffixes, limits=_limits(table, start.limits), is_built_in=is_built_in)
+    # The operator's rows come last, because the last row for a suffix counts.
+    ordered = sorted(rows.values(), key=lambda provider: provider.name in tables)
+    return ProviderPools(by_suffix(ordered), others)
 
 
 def pool_names(config: Config) -> frozenset[str]:
-    """The pools that are known by name before any mail has gone: built in, or the operator's."""
+    """The names of all built-in and configured pools."""
     return frozenset({provider.name for provider in PROVIDERS} | config.delivery.pools.keys()) - {DEFAULT_POOL}
 
 

@@ -19,7 +19,8 @@ import trio
 
 from appliance.concurrency.ttl_cache import SingleFlight, TtlCache
 from appliance.config.settings import RelayTls
-from appliance.dns.resolver import DnsFault, LookupFailed, Mx, NotAsked, Resolver, host_addresses
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, host_addresses
+from appliance.dns.wire import Mx
 from appliance.net.address_policy import Address, Network, is_allowed, refusal
 from appliance.net.dial import Shortage
 from appliance.telemetry.log import get_logger

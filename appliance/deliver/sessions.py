@@ -20,7 +20,7 @@ from appliance.deliver.slow_sessions import SlowSessions
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage
 from appliance.store import Store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
 
@@ -161,8 +161,8 @@ class SessionRunner:
     def _finish(self, active: ActiveAttempt, outcomes: list[Outcome] | Shortage | None) -> None:
         """Record the outcomes; without any, queue the envelope as if no attempt had started."""
         envelope = active.ready.routed.envelope
-        if active.slot.has_news:
-            self.tasks.start_soon(self.deliverer.limiters.write_down, active.slot)
+        if active.slot.affects_hold:
+            self.tasks.start_soon(self.deliverer.limiters.update_holds, active.slot)
         if isinstance(outcomes, list):
             self.results.add(AttemptResult(envelope, outcomes, active.slot.limiter))
             return
@@ -170,7 +170,7 @@ class SessionRunner:
             self.meet_shortage(outcomes)
         elif active.successor is None:
             self.in_flight.pause_domain(envelope.domain)
-        active.slot.limiter.unrecorded -= 1
+        active.slot.limiter.undo()
         self.deliverer.store.under_delivery.end(recipient.id for recipient in envelope.recipients)
         self.deliverer.warmup.use_only(active.permit, 0)
         had_ready = bool(self.pending.queues)

@@ -21,7 +21,8 @@ from appliance.deliver import dane
 from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyMode, policy_id, read_policy
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import DANE, MTA_STS, PKIX, TlsPlan, TrustStore, opportunistic_context
-from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver, Tlsa
+from appliance.dns.resolver import DnsFault, LookupFailed, NotAsked, Resolver
+from appliance.dns.wire import Tlsa
 from appliance.net.dial import Shortage
 
 POLICIES_KEPT = 10_000  # domains remembered

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import TypeVar
 
-from appliance.dns.resolver import DnsAnswer, Mx, Resolver, records_of
+from appliance.dns.resolver import DnsAnswer, Resolver, records_of
+from appliance.dns.wire import Mx
 from appliance.net.address_policy import Address, Network
 
 SPF_LOOKUPS = 10  # terms that need a DNS lookup, RFC 7208 4.6.4

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from appliance.dns.check import DMARC_POLICIES, CheckedRecord, addresses_of, read_tags
 from appliance.dns.records import RETURN_PATH_KINDS, RecordKind
-from appliance.dns.resolver import DnsFault, LookupFailed, Mx, Resolver
+from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
+from appliance.dns.wire import Mx
 from appliance.doctor import Finding, FindingLevel, RecordToPublish, not_looked_up, ok, warning
 from appliance.feedback.dmarc_policy import DmarcState, next_step
 from appliance.model.mail import Domain, RecordStatus

@@ -93,18 +93,19 @@ def _judge(code: int | None, status: str | None, text: str, provider: str | None
     )
 
 
-_CODE: Final = re.compile(r"(?:smtp;\s?)?([2-5][0-9]{2})(?:[ -]|$)", re.ASCII | re.IGNORECASE)
+# Some servers write a colon after the code: `452: mailbox full`.
+_CODE: Final = re.compile(r"(?:smtp;\s?)?([2-5][0-9]{2})(?:: ?|[ \t-]|$)", re.ASCII | re.IGNORECASE)
 _LEADING_STATUS: Final = re.compile(r"([245]\.[0-9]{1,3}\.[0-9]{1,3})(?![0-9.])", re.ASCII)  # as in an SMTP session
 
 
 def parse_reply(reply: str) -> ParsedReply:
-    """The code, the status and the text of a reply as a log or a bounce shows it, on one line or several."""
+    """Split a reply from a log or a bounce, on one line or several, into code, status and text."""
     lines = [line.strip() for line in reply.strip().splitlines()] or [""]
     first = _CODE.match(lines[0])
     code = None if first is None else int(first[1])
-    rest = [line[match.end() :] if (match := _CODE.match(line)) else line for line in lines]
-    found = _LEADING_STATUS.match(rest[0])
-    status = found[1] if found and (code is None or int(found[1][0]) == code // 100) else None
+    rest = [line[head.end() :] if (head := _CODE.match(line)) else line for line in lines]
+    match = _LEADING_STATUS.match(rest[0])
+    status = match[1] if match and (code is None or int(match[1][0]) == code // 100) else None
     return ParsedReply(code, status, " ".join(rest))
 
 

@@ -21,7 +21,7 @@ from appliance.config.settings import Config
 from appliance.config.values import MIB
 from appliance.environment import Environment
 from appliance.errors import Code, PublicError, Refused, invalid
-from appliance.feedback.return_path import ReturnPaths, TokenFault, read_address
+from appliance.feedback.return_path import FeedbackAddress, ReportAddress, ReturnPaths, TokenFault, read_address
 from appliance.inbound.rates import FeedbackRates, address_shares, network_share
 from appliance.intake.accept import MessageIntake
 from appliance.message import limits
@@ -67,6 +67,7 @@ class FeedbackListener:
     intake: MessageIntake
     return_paths: ReturnPaths
     rates: FeedbackRates
+    hostname: str
     # The accounts that own a return path, by its name; empty: none does.
     _owners: TtlCache[str, tuple[str, ...]] = field(default_factory=lambda: TtlCache(NAMES_CACHED, NAME_CACHED_FOR))
 
@@ -93,12 +94,14 @@ class FeedbackListener:
         return sender
 
     def check_recipient(self, network: str, _: Caller | None, text: str) -> FindRecipient:
-        """Refuse what the address alone shows to be wrong."""
+        """Refuse an address that is wrong by itself."""
+        if text.lower() == ReportAddress.POSTMASTER:  # RFC 5321 4.5.1: without a domain, it is this server's
+            text = f"{text}@{self.hostname}"
         address = read_address(text)
         if address is None:
             raise _refused("other", NO_RELAY)
         if address.token is None:
-            if self._owners.get(address.domain) == ():
+            if self._owners.get(address.domain) == () and not self._is_own_postmaster(address):
                 raise _refused("unknown", NAME_UNKNOWN)
             return FindRecipient(network, text)
         checked = self.return_paths.check(address.token, address.domain, self.env.now())
@@ -113,7 +116,7 @@ class FeedbackListener:
         assert address is not None  # noqa: S101 - check_recipient has read it
         try:
             owners = await self._owners_of(address.domain)
-            if address.token is None and not owners:
+            if address.token is None and not owners and not self._is_own_postmaster(address):
                 return _refused("unknown", NAME_UNKNOWN)
             shares = address_shares(address, owners)
             self.rates.take(action.owner, shares)
@@ -133,6 +136,9 @@ class FeedbackListener:
         mail_id = await self.store.feedback.add(message.recipients, mime, shares)
         log.info("feedback received", mail_id=mail_id, recipients=len(message.recipients), bytes=message.size)
         return mail_id
+
+    def _is_own_postmaster(self, address: FeedbackAddress) -> bool:
+        return address.report is ReportAddress.POSTMASTER and address.domain == self.hostname
 
     async def _owners_of(self, name: str) -> tuple[str, ...]:
         owners = self._owners.get(name)
@@ -177,7 +183,9 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Take feedback until `stopping`; `started` returns the URLs of the listeners."""
-    listener = FeedbackListener(env, store, intake, ReturnPaths(key), FeedbackRates(env))
+    listener = FeedbackListener(
+        env, store, intake, ReturnPaths(key), FeedbackRates(env), config.server.hostname.lower()
+    )
     service = SmtpService(
         way="inbound",
         files=inbound_files,

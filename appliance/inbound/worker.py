@@ -36,6 +36,7 @@ from appliance.feedback.report_file import UnreadableReport
 from appliance.feedback.return_path import FeedbackAddress, RecipientIds, ReportAddress, ReturnPaths, read_address
 from appliance.feedback.tls_report import tls_counts
 from appliance.intake.limits import RequestRate
+from appliance.message.addresses import parse
 from appliance.message.decoding import one_line
 from appliance.message.dkim_verify import HeaderSignature
 from appliance.message.reader import read_header
@@ -71,13 +72,20 @@ log = get_logger("inbound")
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Reading:
     """What one address of a mail leads to."""
 
     kind: str  # of the address
     step: FeedbackStep
     note: dict[str, Any] = field(default_factory=dict)  # for the log of the message it is about
     keeps_mail: bool = False  # the step stores the mail again
+
+
+def _nothing(result: str) -> FeedbackStep:
+    return lambda _: (result, set())
+
+
+_GIVEN_UP: Final = _Reading(TOKEN, _nothing(FeedbackResult.GIVEN_UP))
 
 
 @dataclass(slots=True)
@@ -103,7 +111,7 @@ class FeedbackWorker:
                 else:
                     await self.store.feedback.arrived.wait(FEEDBACK_POLL)
             except StorageUnavailable as refused:
-                log.warning("feedback waits for the storage", reason=refused.text)
+                log.warning("feedback not read: storage unavailable", reason=refused.text)
                 await trio.sleep(FEEDBACK_PAUSE)
 
     async def read_next(self) -> bool:
@@ -114,39 +122,57 @@ class FeedbackWorker:
         if (until := self._pending.pop(mail.id, None)) is not None:
             await trio.sleep_until(until)  # nothing else waits but what has been tried as often
         try:
-            found = [_Read(TOKEN, _nothing(FeedbackResult.GIVEN_UP))]
             if mail.tries <= TRIES:
                 reports: dict[ReportAddress, DmarcCounts | TlsCounts | None] = {}
-                found = [await self._read(mail, address, reports) for address in mail.addresses]
+                readings = [await self._read_or_give_up(mail, address, reports) for address in mail.addresses]
             else:
-                log.error("feedback given up: it could not be read", mail_id=mail.id, bytes=len(mail.mime))
-            steps, large = [each.step for each in found], any(each.keeps_mail for each in found)
-            results = await _patiently(partial(self.store.feedback.finish, mail.id, steps, large=large))
+                log.error("feedback given up: cannot be read", mail_id=mail.id, bytes=len(mail.mime))
+                readings = [_GIVEN_UP]
+            try:
+                results = await self._finish(mail, readings)
+            except Refused as refused:  # a step refused stored data, and would again
+                log.error("feedback given up: cannot be read", mail_id=mail.id, reason=refused.text)
+                readings = [_GIVEN_UP]
+                results = await self._finish(mail, readings)
         except ResultPending:
             self._pending[mail.id] = trio.current_time() + FEEDBACK_PAUSE
             return True
         except Exception:
             log.exception("feedback not read", mail_id=mail.id, tries=mail.tries)
             return True
-        for each, result in zip(found, results or (), strict=False):  # none: another node has done it
-            if each.kind in REPORT_KINDS:
-                REPORTS_READ.add((REPORT_KINDS[each.kind], result))
+        for reading, result in zip(readings, results or (), strict=False):  # no results: another node read the mail
+            if reading.kind in REPORT_KINDS:
+                REPORTS_READ.add((REPORT_KINDS[reading.kind], result))
             else:
-                FEEDBACK.add((each.kind, result))
+                FEEDBACK.add((reading.kind, result))
             if result == FeedbackResult.LATE_BOUNCED:
-                BOUNCES.add((result, each.note["bounce_class"]))
-            if each.note and result in NOTED:
-                MESSAGE_LOG.note(result, **each.note)
+                BOUNCES.add((result, reading.note["bounce_class"]))
+            if reading.note and result in NOTED:
+                MESSAGE_LOG.note(result, **reading.note)
         log.info("feedback read", mail_id=mail.id, results=results or [])
         return True
 
+    async def _finish(self, mail: FeedbackMail, readings: list[_Reading]) -> list[str] | None:
+        steps, large = [reading.step for reading in readings], any(reading.keeps_mail for reading in readings)
+        return await _retrying(partial(self.store.feedback.finish, mail.id, steps, large=large))
+
+    async def _read_or_give_up(
+        self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
+    ) -> _Reading:
+        """Read a mail for one address. Give up if stored data, such as an old address, is not valid any more."""
+        try:
+            return await self._read(mail, address, reports)
+        except Refused as refused:
+            log.error("feedback given up: cannot be read", mail_id=mail.id, reason=refused.text)
+            return _GIVEN_UP
+
     async def _read(
         self, mail: FeedbackMail, address: str, reports: dict[ReportAddress, DmarcCounts | TlsCounts | None]
-    ) -> _Read:
+    ) -> _Reading:
         """What one address leads to; `reports` are those that the mail was read as for others, None if it is none."""
         found = read_address(address)
         if found is None:
-            return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+            return _Reading(TOKEN, _nothing(FeedbackResult.UNMATCHED))
         if found.list_number is not None:
             return await self._read_unsubscription(mail, found, found.list_number)
         if found.token is not None:
@@ -159,19 +185,19 @@ class FeedbackWorker:
         if found.report not in reports:
             reports[found.report] = await self._report(mail, _READERS[found.report])
         if (report := reports[found.report]) is None:
-            return _Read(found.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
-        return _Read(found.report, partial(_record_report, mail.received_at, found.domain, report))
+            return _Reading(found.report, _nothing(FeedbackResult.NOT_UNDERSTOOD))
+        return _Reading(found.report, partial(_record_report, mail.received_at, found.domain, report))
 
-    async def _read_at_token(self, mail: FeedbackMail, address: FeedbackAddress) -> _Read:
+    async def _read_at_token(self, mail: FeedbackMail, address: FeedbackAddress) -> _Reading:
         recipient = await self._recipient(address, mail.received_at)
         if recipient is None:
-            return _Read(TOKEN, _nothing(FeedbackResult.UNMATCHED))
+            return _Reading(TOKEN, _nothing(FeedbackResult.UNMATCHED))
         said = await self._on_thread(_complaint_or_notice, mail.mime, recipient.address)
         if isinstance(said, Complaint):
             return self._complained(TOKEN, said, recipient)
         if said.kind is not NoticeKind.FAILED:
             unknown = said.kind is NoticeKind.UNKNOWN
-            return _Read(TOKEN, _nothing(FeedbackResult.NOT_UNDERSTOOD if unknown else said.kind))
+            return _Reading(TOKEN, _nothing(FeedbackResult.NOT_UNDERSTOOD if unknown else said.kind))
         bounce = LateBounce(
             mail.received_at, said.code, said.words or said.status or "", said.bounce_class or BounceClass.OTHER
         )
@@ -179,23 +205,23 @@ class FeedbackWorker:
             recipient, bounce, suppresses=said.recipient_fault, waits=mail.tries < TRIES
         )
         note = {"smtp_code": bounce.code, "reply": bounce.response[:200], "bounce_class": bounce.bounce_class.value}
-        return _Read(TOKEN, step, _note(recipient) | note)
+        return _Reading(TOKEN, step, _note(recipient) | note)
 
-    async def _read_unsubscription(self, mail: FeedbackMail, address: FeedbackAddress, number: int) -> _Read:
+    async def _read_unsubscription(self, mail: FeedbackMail, address: FeedbackAddress, number: int) -> _Reading:
         recipient = await self._recipient(address, mail.received_at)
         if recipient is None or number >= len(recipient.lists):
-            return _Read(UNSUBSCRIBE_ADDRESS, _nothing(FeedbackResult.UNMATCHED))
+            return _Reading(UNSUBSCRIBE_ADDRESS, _nothing(FeedbackResult.UNMATCHED))
         mail_list = recipient.lists[number]
         step = self.store.feedback.unsubscription(recipient, mail_list)
-        return _Read(UNSUBSCRIBE_ADDRESS, step, _note(recipient) | {"list": mail_list})
+        return _Reading(UNSUBSCRIBE_ADDRESS, step, _note(recipient) | {"list": mail_list})
 
-    async def _read_complaint(self, mail: FeedbackMail, name: str) -> _Read:
+    async def _read_complaint(self, mail: FeedbackMail, name: str) -> _Reading:
         kind = ReportAddress.COMPLAINTS
         said = await self._on_thread(partial(read_complaint, attached=True), mail.mime)
         if said is None:
             return await self._keep(mail, kind, name, FeedbackResult.NOT_UNDERSTOOD)
         if not said.is_complaint:
-            return _Read(kind, _nothing(FeedbackResult.NO_COMPLAINT))
+            return _Reading(kind, _nothing(FeedbackResult.NO_COMPLAINT))
         recipient = await self._complainant(said, name, mail.received_at)
         if recipient is None:
             return await self._keep(mail, kind, name, FeedbackResult.NOT_VERIFIED)
@@ -203,7 +229,7 @@ class FeedbackWorker:
 
     async def _keep(
         self, mail: FeedbackMail, kind: ReportAddress, name: str, result: FeedbackResult, *, forwards: bool = False
-    ) -> _Read:
+    ) -> _Reading:
         """Keep a mail in the inbox; with `forwards` also send it to the operator, unless that could loop or flood."""
         sender, subject, is_automatic = await self._on_thread(_shown_fields, mail.mime)
         kept = KeptMail(mail.id, kind, f"{kind}@{name}", sender, subject, mail.received_at, mail.mime)
@@ -213,13 +239,13 @@ class FeedbackWorker:
                 self.forwarding_rate.take(forward_to)
             except Refused:
                 forward_to = ""
-        return _Read(kind, self.store.feedback_inbox.keep(kept, result, forward_to), keeps_mail=True)
+        return _Reading(kind, self.store.feedback_inbox.keep(kept, result, forward_to), keeps_mail=True)
 
-    def _complained(self, kind: str, said: Complaint, recipient: FeedbackRecipient) -> _Read:
+    def _complained(self, kind: str, said: Complaint, recipient: FeedbackRecipient) -> _Reading:
         if not said.is_complaint:
-            return _Read(kind, _nothing(FeedbackResult.NO_COMPLAINT))
+            return _Reading(kind, _nothing(FeedbackResult.NO_COMPLAINT))
         step = self.store.feedback.complaint(recipient, NewComplaint(said.feedback_type, said.reporter))
-        return _Read(kind, step, _note(recipient) | {"feedback_type": said.feedback_type, "reporter": said.reporter})
+        return _Reading(kind, step, _note(recipient) | {"feedback_type": said.feedback_type, "reporter": said.reporter})
 
     async def _report(
         self, mail: FeedbackMail, read: Callable[[bytes], DmarcCounts | TlsCounts]
@@ -239,7 +265,10 @@ class FeedbackWorker:
         ids = self.return_paths.check(address.token, address.domain, at) if address.token else None
         if not isinstance(ids, RecipientIds):
             return None
-        return await _patiently(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
+        recipient = await _retrying(partial(self.store.feedback.recipient, ids.first, ids.last, address.domain))
+        if recipient is not None:
+            parse(recipient.address, "recipient")  # here, because in the transaction it would undo the other steps
+        return recipient
 
     async def _complainant(self, complaint: Complaint, name: str, at: int) -> FeedbackRecipient | None:
         for path in complaint.return_paths:
@@ -249,7 +278,7 @@ class FeedbackWorker:
         message_id = _OUR_MESSAGE_ID.fullmatch(complaint.message_id)
         if message_id is None or not complaint.signatures:
             return None
-        recipients = await _patiently(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
+        recipients = await _retrying(partial(self.store.feedback.recipients_of, f"msg_{message_id[1]}", name))
         if len(recipients) != 1:  # of several, each could name another
             return None
         is_signed = any([await self._is_ours(signature, recipients[0]) for signature in complaint.signatures])
@@ -259,7 +288,7 @@ class FeedbackWorker:
         """Whether a key of the recipient's account made the signature, and the Message-ID is signed."""
         if b"message-id" not in signature.signed_names:
             return False
-        keys = await _patiently(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
+        keys = await _retrying(partial(self.store.dkim_keys.of, recipient.account_id, signature.domain))
         records = [key.record for key in keys if key.selector == signature.selector]
         return await self._on_thread(lambda: any(signature.verifies(record) for record in records))
 
@@ -299,19 +328,15 @@ def _record_report(now: int, name: str, report: DmarcCounts | TlsCounts, tx: Tx)
     return record_tls_report(tx, now, name, report), set()
 
 
-def _nothing(result: str) -> FeedbackStep:
-    return lambda _: (result, set())
-
-
 def _note(recipient: FeedbackRecipient) -> dict[str, Any]:
     return {"message_id": recipient.message_id, "recipient_id": recipient.id, "domain": recipient.domain}
 
 
-async def _patiently(work: Callable[[], Awaitable[T]]) -> T:
-    """Do it, again and again while the storage refuses: that is no fault of the mail."""
+async def _retrying(work: Callable[[], Awaitable[T]]) -> T:
+    """Retry while the storage is unavailable, which is not the mail's fault."""
     while True:
         try:
             return await work()
         except StorageUnavailable as refused:
-            log.warning("feedback waits", reason=refused.text)
+            log.warning("feedback not read: storage unavailable", reason=refused.text)
             await trio.sleep(FEEDBACK_PAUSE)

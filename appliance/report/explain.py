@@ -19,7 +19,7 @@ from appliance.model.queue import PoolHold, PoolView
 from appliance.model.warmup import WarmupStatus
 from appliance.times import SECOND
 
-QUOTED_REPLY = ", the last: "  # precedes the reply that the reason of a hold quotes
+AUTOMATIC_HOLD = "its servers refuse mail from this service"
 
 
 def clock(at: int, now: int) -> str:
@@ -127,8 +127,8 @@ def _held(pool: PoolView, now: int) -> str | None:
 
 
 def public_reason(hold: PoolHold) -> str:
-    """Why a pool is held, for customers: without the quoted reply, which may be to another account's mail."""
-    return hold.reason.partition(QUOTED_REPLY)[0]
+    """Why a pool is held, for customers: the operator's reason, or that its servers refuse mail."""
+    return hold.reason if hold.probe_at is None else AUTOMATIC_HOLD
 
 
 def _why(pool: PoolView, now: int) -> str:

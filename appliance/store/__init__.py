@@ -40,10 +40,12 @@ from appliance.store.feedback_inbox import FeedbackInbox
 from appliance.store.installation import InstallationRecords
 from appliance.store.ledger_folding import LedgerFolding
 from appliance.store.mail_log import MailLog
-from appliance.store.messages import KeyTaken, MessageRecords, Messages
+from appliance.store.message_records import MessageRecords
+from appliance.store.messages import KeyTaken, Messages
+from appliance.store.new_mail import NewMail, UnderDelivery
 from appliance.store.people import People
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Lanes, NewMail, Queue, UnderDelivery
+from appliance.store.queue import Lanes, Queue
 from appliance.store.queue_control import QueueControl
 from appliance.store.reports import Reports
 from appliance.store.retention import Deletion
@@ -54,9 +56,34 @@ from appliance.store.shared_certificates import SharedCertificates
 from appliance.store.sqlite import copy_endpoint
 from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
-from appliance.store.sqlite.faults import NO_SPACE_ERRNOS, DamagedDatabase, DatabaseFault, DiskFault
-from appliance.store.sqlite.file_care import CopyWaits, FilesMoved, refuse_waiting_copy
-from appliance.store.sqlite.integrity import QuickCheck, has_secrets, quick_check
+from appliance.store.sqlite.faults import (
+    NO_SPACE_ERRNOS,
+    Damaged,
+    DamagedDatabase,
+    DatabaseFault,
+    DiskFault,
+    DiskFull,
+    failed_writing,
+    translated,
+)
+from appliance.store.sqlite.file_care import (
+    RESCUED,
+    CopyProgress,
+    CopyWaits,
+    FilesMoved,
+    checkpoint_file,
+    copy_inside,
+    refuse_waiting_copy,
+    sync,
+)
+from appliance.store.sqlite.integrity import (
+    Contents,
+    QuickCheck,
+    examine_inside,
+    has_secrets,
+    quick_check,
+    schema_inside,
+)
 from appliance.store.sqlite.migrate import newest_known
 from appliance.store.sqlite.space import Space
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
@@ -73,6 +100,9 @@ if TYPE_CHECKING:  # its driver may not be installed
 __all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
+# For backups, which copy and check the file of the embedded database.
+__all__ += ["RESCUED", "Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
+__all__ += ["examine_inside", "failed_writing", "schema_inside", "sync", "translated"]
 
 FILE_NAME = "appliance.db"
 HOME_FILE = "node.id"

@@ -11,36 +11,28 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.errors import Code, Refused
 from appliance.model.mail import (
     KEY_LIFETIME,
-    Attempt,
-    Billing,
     BounceClass,
     FailureReason,
-    LateBounce,
     LedgerKind,
     Message,
-    MessageRecord,
-    MessageStatus,
     NewMessage,
     Outcome,
-    OutgoingSession,
-    Recipient,
     RecipientStatus,
     RememberedSend,
     Source,
-    TriedRecipient,
 )
 from appliance.store.accounts import LedgerLine, write_ledger
-from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota, whole
-from appliance.store.engine import Bulk, StorePart, Tx, first, one, rows
+from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota
+from appliance.store.engine import Bulk, StorePart, Tx, first
 from appliance.store.faults import busy
-from appliance.store.queue import Fresh, NewMail, due_recipients, record
+from appliance.store.message_records import read_message, read_mime
+from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
+from appliance.store.queue import record
 from appliance.store.suppressions import suppressed
 from appliance.store.unsubscriptions import unsubscribed
 from appliance.store.webhooks import WebhookPosts
@@ -73,8 +65,6 @@ _LOCK_ACCOUNTS = Bulk("SELECT id FROM accounts WHERE id IN ({?}) ORDER BY id")
 SUPPRESSED_NOTE = "suppressed: this address is on the account's suppression list"
 UNSUBSCRIBED_NOTE = "suppressed: this address has unsubscribed from messages with the {}"
 
-_late_bounces = msgspec.json.Decoder(LateBounce)
-
 
 class KeyTaken(Exception):
     """Another message got this idempotency key first; nothing of ours was written."""
@@ -99,13 +89,10 @@ class _Standing:
 _Accepted = tuple[NewMessage, _Standing, int]  # with the credits for each recipient
 
 
-def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[int | Exception | None]:
-    """Write these messages; for each why it was refused, and then nothing of it has been written, or what was charged.
-
-    That is for each recipient; None when some of them were bounced at once, as suppressed, and are not to be tried.
-    """
+def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[Acceptance | Exception]:
+    """Write these messages. Return one result per message: the refusal, which writes nothing, or the acceptance."""
     standings, earlier = _standings(tx, news), _Earlier()
-    results: list[int | Exception | None] = [None] * len(news)
+    results: list[Acceptance | Exception] = [busy()] * len(news)
     accepted, by_themselves = list[_Accepted](), list[int]()
     for number, (new, standing) in enumerate(zip(news, standings, strict=True)):
         if standing is None:
@@ -121,7 +108,7 @@ def accept(tx: Tx, env: Environment, news: Sequence[NewMessage]) -> list[int | E
             charged = 0 if new.source is Source.TEST or standing.balance is None or not new.credits else 1
             accepted.append((new, standing, charged))
             earlier.add(new, standing, charged)
-            results[number] = None if standing.suppressed else charged
+            results[number] = Acceptance(charged, bool(standing.suppressed))
     if not _claim_keys(tx, accepted):
         if len(news) > 1:
             raise busy()  # all start again, each alone: those behind it counted with it
@@ -298,14 +285,9 @@ _REMEMBERED = """SELECT k.fingerprint, m.request_id, b.receipt, m.id FROM idempo
     JOIN messages m ON m.account_id = :account_id AND m.id = k.message_id
     JOIN message_bodies b ON b.message_id = k.message_id
     WHERE k.scope = :scope AND k.key = :key AND k.expires_at > :now"""
-_MESSAGE = """SELECT id, status, source, sender, subject, billing_status, recipient_count, credits_reserved, created_at
-    FROM messages WHERE id = :id AND account_id = :account_id"""
-_RECIPIENTS = """SELECT id, address, status, billing_status, attempt_count, last_smtp_code, last_smtp_response,
-    delivered_at, bounced_at, bounce_class, late_bounce, failure FROM recipients WHERE message_id = :id ORDER BY id"""
 _TO_SEND = """SELECT CASE WHEN length(mime) + parts_size <= :most THEN mime END, signature, length(mime) + parts_size
     FROM message_bodies WHERE message_id = :id"""
 _NEWEST = "SELECT max(message_id) FROM recipients"  # the end of the table: ids sort by time
-_MIME = "SELECT mime, parts_size FROM message_bodies WHERE message_id = :id AND length(mime) > 0"
 
 # ---- the messages of the store
 
@@ -328,37 +310,36 @@ class Messages(StorePart):
     new_mail: NewMail  # for delivery
     new_simulated_mail: Wake  # for its simulation
 
-    async def accept(self, new: NewMessage) -> int | None:
+    async def accept(self, new: NewMessage) -> Acceptance:
         """Write message, recipients, credits and idempotency row together, then hand the message to delivery.
 
-        On disk when this returns what each recipient was charged; None when some were bounced at once, as suppressed,
-        and are not to be tried.
+        The message is on disk when this returns.
         """
         if new.simulated:
-            charged = await self._write(new)
+            acceptance = await self._write(new)
             self.new_simulated_mail.set()
         else:
-            charged = await self._write_and_offer(new)
-        if charged is None:
-            self.posts.add_new([new.account_id])  # its webhook may have to hear of those
-        return charged
+            acceptance = await self._write_and_offer(new)
+        if acceptance.has_suppressed:
+            self.posts.add_new([new.account_id])  # suppressed recipients bounce at once
+        return acceptance
 
-    async def _write_and_offer(self, new: NewMessage) -> int | None:
+    async def _write_and_offer(self, new: NewMessage) -> Acceptance:
         self.new_mail.expect(new.id)  # before the commit: a poll between it and the offer leaves the message alone
         try:
-            charged = await self._write(new)
+            acceptance = await self._write(new)
         except BaseException:
             self.new_mail.give_up(new.id)
             raise
-        self.new_mail.offer(new, charged)
-        return charged
+        self.new_mail.offer(new, acceptance)
+        return acceptance
 
-    async def _write(self, new: NewMessage) -> int | None:
+    async def _write(self, new: NewMessage) -> Acceptance:
         if len(new.mime) > INLINE:
             return await self._write_in_parts(new)
         return await self.engine.write_item(self._accept, new, large=len(new.mime) > WRITTEN_ON_LOOP)
 
-    async def _write_in_parts(self, new: NewMessage) -> int | None:
+    async def _write_in_parts(self, new: NewMessage) -> Acceptance:
         if (refusal := await self.engine.snapshot(lambda tx: refusal_now(tx, new))) is not None:
             try:
                 raise refusal
@@ -367,7 +348,7 @@ class Messages(StorePart):
         async with self.parts.written(new):
             return await self.engine.write_item(self._accept, new)
 
-    def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[int | Exception | None]:
+    def _accept(self, tx: Tx, news: Sequence[NewMessage]) -> list[Acceptance | Exception]:
         return accept(tx, self.env, news)
 
     async def remembered(self, account_id: str, scope: str, key: str) -> RememberedSend | None:
@@ -397,101 +378,3 @@ class Messages(StorePart):
     async def newest_at(self) -> int | None:
         ((newest,),) = await self.engine.rows(_NEWEST, {})
         return None if newest is None else identifier_time(newest)
-
-
-# ---- reading
-
-
-def read_mime(tx: Tx, message_id: str) -> bytes | None:
-    """A message's bytes, while they are kept, as a step of a reading that sees one state."""
-    return one(tx, partial(whole, tx, message_id), _MIME, {"id": message_id})
-
-
-def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
-    """A message of this account with its recipients, as a step of a reading."""
-    row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
-    if row is None:
-        return None
-    results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
-    head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
-    return Message(*head, recipient_count, reserved, created_at, recipients)
-
-
-class _RecipientRow(NamedTuple):
-    """A row of `_RECIPIENTS`, named like the fields of a Recipient."""
-
-    id: str
-    email: str
-    status: str
-    billing_status: str
-    attempt_count: int
-    last_smtp_code: int | None
-    last_smtp_response: str | None
-    delivered_at: int | None
-    bounced_at: int | None
-    bounce_class: str | None
-    late_bounce: str | None
-    failure: str | None
-
-
-def _recipient(row: _RecipientRow) -> Recipient:
-    return Recipient(
-        row.id,
-        row.email,
-        RecipientStatus(row.status),
-        Billing(row.billing_status),
-        row.attempt_count,
-        row.last_smtp_code,
-        row.last_smtp_response,
-        row.delivered_at,
-        row.bounced_at,
-        None if row.bounce_class is None else BounceClass(row.bounce_class),
-        None if row.late_bounce is None else _late_bounces.decode(row.late_bounce),
-        None if row.failure is None else FailureReason(row.failure),
-    )
-
-
-# ---- all that is known of one message: its recipients, and every attempt at each
-
-# Messages are found by account, and recipients by message: so the account of a message is that of its recipients.
-_ACCOUNT = """SELECT r.account_id, a.name FROM recipients r JOIN accounts a ON a.id = r.account_id
-    WHERE r.message_id = :message_id LIMIT 1"""
-_WAYS = "SELECT id, domain, simulated, next_attempt_at, '' FROM recipients WHERE message_id = :message_id"
-_WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coalesce(n.name, '') FROM recipients r
-    LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
-_ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
-    WHERE recipient_id = :recipient_id ORDER BY number"""
-
-_SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
-    WHERE recipient_id = :recipient_id"""
-
-
-class MessageRecords(StorePart):
-    async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
-        """Everything about a message of any account, or of this one only; None if the message does not exist."""
-        return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
-
-    async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
-        """The same, read on a thread: the dialogues of many attempts may be megabytes."""
-        return await self.engine.scan(lambda tx: self._record(tx, message_id, account_id), account_id)
-
-    def _record(self, tx: Tx, message_id: str, account_id: str | None) -> MessageRecord | None:
-        row = first(tx, _ACCOUNT, {"message_id": message_id})
-        if row is None or account_id not in (None, row[0]):
-            return None
-        if (message := read_message(tx, row[0], message_id)) is None:
-            return None
-        query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
-        ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
-        recipients = tuple(_tried(tx, recipient, *ways[recipient.id]) for recipient in message.recipients)
-        return MessageRecord(row[1], message, recipients, row[0])
-
-
-def _tried(
-    tx: Tx, recipient: Recipient, domain: str, simulated: int, next_attempt_at: int | None, node: str
-) -> TriedRecipient:
-    bindings = {"recipient_id": recipient.id}
-    attempts = tuple(Attempt(*row) for row in rows(tx, _ATTEMPTS, bindings))
-    session = None if next_attempt_at is None else one(tx, OutgoingSession, _SESSION, bindings)
-    return TriedRecipient(recipient, domain, bool(simulated), next_attempt_at, attempts, session, node)

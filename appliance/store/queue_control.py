@@ -28,7 +28,8 @@ from appliance.store.engine import (
     rows,
     run,
 )
-from appliance.store.queue import SELECT_DUE, UnderDelivery, record
+from appliance.store.new_mail import UnderDelivery
+from appliance.store.queue import SELECT_DUE, record
 from appliance.store.webhooks import WebhookPosts
 
 MADE_DUE_TOGETHER = 1_000  # recipients made due in one transaction: some ten milliseconds

@@ -31,8 +31,7 @@ from appliance.keys.webhook_secrets import WebhookSecrets
 from appliance.message.characters import fault_in_line
 from appliance.model.dashboard import Actor
 from appliance.model.mail import Caller, KeyPrincipal, Permission, Principal, User
-from appliance.store import Store
-from appliance.store.sqlite.faults import translated
+from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web import api
 from appliance.web.answer import OUR_FAULT, Answer, MethodNotAllowed, error_answer, refusal_answer
@@ -41,8 +40,7 @@ from appliance.web.auth import ENROL_FIRST, Authenticator, check_reach
 from appliance.web.body import check_content_type, decode_body
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import HOLDERS, PAGE_LIMIT, Limited, Operation, Tag, operations_of
-from appliance.web.session_cookie import SessionCookies
-from appliance.web.tokens import Claims
+from appliance.web.session_proofs import Claims, SessionCookies
 
 COMPRESSED_FROM = 1_000  # smallest JSON response to compress, in bytes
 ECONOMICAL_TO = 64_000  # largest JSON response with an ETag, and to compress, in bytes

@@ -19,7 +19,7 @@ from appliance.net.connection_limits import KnownNetworks
 from appliance.store import Store
 from appliance.store.access import sha256
 from appliance.times import rfc3339
-from appliance.web.tokens import Claims, Tokens
+from appliance.web.session_proofs import Claims, Tokens
 
 MISSING = "Authorization: missing or malformed. Send Basic with an SMTP credential, or Bearer with an API key or token."
 ONLY_TOKENS = (

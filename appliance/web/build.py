@@ -23,8 +23,7 @@ from appliance.web.edge import Edge
 from appliance.web.live import LiveStreams
 from appliance.web.login_check import LoginCheck
 from appliance.web.operations import operations_of
-from appliance.web.session_cookie import SessionCookies
-from appliance.web.tokens import Tokens
+from appliance.web.session_proofs import SessionCookies, Tokens
 
 
 def build(

@@ -23,8 +23,7 @@ from appliance.message.request import decode
 from appliance.message.schema import SendRequest
 from appliance.model.mail import Caller, Message, Source
 from appliance.net.address_policy import client_network
-from appliance.store import Store
-from appliance.store.sqlite.faults import translated
+from appliance.store import Store, translated
 from appliance.telemetry.log import get_logger
 from appliance.web.answer import (
     OUR_FAULT,
@@ -52,7 +51,7 @@ from appliance.web.fast_post import QuickRequest
 from appliance.web.http1 import Peer
 from appliance.web.live import LIVE_PATH, STREAMS_PART, LiveStreams
 from appliance.web.operations import KEY_PARAMETER, MESSAGE_ID, SEND, Operation
-from appliance.web.session_cookie import COOKIE_NAME
+from appliance.web.session_proofs import COOKIE_NAME
 
 V1_BODY = 64 * 1024  # bytes
 DROPPED_BODY = 64 * 1024  # largest body to discard after a 429, in bytes

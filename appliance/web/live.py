@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.errors import Code, Refused, StorageUnavailable
-from appliance.store.sqlite.faults import translated
+from appliance.store import translated
 from appliance.web.answer import SECURITY_HEADERS, Headers
 from appliance.web.http1 import Peer
 

@@ -14,7 +14,7 @@ from appliance.errors import Code
 from appliance.message import schema as request_schema
 from appliance.model.mail import Permission
 from appliance.model.webhooks import PING_TYPE, EventType, WebhookEvent
-from appliance.web import session_cookie
+from appliance.web import session_proofs
 from appliance.web.answer import Error
 from appliance.web.app import route_classes
 from appliance.web.edge import Edge
@@ -201,7 +201,7 @@ _SECURITY_SCHEMES: Json = {
     "session": {
         "type": "apiKey",
         "in": "cookie",
-        "name": session_cookie.COOKIE_NAME,
+        "name": session_proofs.COOKIE_NAME,
         "description": ("Set by the login."),
     },
 }

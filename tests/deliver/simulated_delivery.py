@@ -15,15 +15,16 @@ import trio.testing
 import trustme
 
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.attempt import Connections, Deliverer
+from appliance.deliver.attempt import Deliverer
 from appliance.deliver.due_mail import DueMail
 from appliance.deliver.mta_sts import NoPolicy
 from appliance.deliver.outcome import Retries
-from appliance.deliver.pool_limiters import PoolLimiters, Proofs
+from appliance.deliver.pool_limiters import PoolLimiters
 from appliance.deliver.preparing import LARGE_MESSAGE, Preparing, Signing, Unsigned
-from appliance.deliver.providers import PoolLimits, ProviderPools
+from appliance.deliver.providers import PoolLimits, ProviderPools, ProviderServers
 from appliance.deliver.route import RouteCache, Router
 from appliance.deliver.scheduler import Scheduler
+from appliance.deliver.smtp.idle import Connections
 from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.deliver.upkeep import Intervals
 from appliance.deliver.warmup import Warmup
@@ -32,7 +33,7 @@ from appliance.feedback.return_path import ReturnPaths
 from appliance.model.mail import NewMessage, NewRecipient, Role, Source
 from appliance.net.address_policy import Address
 from appliance.store import Store, open_store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import Zone, ZoneResolver
 from tests.fakes.mx import FakeMx
 
@@ -218,8 +219,8 @@ async def stage(
                     known = [made.id]
                 (accounts[name],) = known
             resolver, signer = ZoneResolver(zone), FixedSigner()
-            limiters = PoolLimiters(store, env, Proofs(resolver, ProviderPools(others=limits or PoolLimits())))
-            source_of, known_as = lambda target: SOURCES[target.version], limiters.proofs.known_as
+            limiters = PoolLimiters(store, env, ProviderServers(ProviderPools(others=limits or PoolLimits())))
+            source_of, known_as = lambda target: SOURCES[target.version], limiters.servers.known_as
             slowly = Warmup(warmup or WarmupSettings(), store, env, known_as, source_of)
             deliverer = Deliverer(
                 store=store,

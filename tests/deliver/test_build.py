@@ -15,7 +15,7 @@ from appliance.deliver.route import NoRoute, Relay, Relays, Router, relay_for
 from appliance.environment import Environment
 from appliance.model.warmup import hourly_limit
 from appliance.store import open_store
-from appliance.store.queue import NewMail
+from appliance.store.new_mail import NewMail
 from tests.fakes.dns import ZoneResolver
 
 FILE = Path("/srv/config.toml")
@@ -120,13 +120,13 @@ def test_a_new_pool_may_take_all_hosts_below_a_name() -> None:
     assert [made.of(host).name for host in hosts] == ["aaa", "aaa", "google"]
 
 
-def test_only_built_in_suffixes_need_a_proof() -> None:
-    """A host belongs to the operator's own pool by its name; to a built-in one, also with other limits, by proof."""
+def test_only_servers_of_built_in_pools_must_answer() -> None:
+    """The operator's own pool has its hosts by name; a built-in one, even with other limits, once they answer."""
     text = '[delivery.pools.google]\nconcurrency = 3\n[delivery.pools.partner]\nsuffixes = ["partner.example"]'
     made = pools(config(text))
-    assert made.of("smtp.google.com").proof
-    assert not made.of("mx.partner.example").proof
-    assert not pools(config('[delivery.pools.google]\nsuffixes = ["google.com"]')).of("smtp.google.com").proof
+    assert made.of("smtp.google.com").is_provider
+    assert not made.of("mx.partner.example").is_provider
+    assert not pools(config('[delivery.pools.google]\nsuffixes = ["google.com"]')).of("smtp.google.com").is_provider
 
 
 def test_suffixes_of_a_built_in_pool_are_replaced() -> None:
@@ -140,7 +140,7 @@ def test_an_unknown_pool_is_an_error() -> None:
     with pytest.raises(ConfigError) as refused:
         pools(config("[delivery.pools.gogle]\nconcurrency = 1"))
     line = str(refused.value)
-    assert line.startswith("/srv/config.toml: delivery.pools.gogle.suffixes: missing: gogle is no built-in pool (")
+    assert line.startswith("/srv/config.toml: delivery.pools.gogle.suffixes: missing: gogle is not a built-in pool (")
     assert "google" in line
 
 
@@ -159,7 +159,7 @@ async def test_delivery_is_built_from_the_settings(tmp_path: Path) -> None:
     async with open_store(tmp_path, env, inline=True) as store:
         scheduler = build.build(made, env, store, bytes(32), NewMail(), stop_by=lambda: inf)
     assert scheduler.sessions == 7
-    assert scheduler.deliverer.limiters.proofs.pools.others == PoolLimits(1)
+    assert scheduler.deliverer.limiters.servers.pools.others == PoolLimits(1)
     assert scheduler.preparing.routes.router.relays.default == Relay("smart.example")
     assert made.delivery.own_addresses[0] in scheduler.preparing.routes.router.own
     assert not scheduler.deliverer.warmup.settings.enabled  # unless it is on

@@ -342,8 +342,8 @@ async def test_another_account_s_stalled_sessions_leave_a_full_pool(tmp_path: Pa
     zone, addresses = domain_zone("tar.test", "good.test")
     servers = {addresses["tar.test"]: FakeMx(answers={"greeting": silence}), addresses["good.test"]: FakeMx()}
     async with stage(tmp_path, zone, servers, running=False) as played:
-        shared = Provider("shared", ("test",), PoolLimits(concurrency=3), proof=False)
-        played.scheduler.deliverer.limiters.proofs.pools = ProviderPools(by_suffix([shared]))
+        shared = Provider("shared", ("test",), PoolLimits(concurrency=3), is_built_in=False)
+        played.scheduler.deliverer.limiters.servers.pools = ProviderPools(by_suffix([shared]))
         await begin(played, 500)
         for number in range(10):
             await offer(played, f"user{number}@tar.test")

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from appliance.deliver.admission import PENDING_OF_NEW, PENDING_OF_ONE, PENDING_PER_POOL
 from appliance.deliver.providers import PoolLimits
 from appliance.store.messages import Messages
+from appliance.store.new_mail import Acceptance
 from appliance.store.queue import Queue
 from tests.deliver.simulated_delivery import MIME, OK, SIGNATURE, domain_zone, message, one, stage
 from tests.fakes.mx import FakeMx, silence, wait_and_say
@@ -102,7 +103,7 @@ async def test_mail_long_in_the_making_is_found_beside_a_stuck_server(
             await trio.sleep(0.9)
             await played.send("other@good.test")
         await played.store.messages.accept(new)
-        played.scheduler.new_mail.offer(new, None)
+        played.scheduler.new_mail.offer(new, Acceptance(1, has_suppressed=True))
         await played.final(new.id, within=3)
         assert await played.recipient(new.id) == ("delivered", 1)
 

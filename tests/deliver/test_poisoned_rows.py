@@ -28,7 +28,9 @@ async def test_an_unreadable_address_delays_no_other_recipient(
 
         expected = [("ada@a.test", "delivered", 1), ("cy@a.test", "delivered", 1), ("no address", "deferred", 1)]
         await played.until(states, lambda rows: rows == expected, within=100)
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == ["delivery failed"]
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == [
+        "recipient deferred: stored address cannot be read"
+    ]
     assert sorted(address for message in server.messages for address in message.recipients) == [
         "ada@a.test",
         "cy@a.test",

@@ -8,6 +8,7 @@ from appliance.deliver.pool_limiter import (
     REPEATED,
     REPEATS_KEPT,
     SENDER_FAULTS,
+    VERDICTS_KEPT_FOR,
     JudgedSender,
     PoolLimiter,
 )
@@ -35,7 +36,7 @@ def refuse(
 ) -> None:
     """A server refuses mail, so many times."""
     for _ in range(times):
-        limiter.refused_as_sender(NOW, reason, sender, about_us=about_us)
+        limiter.refused_as_sender(NOW, reason, reason[:9], sender, about_us=about_us)
 
 
 def holds(limiter: PoolLimiter) -> bool:
@@ -80,10 +81,41 @@ def test_nodes_share_the_limits() -> None:
     assert not limiter.is_open(NOW)
     assert limiter.has_token(NOW + 121 * SECOND)
     for _ in range(limiter.in_use):
-        limiter.go_elsewhere("a")
+        limiter.leave_unused("a")
     assert limiter.is_at_rest(NOW + 300 * SECOND)
     assert PoolLimiter("pool", PoolLimits(concurrency=2), nodes=lambda: 4).slots == 1
     assert PoolLimiter("google", PoolLimits(concurrency=10), shared=True, nodes=lambda: 4).slots == 10
+
+
+def test_a_transaction_that_does_not_take_place_returns_its_token() -> None:
+    """A session that gives way, or goes to another server, leaves the rate as it was; an attempt does not."""
+    limiter = PoolLimiter("pool", PoolLimits(concurrency=10, per_minute=1))
+    for moves_on in (True, False):
+        limiter.enter("a", NOW)
+        assert not limiter.has_token(NOW)
+        if moves_on:
+            limiter.leave_unused("a")
+        else:
+            limiter.leave("a")
+            limiter.undo()
+        assert limiter.has_token(NOW)
+        assert (limiter.in_use, limiter.unrecorded) == (0, 0)
+    limiter.enter("a", NOW)
+    limiter.leave("a")
+    assert not limiter.has_token(NOW)
+
+
+def test_verdicts_are_forgotten_after_a_week() -> None:
+    """A destination that refuses every message and gets no more mail does not keep its limiter indefinitely."""
+    repeated, limiter = PoolLimiter("pool", PoolLimits()), PoolLimiter("pool", PoolLimits())
+    repeated.repeats(NOW, ACCOUNT, (451, None), 1)
+    refuse(limiter, "550 5.7.1 no", MINE, times=SENDER_FAULTS - 1)
+    for forgetful in (repeated, limiter):
+        assert not forgetful.is_at_rest(NOW + VERDICTS_KEPT_FOR - 1)
+        assert forgetful.is_at_rest(NOW + VERDICTS_KEPT_FOR)
+    limiter.refused_as_sender(NOW + VERDICTS_KEPT_FOR, "550 5.7.1 no", "550 5.7.1", YOURS, about_us=False)
+    assert limiter.hold_reason is None
+    assert limiter.lets_pass(MINE.account, NOW + VERDICTS_KEPT_FOR)
 
 
 def test_a_wish_for_less_halves_and_pauses() -> None:
@@ -152,7 +184,7 @@ def test_refusals_in_a_row_are_a_reason_to_hold() -> None:
         refuse(limiter, "550 5.7.1 no")
     assert limiter.is_open(NOW)
     refuse(limiter, "550 5.7.1 never")
-    assert limiter.hold_reason == "10 refusals of us as a sender in a row, the last: 550 5.7.1 never"
+    assert limiter.hold_reason == "10 refusals in a row of mail from this server, the last with 550 5.7.1"
     assert not limiter.is_open(NOW)
     limiter.reopen()
     assert limiter.is_open(NOW)
@@ -277,7 +309,7 @@ def test_refusals_of_several_accounts_hold_the_pool() -> None:
     refuse(limiter, "550 5.7.1 no", YOURS, times=OF_ONE_ACCOUNT - 1)
     assert limiter.hold_reason is None
     refuse(limiter, "550 5.7.1 no", YOURS)
-    assert limiter.hold_reason == "10 refusals of us as a sender in a row, the last: 550 5.7.1 no"
+    assert limiter.hold_reason == "10 refusals in a row of mail from this server, the last with 550 5.7.1"
 
 
 def test_refusals_before_mail_hold_the_pool() -> None:
@@ -316,23 +348,23 @@ def test_slots_to_begin_with() -> None:
 def test_a_verdict_is_repeated_by_two_recipients_of_one_account() -> None:
     """The same recipient twice, another verdict and another account's recipient do not count; a delivery ends it."""
     limiter, verdict = PoolLimiter("pool", PoolLimits()), (451, "4.7.1")
-    assert not limiter.repeats(ACCOUNT, verdict, 1)
-    assert not limiter.repeats(ACCOUNT, verdict, 1)
-    assert not limiter.repeats(ACCOUNT, (450, None), 2)
-    assert not limiter.repeats("acc_2", verdict, 2)
+    assert not limiter.repeats(NOW, ACCOUNT, verdict, 1)
+    assert not limiter.repeats(NOW, ACCOUNT, verdict, 1)
+    assert not limiter.repeats(NOW, ACCOUNT, (450, None), 2)
+    assert not limiter.repeats(NOW, "acc_2", verdict, 2)
     limiter.delivered("acc_2")
-    assert limiter.repeats(ACCOUNT, verdict, 2)
-    assert limiter.repeats(ACCOUNT, verdict, 3)
+    assert limiter.repeats(NOW, ACCOUNT, verdict, 2)
+    assert limiter.repeats(NOW, ACCOUNT, verdict, 3)
     limiter.delivered(ACCOUNT)
-    assert not limiter.repeats(ACCOUNT, verdict, 4)
+    assert not limiter.repeats(NOW, ACCOUNT, verdict, 4)
 
 
 def test_the_memory_of_repeated_verdicts_is_bounded() -> None:
     """A server chooses codes and statuses, and an account its recipients."""
     limiter = PoolLimiter("pool", PoolLimits())
     for number in range(1_000):
-        limiter.repeats(ACCOUNT, (451, f"4.7.{number}"), number)
-        limiter.repeats(ACCOUNT, (450, None), number)
+        limiter.repeats(NOW, ACCOUNT, (451, f"4.7.{number}"), number)
+        limiter.repeats(NOW, ACCOUNT, (450, None), number)
     (verdicts,) = limiter._repeats.values()
     assert len(verdicts) <= REPEATS_KEPT
     assert all(len(recipients) <= REPEATED for recipients in verdicts.values())

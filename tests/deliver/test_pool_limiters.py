@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.pool_limiter import LONGEST_PAUSE, SENDER_FAULTS
-from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
+from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNANSWERED_SLOTS
 from appliance.deliver.providers import ProviderPools
 from appliance.deliver.upkeep import Intervals
 from appliance.model.warmup import begin
@@ -33,8 +33,6 @@ def zone() -> dict[str, dict[str, list[str]]]:
     """Google with two customers' domains, and an attacker's domain that names a Google host where no server listens."""
     return {
         "aspmx.l.google.com": {"A": [GOOGLE]},
-        "10.0.0.127.in-addr.arpa": {"PTR": ["fra-in-f27.1e100.net."]},
-        "fra-in-f27.1e100.net": {"A": [GOOGLE]},
         "gmail.test": {"MX": ["10 aspmx.l.google.com."]},
         "shop.test": {"MX": ["10 aspmx.l.google.com."]},
         "alt4.aspmx.l.google.com": {"A": [DEAD]},
@@ -47,7 +45,7 @@ def zone() -> dict[str, dict[str, list[str]]]:
 async def google(
     directory: Path, server: FakeMx, *others: tuple[str, FakeMx], intervals: Intervals = RARELY
 ) -> AsyncIterator[Stage]:
-    """A stage on which Google has proved itself with a first message."""
+    """A stage on which Google has answered to a first message."""
     async with stage(directory, zone(), {GOOGLE: server, **dict(others)}, intervals=intervals) as played:
         await played.final(await played.send("first@gmail.test"), within=60)
         await trio.sleep(1)
@@ -108,7 +106,7 @@ async def test_a_strangers_server_says_nothing_of_a_provider(
 
 
 async def test_a_provider_under_a_strangers_name_is_the_provider(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """An address that is proved to be Google's is Google's also where a customer gives it a name of his own."""
+    """An address at which Google has answered is Google's also under a customer's own host name."""
     async with google(tmp_path, FakeMx()) as played:
         played.resolver.zone |= {"vanity.test": {"MX": ["10 mx.vanity.test."]}, "mx.vanity.test": {"A": [GOOGLE]}}
         assert await pool_of(played, await delivered(played, "ada@vanity.test")) == "google"
@@ -208,9 +206,9 @@ async def test_a_second_server_is_not_flooded_by_way_of_the_first(tmp_path: Path
             for user in range(10):
                 await played.send(f"user{user}@{name}")
         await trio.sleep(60)
-        assert 0 < server.sessions <= limit + UNPROVED_SLOTS  # before it had proved to be Google's
+        assert 0 < server.sessions <= limit + UNANSWERED_SLOTS  # before it had answered
         ((deferred,),) = await played.rows("SELECT count(*) FROM recipients WHERE status = 'deferred'")
-        assert deferred >= 80 - limit - UNPROVED_SLOTS  # their own server was dead: they are tried again
+        assert deferred >= 80 - limit - UNANSWERED_SLOTS  # their own server was dead: they are tried again
 
 
 async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -235,7 +233,7 @@ async def test_a_second_server_of_a_held_pool_gets_nothing(tmp_path: Path, autoj
 
 def told_of_pools(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, int | None]]:
     """What the log says of pools since the last time: level, event, and how long it was."""
-    found = [record for record in caplog.records if record.message.startswith("a pool is")]
+    found = [record for record in caplog.records if record.message.startswith("pool ")]
     told = [(record.levelname, record.message, getattr(record, "fields", {}).get("seconds")) for record in found]
     caplog.clear()
     return told
@@ -270,8 +268,8 @@ async def test_a_held_pool_comes_back_by_itself(
         assert await played.store.pools.holds() == {}
         assert 3 * FIRST_PROBE / SECOND <= trio.current_time() - began <= 3 * FIRST_PROBE / SECOND + 120
         begun, ended = told_of_pools(caplog)
-        assert begun == ("ERROR", "a pool is held: its servers refuse us as a sender", None)
-        assert ended[:2] == ("INFO", "a pool is open again: a probe was delivered")
+        assert begun == ("ERROR", "pool held: its servers refuse mail from this server", None)
+        assert ended[:2] == ("INFO", "pool open again: probe delivered")
         assert ended[2] == pytest.approx(3 * FIRST_PROBE / SECOND, abs=130)
 
 
@@ -283,7 +281,7 @@ async def test_the_log_tells_of_an_operators_hold_twice(
     async with google(tmp_path, FakeMx()) as played:
         await played.store.pools.hold("google", "I look into it")
         await trio.sleep(600)
-        assert told_of_pools(caplog) == [("WARNING", "a pool is held by the operator", None)]
+        assert told_of_pools(caplog) == [("WARNING", "pool held by the operator", None)]
         await trio.sleep(600)
         assert told_of_pools(caplog) == []
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, intervals=RARELY) as played:
@@ -292,7 +290,7 @@ async def test_the_log_tells_of_an_operators_hold_twice(
         await played.store.pools.release("google")
         await trio.sleep(600)
         ((level, event, seconds),) = told_of_pools(caplog)
-        assert (level, event) == ("INFO", "a pool is open again: it was released")
+        assert (level, event) == ("INFO", "pool open again: resumed by the operator")
         assert seconds is not None
         assert seconds >= 1200
 
@@ -367,8 +365,8 @@ async def test_probes_go_on_after_a_restart(tmp_path: Path, autojump_clock: Mock
 # ---- warm-up
 
 
-async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """Before the proof a host has a warm-up of its own, on the provider's day; after it, mail counts as Google's."""
+async def test_a_warm_up_counts_a_provider_that_has_answered(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Before it answers, a host has a warm-up of its own, on the provider's day; then mail counts as Google's."""
     settings = WarmupSettings(enabled=True)
     source = str(SOURCES[4])
     async with stage(tmp_path, zone(), {GOOGLE: FakeMx()}, warmup=settings, running=False, intervals=RARELY) as played:
@@ -383,7 +381,7 @@ async def test_a_warm_up_counts_what_a_provider_has_proved_to_get(tmp_path: Path
         sent = {pool: sent for pool, _, sent in await played.rows("SELECT pool, day, sent FROM warmups")}
         assert days == {"google": 5, "aspmx.l.google.com": 5}
         assert sum(sent.values()) == 6
-        assert sent["google"] >= 5  # the reverse name may have been found before the first message was through
+        assert sent["google"] >= 5
 
 
 async def test_dead_hosts_take_nothing_of_a_providers_warm_up(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -1,14 +1,19 @@
 """Which pool an MX host belongs to."""
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from appliance.deliver.providers import (
+    ADDRESSES_KEPT,
+    ANSWER_COUNTS_FOR,
     PROVIDERS,
     STARRED_LABELS,
     Pool,
     PoolLimits,
     Provider,
     ProviderPools,
+    ProviderServers,
     by_suffix,
     organisation,
 )
@@ -90,14 +95,13 @@ def test_the_operators_table_replaces() -> None:
 
 
 def test_a_long_name_takes_no_longer() -> None:
-    """The owner of a zone chooses the labels of MX hosts and reverse names; the event loop waits meanwhile."""
+    """The owner of a zone chooses the labels of MX hosts; the event loop waits meanwhile."""
     name = ".".join(["a"] * 122) + ".evil.test"
     assert POOLS.of(name).name == "evil.test"
     assert POOLS.of(f"{'a.' * 100}inbound-smtp.eu-west-1.amazonaws.com").name == "amazon"
     own = ProviderPools(by_suffix((Provider("mine", (name.partition(".")[2],)),)))
     assert own.of(name).name == "mine"  # an operator's own suffix may have any length
     assert cpu_seconds(lambda: POOLS.of(name)) < 0.001
-    assert cpu_seconds(lambda: POOLS.by_reverse_name(name, "google")) < 0.001
 
 
 def test_the_table_is_sane() -> None:
@@ -106,9 +110,7 @@ def test_the_table_is_sane() -> None:
     assert len(set(suffixes)) == len(suffixes)
     assert len({provider.name for provider in PROVIDERS}) == len(PROVIDERS)
     assert all(suffix == suffix.lower().strip(".") and "." in suffix for suffix in suffixes)
-    assert all(
-        suffix.count(".") < STARRED_LABELS for suffix in (*by_suffix(PROVIDERS), *POOLS.reverse) if "*" in suffix
-    )
+    assert all(suffix.count(".") < STARRED_LABELS for suffix in by_suffix(PROVIDERS) if "*" in suffix)
     for provider in PROVIDERS:
         limits = provider.limits
         assert limits.concurrency >= 1
@@ -116,24 +118,30 @@ def test_the_table_is_sane() -> None:
         assert limits.per_minute is None or limits.per_minute >= 1
 
 
-@pytest.mark.parametrize(
-    ("name", "claimed", "provider"),
-    [
-        ("fra24s01-in-f27.1e100.net", "google", "google"),
-        ("fra24s01-in-f27.1e100.net", "evil.test", "google"),
-        ("mail-am6eur05.inbound.protection.outlook.com", "outlook", "outlook"),
-        ("mail-am6eur05.inbound.protection.outlook.com", "microsoft365", "microsoft365"),
-        ("mx.1e100.net.evil.test", "google", None),
-        ("ec2-198-51-100-1.compute.amazonaws.com", "amazon", None),
-        ("198-51-100-1.bc.googleusercontent.com", "google", None),
-    ],
-)
-def test_provider_by_reverse_name(name: str, claimed: str, provider: str | None) -> None:
-    """A reverse name tells the provider, the claimed one where two share it; customers' machines have none."""
-    assert POOLS.by_reverse_name(name, claimed) == provider
-
-
 @pytest.mark.parametrize(("host", "name"), [("A.B.Example.COM.", "example.com"), ("x.go.jp", "x.go.jp"), ("a", "a")])
 def test_organisation(host: str, name: str) -> None:
     """The registered domain is the last two labels, or three under a country's second level."""
     assert organisation(host) == name
+
+
+async def test_a_server_is_a_providers_once_it_has_answered(autojump_clock: MockClock) -> None:
+    """For some hours, at its address alone; a silent server, and one under another name, is none."""
+    servers = ProviderServers(POOLS)
+    servers.answered("mx.example.org", "192.0.2.1")
+    servers.answered("aspmx.l.google.com", "192.0.2.2")
+    assert [servers.provider_at(f"192.0.2.{number}") for number in (1, 2, 3)] == [None, "google", None]
+    await trio.sleep(ANSWER_COUNTS_FOR - 1)
+    assert servers.provider_at("192.0.2.2") == "google"
+    await trio.sleep(1)
+    assert servers.provider_at("192.0.2.2") is None
+    servers.answered("aspmx.l.google.com", "192.0.2.2")
+    servers.silent("192.0.2.2")
+    assert servers.provider_at("192.0.2.2") is None
+
+
+async def test_the_memory_of_servers_is_bounded(autojump_clock: MockClock) -> None:
+    """A server at every address there is would not fill the memory."""
+    servers = ProviderServers(POOLS)
+    for number in range(ADDRESSES_KEPT + 1_000):
+        servers.answered("aspmx.l.google.com", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
+    assert len(servers._providers) == ADDRESSES_KEPT

@@ -21,7 +21,7 @@ from appliance.deliver.route import (
     in_order,
     relay_for,
 )
-from appliance.dns.resolver import Mx
+from appliance.dns.wire import Mx
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage
 from tests.fakes.dns import DnsServer, Records, Trouble, Zone, ZoneResolver, serving

@@ -21,7 +21,8 @@ from appliance.deliver.mta_sts import BadPolicy, NoPolicy, Policy, PolicyFetcher
 from appliance.deliver.route import Host, Relay, Route
 from appliance.deliver.smtp.tls import TlsFault, encrypt
 from appliance.deliver.tls_policy import TlsChoice, TlsDemand, TlsLevel, TlsPolicies, mta_sts_demand, relay_demand
-from appliance.dns.resolver import DnsAnswer, NotAsked, Tlsa
+from appliance.dns.resolver import DnsAnswer, NotAsked
+from appliance.dns.wire import Tlsa
 from appliance.net.address_policy import Address
 from appliance.net.dial import Shortage
 from tests.fakes.dns import Records, Trouble, Zone, ZoneResolver

@@ -10,7 +10,7 @@ from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
 from appliance.deliver.due_mail import RECIPIENTS_PER_VISIT
 from appliance.deliver.pool_limiter import FIRST_PAUSE, LONGEST_PAUSE, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, SENDER_FAULTS
-from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNPROVED_SLOTS
+from appliance.deliver.pool_limiters import FIRST_PROBE, LONGEST_PROBE, PROBE_AGAIN, UNANSWERED_SLOTS
 from appliance.deliver.providers import PROVIDERS, PoolLimits, Provider
 from appliance.deliver.smtp.protocol import FIRST_TRANSCRIPT_LINES, LAST_TRANSCRIPT_LINES
 from appliance.deliver.warmup import DEAD_FOR
@@ -58,7 +58,7 @@ def test_the_document_has_the_numbers_of_the_program() -> None:
     text = " ".join(DOCUMENT.read_text().split())
     assert f"for {FIRST_PAUSE // SECOND} seconds" in text
     assert f"up to {LONGEST_PAUSE // SECOND // 60} minutes" in text
-    assert (SENDER_FAULTS, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, UNPROVED_SLOTS) == (10, 5, 30, 2)
+    assert (SENDER_FAULTS, OF_ONE_ACCOUNT, OF_ONE_DOMAIN, UNANSWERED_SLOTS) == (10, 5, 30, 2)
     assert f"After {FIRST_PROBE // SECOND // 60} minutes, a held pool sends one message as a probe" in text
     assert f"twice as long, up to {LONGEST_PROBE // SECOND // 3600} hours" in text
     assert PROBE_AGAIN == 60 * SECOND

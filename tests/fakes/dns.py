@@ -21,7 +21,8 @@ import dns.rrset
 import trio
 
 from appliance.config.values import Endpoint
-from appliance.dns.resolver import READERS, DnsAnswer, DnsFault, DnsPacket, DnsResolver, LookupFailed, Resolver
+from appliance.dns.resolver import DnsAnswer, DnsFault, DnsResolver, LookupFailed, Resolver
+from appliance.dns.wire import READERS, DnsPacket
 
 TTL = 300  # seconds, of every record unless told otherwise
 CHAIN = 8  # CNAMEs the server puts into one answer

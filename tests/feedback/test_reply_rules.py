@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.deliver.outcome import Disposition, FaultSide, judge
-from appliance.deliver.smtp.protocol import ReplyReader, Stage, Verdict, answered
+from appliance.deliver.judgement import Disposition, FaultSide, judge
+from appliance.deliver.smtp.protocol import Stage, Verdict, answered
+from appliance.deliver.smtp.reply import ReplyReader
 from appliance.feedback.reply_rules import JUDGED_CHARACTERS, RULES, Fault, Rule, judge_reply, parse_reply
 from appliance.model.mail import BounceClass
 from tests.cpu_time import cpu_seconds
@@ -270,6 +271,8 @@ def test_a_long_reply_is_soon_judged(words: str) -> None:
         ("smtp; 550 5.1.1 no", (550, "5.1.1", "5.1.1 no")),
         ("550 4.1.1 no", (550, None, "4.1.1 no")),
         ("550", (550, None, "")),
+        ("452: mailbox full", (452, None, "mailbox full")),
+        ("550:5.1.1 no", (550, "5.1.1", "5.1.1 no")),
         ("5.1.1 no", (None, "5.1.1", "5.1.1 no")),
         ("user unknown", (None, None, "user unknown")),
         ("", (None, None, "")),

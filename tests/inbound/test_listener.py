@@ -100,7 +100,7 @@ def made() -> Talk:
     """A session that was greeted."""
     env, fakes = Environment(), Fakes()
     store = cast(Any, SimpleNamespace(domains=fakes, feedback=fakes))
-    feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), FeedbackRates(env))
+    feedback = FeedbackListener(env, store, cast(Any, fakes), ReturnPaths(KEY), FeedbackRates(env), "mail.example.com")
     backend = feedback.backend_for("192.0.2.1", lambda _: False)
     protocol = SmtpProtocol("mail.example.com", backend, MemoryBudget(2**20, owner_part=2), secure=False)
     protocol.out.clear()
@@ -129,6 +129,21 @@ async def test_an_address_to_unsubscribe() -> None:
     await new.send(b"DATA\r\n")
     assert [each[:4] for each in await new.send(MESSAGE + b".\r\n")] == [b"250 "]
     assert [addresses for addresses, _ in new.fakes.added] == [(good.decode(),)]
+
+
+@pytest.mark.parametrize("address", [b"postmaster", b"Postmaster", b"postmaster@MAIL.example.com"])
+async def test_the_server_has_a_postmaster(address: bytes) -> None:
+    """Without a domain it is this server's (RFC 5321 4.5.1), and needs no registered return path."""
+    new = await talk()
+    for _ in range(2):  # the second time, the owners are cached
+        assert await new.say(b"RCPT TO:<" + address + b">") == replies.RECIPIENT_OK
+    await new.send(b"DATA\r\n")
+    assert [line[:4] for line in await new.send(MESSAGE + b".\r\n")] == [b"250 "]
+    ((addresses, _),) = new.fakes.added
+    assert set(addresses) == {"postmaster@mail.example.com"}
+    await new.say(b"MAIL FROM:<>")
+    for other in (b"abuse", b"abuse@mail.example.com", b"root"):
+        assert (await new.say(b"RCPT TO:<" + other + b">")).startswith(b"550 ")
 
 
 async def test_what_is_offered() -> None:
@@ -203,7 +218,6 @@ async def test_reports_are_taken_at_known_names(kind: bytes) -> None:
     "address",
     [
         b"ada@example.net",
-        b"postmaster",
         b"webmaster@bounces.example.com",
         b"fbl",
         b"b+@bounces.example.com",

@@ -74,7 +74,9 @@ async def server(read: Read) -> Server:
     clock = Clock(read.env.now())
     env = replace(read.env, now=clock)
     intake = cast(Any, SimpleNamespace(check_disk=lambda: None, workers=Workers()))
-    return Server(read, FeedbackListener(env, read.store, intake, ReturnPaths(KEY), FeedbackRates(env)), clock)
+    return Server(
+        read, FeedbackListener(env, read.store, intake, ReturnPaths(KEY), FeedbackRates(env), "mail.example.com"), clock
+    )
 
 
 async def queued(server: Server) -> int:

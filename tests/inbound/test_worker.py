@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 import trio
 
-from appliance.errors import StorageUnavailable
+from appliance.errors import StorageUnavailable, invalid
 from appliance.feedback.mime import open_mail
 from appliance.feedback.return_path import LIFETIME, ReturnPaths
 from appliance.inbound import worker
 from appliance.keys.dkim_keys import SigningKeys
 from appliance.message.dkim import sign
 from appliance.model.mail import NewMessage, RecipientStatus
+from appliance.store import feedback
 from appliance.store.feedback_inbox import INBOX_BYTES, INBOX_MAILS
 from appliance.telemetry.metrics import BOUNCES, FEEDBACK, REPORTS_READ
 from tests import stored_mail
@@ -435,6 +436,43 @@ async def test_a_mail_that_cannot_be_read_is_given_up(read: Read, monkeypatch: p
     assert await read.worker.read_next()
     assert results("bounce")["given_up"] == told + 1
     assert not await read.worker.read_next()
+    assert (await read.message(message)).recipients[0].late_bounce is None
+
+
+async def test_a_stored_address_that_cannot_be_read_stops_nothing_else(
+    read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The recipient's mail is given up at once, in one line of the log; other recipients and mails are read."""
+    message = await read.delivered("ada@example.net", "bob@example.net")
+    second = await read.delivered("eve@example.net")
+    change = "UPDATE recipients SET address = 'ada@@example' WHERE address = :address"
+    await read.store.engine.change(change, {"address": "ada@example.net"})
+    count = results("bounce").get("given_up", 0)
+    both = [read.path(message, number) for number in (0, 1)]
+    await read.store.feedback.add(both, bounce("bob@example.net"))
+    await read.store.feedback.add([read.path(second)], bounce("eve@example.net"))
+    assert await read.worker.read_next()
+    assert await read.worker.read_next()
+    assert not await read.worker.read_next()
+    assert results("bounce")["given_up"] == count + 1
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert line.message == "feedback given up: cannot be read"
+    late = [recipient.late_bounce for new in (message, second) for recipient in (await read.message(new)).recipients]
+    assert [bounce is not None for bounce in late] == [False, True, True]
+
+
+async def test_a_step_that_refuses_stored_data_stops_nothing_else(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail whose transaction is refused is given up at once, not tried again."""
+    message = await read.delivered("ada@example.net")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise invalid("address", "is not valid")
+
+    count = results("bounce").get("given_up", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(feedback, "suppress", refuse)
+        await read.comes_back(bounce("ada@example.net"), read.path(message))
+    assert results("bounce")["given_up"] == count + 1
     assert (await read.message(message)).recipients[0].late_bounce is None
 
 

@@ -22,7 +22,7 @@ NOW = 1_794_664_800 * SECOND  # 2026-11-14 14:00:00 UTC
 TLS = "TLSv1.3, TLS_AES_256_GCM_SHA384, verified by DANE"
 GOOGLE = PoolState("google", 5, 5, None, None, NOW)
 IDLE = PoolState("google", 1, 5, None, None, NOW)
-HOLD = PoolHold("google", "10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked", NOW)
+HOLD = PoolHold("google", "10 refusals in a row of mail from this server, the last with 550 5.7.1", NOW, NOW)
 
 
 def warming(source: str, wait: int | None) -> WarmupStatus:
@@ -100,7 +100,7 @@ CASES = [
     (
         tried(QUEUED, due=0),
         PoolView("google", HOLD, GOOGLE),
-        "waiting: pool google is held: 10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked",
+        f"waiting: pool google is held: {HOLD.reason}; next probe now",
     ),
     (
         tried(QUEUED, due=0),
@@ -153,7 +153,7 @@ CASES = [
     (
         tried(QUEUED, due=0),
         PoolView("google", HOLD, IDLE, warmups=(warming("192.0.2.1", 150),)),
-        "waiting: pool google is held: 10 refusals of us as a sender in a row, the last: 550 5.7.1 blocked",
+        f"waiting: pool google is held: {HOLD.reason}; next probe now",
     ),
     (
         tried(DEFERRED, GREY, GREY, due=240),
@@ -287,7 +287,11 @@ def test_a_dialogue_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("pool", "words"),
     [
-        (PoolView("google", HOLD, GOOGLE), "waiting: pool google is held: 10 refusals of us as a sender in a row"),
+        (
+            PoolView("google", HOLD, GOOGLE),
+            "waiting: pool google is held: its servers refuse mail from this service; next probe now",
+        ),
+        (PoolView("google", PoolHold("google", "we move", NOW), GOOGLE), "waiting: pool google is held: we move"),
         (
             PoolView("google", None, PoolState("google", 1, 5, NOW + 30 * SECOND, "421 4.7.0 bob@x.example", NOW)),
             "waiting: pool google slowed down until 14:00:30 because its servers ask for less mail",
@@ -308,11 +312,11 @@ def test_a_hold_by_one_node_is_told_of_its_own_mail() -> None:
     """With its name for the operator; another node delivers on, unless all are held."""
     here = replace(tried(QUEUED, due=-1), node="mail1")
     pool = PoolView("google", None, IDLE, node_holds=(replace(HOLD, node="mail1"), replace(HOLD, node="mail3")))
-    words = "10 refusals of us as a sender in a row"
+    words = "10 refusals in a row"
     assert standing(here, pool, NOW, 12).startswith(f"waiting: pool google is held by node mail1: {words}")
     assert standing(replace(here, node="mail2"), pool, NOW, 12).startswith("waiting: pool google takes it next")
     assert standing(here, replace(pool, for_operator=False), NOW, 12).startswith(
-        f"waiting: pool google is held: {words}"
+        "waiting: pool google is held: its servers refuse mail"
     )
     moving = replace(pool, hold=PoolHold("google", "moving", NOW))
     assert standing(here, moving, NOW, 12) == "waiting: pool google is held: moving"

@@ -15,6 +15,7 @@ from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row, Tx
 from appliance.store.messages import READ_ON_LOOP, accept
+from appliance.store.new_mail import Acceptance
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, record
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail
@@ -247,7 +248,7 @@ async def test_what_is_being_accepted_is_not_cleared(store: Store, messages: Mes
             if each is new:
                 assert await cleared(store) > 0
                 (result,) = await store.engine.write(lambda tx: accept(tx, Environment(), [new]))
-                assert result == 1
+                assert result == Acceptance(1)
     assert await store.messages.mime(new.id) == new.mime
     assert await parts(store) == (-(-(WRITTEN_ON_LOOP - HEAD) // PART), 0)
 

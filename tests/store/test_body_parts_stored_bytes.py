@@ -21,6 +21,7 @@ from appliance.store.body_parts import (
 )
 from appliance.store.engine import START, Tx
 from appliance.store.messages import accept
+from appliance.store.new_mail import Acceptance
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail
@@ -200,7 +201,7 @@ async def test_messages_of_one_transaction_see_what_those_before_them_took(
     news = [messages.new(size=5_000) for _ in range(10)]
     room = 3 * of_message(news[0])
 
-    def work(tx: Tx) -> list[int | Exception | None]:
+    def work(tx: Tx) -> list[Acceptance | Exception]:
         return accept(tx, Environment(now=clock), [limited(new, room) for new in news])
 
     results = await store.engine.write(work)

@@ -17,6 +17,7 @@ from appliance.model.mail import Account, DueRecipient, NewMessage, RecipientSta
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
+from appliance.store.new_mail import Acceptance
 from appliance.store.queue import SELECT_DUE, record
 from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, outcome
 
@@ -71,7 +72,7 @@ async def test_unusual_text_is_stored_as_it_is(
     """Quotes, a NUL, braces and characters of any plane come back as they went in; but PostgreSQL has no NUL."""
     subject = "it's {rows} ?1 \0 \u2028 \U0001f4e8 'x'; --"
     news = [replace(messages.new(), subject=subject), replace(messages.new(), subject="{}")]
-    assert await store.engine.write(lambda tx: accept(tx, messages.env, news)) == [1, 1]
+    assert await store.engine.write(lambda tx: accept(tx, messages.env, news)) == [Acceptance(1)] * 2
     found = [await store.messages.read(account.id, new.id) for new in news]
     kept = subject.replace("\0", "\ufffd") if database.url else subject
     assert [message.subject for message in found if message] == [kept, "{}"]
@@ -190,7 +191,7 @@ RESULTS = st.lists(
 )
 
 
-def told(results: Sequence[int | Exception | None]) -> list[object]:
+def told(results: Sequence[Acceptance | Exception]) -> list[object]:
     """What each was told, without the numbers in the text."""
     return [result.code if isinstance(result, Refused) else type(result) for result in results]
 
@@ -217,7 +218,7 @@ async def test_messages_together_break_no_rule(database: Database, sends: list[S
     """No credit and no key is used twice, no refused message leaves a trace, no accepted one misses a row."""
     news = news_of(sends, Clock())
 
-    def work(tx: Tx) -> tuple[list[int | Exception | None], list[set[str]], bool, int]:
+    def work(tx: Tx) -> tuple[list[Acceptance | Exception], list[set[str]], bool, int]:
         results = accept(tx, Environment(now=Clock()), news)
         written = [{row[0] for row in rows(tx, query, {})} for query in WRITTEN]
         ((least,),) = rows(tx, "SELECT min(credits) FROM accounts", {})
@@ -235,10 +236,10 @@ async def test_messages_together_break_no_rule(database: Database, sends: list[S
         if new.account_id == "acc_3":
             assert isinstance(result, (Refused, KeyTaken))
         elif new.account_id == "acc_1":
-            assert result == 0 or isinstance(result, KeyTaken)
+            assert result == Acceptance(0) or isinstance(result, KeyTaken)
         elif not isinstance(result, Exception):
             listed = any(each.address == "gone@x.example" for each in new.recipients)
-            assert result == (None if listed else int(new.source is not Source.TEST))
+            assert result == Acceptance(int(new.source is not Source.TEST), listed)
 
 
 @many_examples

@@ -22,8 +22,8 @@ CONDITION = re.compile(rf"\b(?:{IS_OWNED}|{HAS_ANY_OWNER})\(")
 EXCEPTIONS = {
     "shows mail or posts to a person, of all nodes": {
         "mail_log._PROBLEMS",
-        "messages._WAYS",
-        "messages._WAYS_BY_NODE",
+        "message_records._WAYS",
+        "message_records._WAYS_BY_NODE",
         "pools._IS_WAITING",
         "queue_control._SIMULATED",
         "queue_control._SUMMARY",

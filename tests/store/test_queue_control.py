@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused, StorageUnavailable
 from appliance.model.mail import Billing, LedgerKind, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
-from appliance.store.queue import UnderDelivery
+from appliance.store.new_mail import UnderDelivery
 from appliance.store.queue_control import Depth
 from appliance.times import SECOND
 from tests import stored_mail

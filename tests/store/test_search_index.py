@@ -23,14 +23,11 @@ from appliance.store.search_index import (
     CHORE_RENEWED_EVERY,
     ID,
     INDEXED_AFTER,
-    SEARCHED_LENGTH,
-    MessageTexts,
     _in_order,
-    _RecipientTexts,
     blocks_before,
     look_up,
-    read_texts,
 )
+from appliance.store.search_texts import SEARCHED_LENGTH, MessageTexts, _RecipientTexts, read_texts
 from tests.store.samples import HASH, Clock, Database, Messages, outcome, record
 
 SUBJECTS = (

@@ -47,25 +47,14 @@ from appliance.deliver.smtp.protocol import (
     FIRST_TRANSCRIPT_LINES,
     LAST_TRANSCRIPT_LINES,
     LINE_CHARACTERS,
-    Capabilities,
     RelayCredentials,
-    ReplyFault,
-    ReplyReader,
     ResultKind,
     SmtpExchange,
 )
+from appliance.deliver.smtp.reply import Capabilities, ReplyFault, ReplyReader
 from appliance.deliver.smtp.sending import MailTransaction, Sending, prepare
-from appliance.dns.resolver import (
-    NEGATIVE_TTL_LIMIT,
-    READERS,
-    TTL_LIMIT,
-    BadDnsReply,
-    DnsFault,
-    DnsPacket,
-    LookupFailed,
-    read_answer,
-    read_reply,
-)
+from appliance.dns.resolver import NEGATIVE_TTL_LIMIT, TTL_LIMIT, DnsFault, LookupFailed, read_answer
+from appliance.dns.wire import READERS, BadDnsReply, DnsPacket, read_reply
 from appliance.errors import Refused
 from appliance.feedback.mime import open_mail
 from appliance.inbound.listener import FeedbackListener, checked_mail

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from appliance.deliver.smtp import protocol
+from appliance.deliver.smtp import reply
 from appliance.submission import content
 from appliance.web import fast_post, http1
 from appliance.webhook import fast_answer
@@ -42,7 +42,7 @@ def test_a_reader_that_reads_otherwise_is_found_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(http1, "read_request", lambda data: _one_more(read(data)))
     answered = fast_answer.read_fast
     monkeypatch.setattr(webhook_http, "read_fast", lambda data: _moved(answered(data)))
-    code = protocol._code
-    monkeypatch.setattr(protocol, "_code", lambda line: code(line) + 1)
+    code = reply._code
+    monkeypatch.setattr(reply, "_code", lambda line: code(line) + 1)
     for name in ("submission", "feedback", "http", "answers", "replies"):
         assert streams.task(name, 4711, 0, INPUTS)[0], name

@@ -20,17 +20,16 @@ from appliance.concurrency.ttl_cache import TtlCache
 from appliance.deliver.smtp.opening import Opening, OpeningState
 from appliance.deliver.smtp.protocol import (
     SERVICE_CLOSING,
-    Capabilities,
     Cause,
     NotOpened,
     RelayCredentials,
-    ReplyReader,
     SmtpExchange,
     Stage,
     TransactionResult,
     TranscriptLine,
     Verdict,
 )
+from appliance.deliver.smtp.reply import Capabilities, ReplyReader
 from appliance.deliver.smtp.sending import MailTransaction, Sending
 from appliance.deliver.smtp.tls import TlsFault, TlsPlan, TlsRecord, encrypt
 from appliance.net.socket_stream import faster

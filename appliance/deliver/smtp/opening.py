@@ -12,21 +12,18 @@ from enum import Enum
 
 from appliance.deliver.smtp.protocol import (
     NOTE,
-    Capabilities,
     Cause,
     RelayCredentials,
-    Reply,
-    ReplyReader,
     ResultKind,
     SmtpExchange,
     Stage,
     Verdict,
     answered,
     base64,
-    capabilities,
     hello_command,
     plain_secret,
 )
+from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader, capabilities
 from appliance.deliver.smtp.tls import TlsPlan
 
 MASK = "[secret]"

@@ -1,16 +1,12 @@
-"""The part of SMTP that the opening and the transaction share: safe commands out, replies in, and the ways it can end.
+"""Commands, verdicts and the command/reply loop that the opening and the transaction share. No I/O.
 
-No I/O: the driver repeats, while an exchange is `awaiting` a reply: send what `output` gives, receive bytes, hand them
-to `receive`. Invariants:
+While an exchange is `awaiting` a reply, the driver sends its `output` and passes received bytes to `receive`.
+Invariants:
 - No byte of an address, a name or a secret can end a command line or begin another command.
-- A server may only answer: bytes left over once every command is answered are a fault, which shuts out replies injected
-  before STARTTLS and an acceptance sent ahead of the message.
-- A server can make us hold at most one reply of bounded size. Tolerated beyond RFC 5321 4.2: a line that ends in LF
-  alone, a code with nothing or no space after it, bytes that are not ASCII. A fault, after which nothing more is read:
-  anything that is not a code from 200 to 599, different codes in one reply, a line or a reply beyond the limits.
-- Every recipient gets a verdict: at which stage it was reached, and what the server said. What that means is decided in
-  `outcome.py`. Verdicts and the transcript are bounded and hold no secret, neither a password nor the token of a return
-  path: accounts read them.
+- A server may only reply. Bytes left over after the reply to the last command are a fault; this stops replies injected
+  before STARTTLS, and an acceptance sent ahead of the message.
+- Every recipient gets a verdict: the stage and the server's reply. `deliver/judgement.py` decides its effect. Verdicts
+  and transcripts are bounded and contain no password and no token of a return path, because accounts read them.
 """
 
 import re
@@ -20,185 +16,21 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
 from typing import NamedTuple
 
-# ---- replies
-
-REPLY_LINE_BYTES = 2_048  # with its end; RFC 5321 4.5.3.1.5 allows 512, and real servers exceed it
-REPLY_LINES = 100  # in one reply; the longest seen in the wild, EHLO and policy texts, have about thirty
-KEPT_CHARACTERS = 8_192  # of one reply's text; the rest is read and forgotten
-
-_ENHANCED = re.compile(r"([245])\.[0-9]{1,3}\.[0-9]{1,3}(?![0-9.])")  # RFC 3463 2
-_SHOWN = 80  # characters of an unreadable line that its fault quotes
-
-
-# The token of a return path, or of an address to unsubscribe (feedback/return_path.py). The pattern begins at the plus,
-# not at the letter before it: a fixed first character is searched for in a quarter of the time, and every MAIL is.
-_TOKEN = re.compile(r"\+(?<=[bu]\+)(?<![a-z0-9][bu]\+)[a-z2-7]{24,25}(?=@)", re.ASCII | re.IGNORECASE)
-
-
-def without_tokens(text: str) -> str:
-    """The text of a session without the tokens in it, for accounts: with one a delivery can be told as bounced."""
-    return _TOKEN.sub("+…", text) if "+" in text else text
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One whole reply: its code and the text of its lines, printable whatever the server sent."""
-
-    code: int
-    lines: tuple[str, ...]
-    enhanced: str | None = None  # RFC 2034: `5.1.1`, when the reply has one that fits its code
-    family: int = field(init=False, repr=False, compare=False)  # the first digit: 2 done, 3 go on, 4 not now, 5 no
-    shown: str = field(init=False, repr=False, compare=False)  # the reply on one line
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "family", self.code // 100)
-        object.__setattr__(self, "shown", without_tokens(f"{self.code} {' '.join(self.lines)}".rstrip()))
-
-
-class ReplyFault(Exception):
-    """What the server sends is no SMTP reply; nothing after it can be trusted."""
-
-
-class ReplyReader:
-    """Finds the replies in what one connection receives. Keeps at most one unfinished line and one unfinished reply."""
-
-    def __init__(self) -> None:
-        self._buffer, self._position = b"", 0
-        self._fault: str | None = None
-        self._code = self._count = self._kept = 0  # of an unfinished reply: its code, lines so far, characters kept
-        self._lines: list[str] = []
-
-    @property
-    def empty(self) -> bool:
-        """Whether everything received so far belonged to the replies given out."""
-        return self._count == 0 and self._position == len(self._buffer)
-
-    def feed(self, data: bytes | bytearray) -> None:
-        """Take what arrived; call `next_reply` until it has none before feeding more."""
-        self._buffer = self._buffer[self._position :] + data
-        self._position = 0
-
-    def next_reply(self) -> Reply | None:
-        """The next whole reply, or None until more has arrived. Raises ReplyFault, and then again each time."""
-        if self._fault is not None:
-            raise ReplyFault(self._fault)
-        try:
-            while True:
-                start, end = self._position, self._buffer.find(b"\n", self._position)
-                if (len(self._buffer) if end < 0 else end + 1) - start > REPLY_LINE_BYTES:
-                    raise ReplyFault(f"a reply line of more than {REPLY_LINE_BYTES} bytes")
-                if end < 0:
-                    return None
-                self._position, line = end + 1, self._buffer[start:end]
-                if self._count == 0 and line[3:4] != b"-":
-                    return _single(line)
-                if (reply := self._add(line)) is not None:
-                    return reply
-        except ReplyFault as fault:
-            self._fault = str(fault)
-            self._buffer, self._position, self._lines = b"", 0, []
-            raise
-
-    def _add(self, line: bytes) -> Reply | None:
-        """Take one line of many; the reply, if this was its last."""
-        code = _code(line)
-        if self._count and code != self._code:
-            raise ReplyFault(f"a reply with both {self._code} and {code}")
-        self._code = code
-        self._count += 1
-        if self._count > REPLY_LINES:
-            raise ReplyFault(f"a reply of more than {REPLY_LINES} lines")
-        text, room = _printable(line[3:]), KEPT_CHARACTERS - self._kept
-        if room > 0:
-            self._lines.append(text[:room])
-            self._kept += len(text) + 1
-        if line[3:4] == b"-":
-            return None
-        reply = Reply(code, tuple(self._lines), _enhanced(code, self._lines[0]))
-        self._code = self._count = self._kept = 0
-        self._lines = []
-        return reply
-
-
-# Remembered, because a busy connection hears the same few lines thousands of times. At most 256 × 2 KiB.
-@lru_cache(maxsize=256)
-def _single(line: bytes) -> Reply:
-    code, text = _code(line), _printable(line[3:])[:KEPT_CHARACTERS]
-    return Reply(code, (text,), _enhanced(code, text))
-
-
-def _code(line: bytes) -> int:
-    # RFC 5321 4.2.1 gives the second digit 0 to 5; servers are less strict, and nothing depends on it.
-    code = line[:3]
-    if not (len(code) == 3 and code.isdigit() and b"200" <= code <= b"599") or line[3:4].isdigit():
-        raise ReplyFault(f"not an SMTP reply: {_printable(b' ' + line)[:_SHOWN]!r}")
-    return int(code)
-
-
-def _printable(rest: bytes) -> str:
-    """A line's text without the separator and the end; what is unprintable or not UTF-8 is spelled out."""
-    text = rest.decode("utf-8", "backslashreplace").replace("\t", " ")
-    text = (text[1:] if text[:1] in ("-", " ") else text).strip(" \r")
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _enhanced(code: int, first_line: str) -> str | None:
-    found = _ENHANCED.match(first_line)
-    return found[0] if found and int(found[1]) == code // 100 else None
-
-
-# ---- the reply to EHLO
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """The extensions that matter to a sender; the defaults are those of a server that knows only HELO."""
-
-    pipelining: bool = False  # RFC 2920
-    size: bool = False  # RFC 1870
-    size_limit: int | None = None  # bytes a message may have, where the server says so
-    eight_bit: bool = False  # RFC 6152
-    smtputf8: bool = False  # RFC 6531
-    starttls: bool = False  # RFC 3207
-    auth: frozenset[str] = frozenset()  # RFC 4954; mechanisms in capitals
-
-
-def capabilities(ehlo: Reply) -> Capabilities:
-    """Read the reply to EHLO (RFC 5321 4.1.1.1): its first line is a greeting, each other one names an extension."""
-    offered: dict[str, list[str]] = {}
-    for line in ehlo.lines[1:]:
-        # `AUTH=LOGIN PLAIN` is how AUTH was offered before RFC 2554; some servers still say it both ways.
-        keyword, *parameters = line.upper().replace("AUTH=", "AUTH ", 1).split() or [""]
-        offered.setdefault(keyword, []).extend(parameters)
-    digits = next(iter(offered.get("SIZE", ())), "")
-    readable = digits.isascii() and digits.isdigit() and len(digits) <= 20  # RFC 1870 3: up to 20 digits
-    return Capabilities(
-        pipelining="PIPELINING" in offered,
-        size="SIZE" in offered,
-        size_limit=int(digits) or None if readable else None,  # 0: no fixed limit
-        eight_bit="8BITMIME" in offered,
-        smtputf8="SMTPUTF8" in offered,
-        starttls="STARTTLS" in offered,
-        auth=frozenset(offered.get("AUTH", [])),
-    )
-
+from appliance.deliver.smtp.reply import Reply, ReplyFault, ReplyReader, without_tokens
 
 # ---- verdicts, and the transcript
 
 FIRST_TRANSCRIPT_LINES = 64  # kept from the beginning
-LAST_TRANSCRIPT_LINES = 32  # kept from the end, when there are more
-LINE_CHARACTERS = 500  # kept of one line; the verdict has the whole reply
+LAST_TRANSCRIPT_LINES = 32  # kept from the end
+LINE_CHARACTERS = 500  # kept of one line; the verdict has the complete reply
 
 CLIENT, SERVER, NOTE = "C", "S", "*"
 
 
 class Stage(StrEnum):
-    """Which command, or other step of the session, a reply answers."""
+    """The command, or other step of the session, that a reply belongs to."""
 
     GREETING = "greeting"
     EHLO = "ehlo"
@@ -210,24 +42,24 @@ class Stage(StrEnum):
     DATA = "data"
     END_OF_DATA = "end_of_data"
 
-    __hash__ = str.__hash__  # Enum's own is not in C, and every reply is looked up by its stage
+    __hash__ = str.__hash__  # Enum's is not in C, and every reply is looked up by its stage
 
 
 class ResultKind(StrEnum):
-    ACCEPTED = "accepted"  # 2xx after the end of data: the server has it
+    ACCEPTED = "accepted"  # 2xx after the end of data: the server has the message
     REJECTED = "rejected"  # 5xx
     DEFERRED = "deferred"  # 4xx
-    LOST = "lost"  # no usable answer; always temporary
-    LOCAL = "local"  # the server cannot take it, and we did not ask; permanent for this server
+    LOST = "lost"  # no usable reply; always temporary
+    LOCAL = "local"  # the server lacks an extension, so nothing was sent; permanent for this server
 
 
 class Cause(StrEnum):
-    """Why there is no usable answer of the server."""
+    """Why there is no usable reply."""
 
     CONNECTION_LOST = "connection_lost"
     TIMEOUT = "timeout"
     PROTOCOL_FAULT = "protocol_fault"
-    TLS_FAILED = "tls_failed"  # the handshake broke; without a demand for TLS the caller may dial again without it
+    TLS_FAILED = "tls_failed"  # in the handshake; if TLS is optional, the caller may dial again without it
     TLS_NOT_OFFERED = "tls_not_offered"
     TLS_NOT_VERIFIED = "tls_not_verified"
     AUTH_NOT_OFFERED = "auth_not_offered"
@@ -237,17 +69,17 @@ class Cause(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What the client reports of a recipient, or of a whole connection, and at which stage."""
+    """The result for a recipient, or for a whole connection, and its stage."""
 
     kind: ResultKind
     stage: Stage
-    text: str  # for people: the reply on one line, or what happened instead
+    text: str  # the reply on one line, or the reason why there is none
     reply: Reply | None = None
     cause: Cause | None = None
 
     @property
     def code(self) -> int | None:
-        """The reply's code; what no server said has none."""
+        """The reply's code; None without a reply."""
         return None if self.reply is None else self.reply.code
 
     @property
@@ -256,7 +88,7 @@ class Verdict(NamedTuple):
 
     @property
     def is_before_mail(self) -> bool:
-        """Whether the server knew nothing of the mail yet: then it is about this machine."""
+        """Whether the server replied before it knew the mail: then the verdict is about this machine."""
         return self.stage not in _TRANSACTION
 
 
@@ -265,7 +97,7 @@ _KINDS = {2: ResultKind.ACCEPTED, 4: ResultKind.DEFERRED, 5: ResultKind.REJECTED
 
 
 def answered(stage: Stage, reply: Reply) -> Verdict:
-    """The verdict of a server's answer; a 3xx, or any other out of place, is no usable answer."""
+    """The verdict of a reply; a 3xx, or a 2xx before the end of data, is not usable."""
     kind = _KINDS.get(reply.family)
     if kind is None or (kind is ResultKind.ACCEPTED and stage is not Stage.END_OF_DATA):
         return Verdict(ResultKind.LOST, stage, f"unexpected reply: {reply.shown}", reply, Cause.PROTOCOL_FAULT)
@@ -273,24 +105,22 @@ def answered(stage: Stage, reply: Reply) -> Verdict:
 
 
 def lost(stage: Stage, cause: Cause, text: str) -> Verdict:
-    """No usable answer, which is always temporary."""
+    """The verdict without a usable reply: temporary."""
     return Verdict(ResultKind.LOST, stage, text, None, cause)
 
 
 def local(cause: Cause, text: str) -> Verdict:
-    """The verdict on a recipient that need not be asked for, because the server said what it cannot do."""
+    """The verdict on a recipient that the server cannot accept, by the extensions it announced."""
     return Verdict(ResultKind.LOCAL, Stage.MAIL, f"local: {text}", None, cause)
 
 
 class TranscriptLine(NamedTuple):
-    milliseconds: int  # since its beginning
-    speaker: str  # `C` we, `S` the server, `*` a remark such as "TLSv1.3"
+    milliseconds: int  # since the start of the exchange
+    speaker: str  # `C` client, `S` server, `*` a note such as "TLSv1.3"
     text: str
 
 
 class Transcript:
-    """Written during a session, read when it is over."""
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._start = clock, clock()  # seconds
         self._first: list[TranscriptLine] = []
@@ -308,7 +138,7 @@ class Transcript:
                 self._last.append(line)
 
     def lines(self) -> tuple[TranscriptLine, ...]:
-        """What is kept, with a remark where lines were left out."""
+        """The kept lines, with a note in place of the others."""
         if not self._left_out:
             return (*self._first, *self._last)
         gap = TranscriptLine(self._last[0].milliseconds, NOTE, f"{self._left_out} lines left out")
@@ -318,21 +148,21 @@ class Transcript:
 class TransactionResult(NamedTuple):
     verdicts: tuple[Verdict, ...]  # in the order of the recipients
     transcript: tuple[TranscriptLine, ...]
-    reusable: bool  # whether the connection can carry another
-    stale: bool  # a reused connection the server had already given up: nothing was tried, dial afresh
+    reusable: bool  # the connection can carry another transaction
+    stale: bool  # the server had closed a reused connection: nothing was tried, dial again
 
 
 class NotOpened(Exception):
-    """A connection that never came to a transaction; the stream is closed. Its verdict holds for every recipient."""
+    """The opening failed, and the stream is closed. The verdict applies to every recipient."""
 
     def __init__(self, verdict: Verdict, transcript: tuple[TranscriptLine, ...]) -> None:
         super().__init__(verdict.text)
         self.verdict, self.transcript = verdict, transcript
 
 
-SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: may come in answer to anything; the server closes
+SERVICE_CLOSING = 421  # RFC 5321 3.8 and 4.2.3: a possible reply to any command; the server closes
 
-# Beyond threats.md 6 (CR, LF, NUL, space, angle brackets), every other control character and line separator.
+# No CR, LF, NUL, space or angle bracket, which could end the command, nor any other control or line separator.
 _SAFE = re.compile(r"[^\x00-\x20\x7f-\x9f<>\u2028\u2029]*")
 _DOMAIN = re.compile(r"[A-Za-z0-9.:_\[\]-]+")  # a host name or an address literal, RFC 5321 4.1.3
 
@@ -341,7 +171,7 @@ _DOMAIN = re.compile(r"[A-Za-z0-9.:_\[\]-]+")  # a host name or an address liter
 
 
 class UnsafeArgument(ValueError):
-    """Text that must never become part of a command; that it came this far is a bug."""
+    """Text that must never become part of a command. Earlier checks reject it, so this is a bug."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +181,7 @@ class RelayCredentials:
 
 
 def mail_command(sender: str, parameters: str = "") -> str:
-    """RFC 5321 4.1.1.2; the empty sender is the null reverse-path."""
+    """RFC 5321 4.1.1.2; an empty sender is the null reverse-path."""
     return f"MAIL FROM:<{_checked(sender)}>{parameters}"
 
 
@@ -365,12 +195,12 @@ def rcpt_command(recipient: str) -> str:
 def hello_command(verb: str, name: str) -> str:
     """EHLO or HELO (RFC 5321 4.1.1.1) with our own name."""
     if not _DOMAIN.fullmatch(name):
-        raise UnsafeArgument(f"not a name to greet with: {name!r}")
+        raise UnsafeArgument(f"not a host name for {verb}: {name!r}")
     return f"{verb} {name}"
 
 
 def plain_secret(credentials: RelayCredentials) -> str:
-    """The one message of AUTH PLAIN, RFC 4616 2."""
+    """The message of AUTH PLAIN, RFC 4616 2."""
     if "\0" in credentials.username + credentials.password:
         raise UnsafeArgument("a NUL in the relay's credentials")
     return base64(f"\0{credentials.username}\0{credentials.password}")
@@ -382,18 +212,20 @@ def base64(text: str) -> str:
 
 def _checked(address: str) -> str:
     if not _SAFE.fullmatch(address):
-        raise UnsafeArgument(f"not an address to write into a command: {address!r}")
+        raise UnsafeArgument(f"not safe in a command: {address!r}")
     return address
 
 
-# ---- commands and replies in turn
+# ---- exchanges
 
 
 class SmtpExchange(ABC):
+    """Commands and their replies, in turn."""
+
     def __init__(self, replies: ReplyReader, clock: Callable[[], float]) -> None:
         self.transcript = Transcript(clock)
-        self.verdict: Verdict | None = None  # what ended the session; None while it is good
-        self.answers = 0  # replies taken so far: a driver gives each its own time
+        self.verdict: Verdict | None = None  # that ended the session
+        self.answers = 0  # replies received; the driver gives each its own time limit
         self._replies = replies
         self._output: list[bytes] = []
         self._broken: str | None = None
@@ -401,28 +233,28 @@ class SmtpExchange(ABC):
     @property
     @abstractmethod
     def awaiting(self) -> Stage | None:
-        """What the next reply will answer; None when there is nothing to wait for."""
+        """The stage of the next reply; None: no reply is due."""
 
     @abstractmethod
     def _answer(self, reply: Reply) -> None:
-        """Go on by what the server said."""
+        """Process a reply."""
 
     @abstractmethod
     def _end(self, verdict: Verdict) -> None:
-        """End the session; nothing is awaited any more."""
+        """End the session; no further reply is due."""
 
     @property
     def in_step(self) -> bool:
-        """Whether the connection can be used for another exchange after this one."""
+        """Whether the connection can be used for another exchange."""
         return self.verdict is None and self._broken is None and self._replies.empty
 
     def output(self) -> list[bytes]:
-        """What is to be sent now, once."""
+        """Return the bytes to send now, once."""
         output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes | bytearray) -> None:
-        """Take what arrived; nothing means that the server closed."""
+        """Process received bytes; no bytes mean that the server closed the connection."""
         if not data:
             self.fail(Cause.CONNECTION_LOST, self._broken or "the server closed the connection")
             return
@@ -445,12 +277,12 @@ class SmtpExchange(ABC):
                 self._answer(reply)
 
     def broken(self, reason: str) -> None:
-        """Sending failed. The server may have said why before it closed, so continue receiving; no 2xx counts now."""
+        """Sending failed. Continue to receive, because the server may have sent the reason; a 2xx no longer counts."""
         self._broken = self._broken or reason
         self._output.clear()
 
     def fail(self, cause: Cause, text: str) -> None:
-        """End without an answer: the connection is lost, too slow, or not speaking SMTP."""
+        """End without a usable reply: the connection is lost, too slow, or not SMTP."""
         if (stage := self.awaiting) is not None:
             self._fail_at(stage, cause, text)
 
@@ -459,13 +291,13 @@ class SmtpExchange(ABC):
         self._end(lost(stage, cause, f"{text} (at {stage.replace('_', ' ')})"))
 
     def _unasked(self, stage: Stage) -> bool:
-        """Whether more was received than was asked for; if so, end."""
+        """Whether the server sent more than it was asked for; if so, end the session."""
         if self._replies.empty:
             return False
-        self._fail_at(stage, Cause.PROTOCOL_FAULT, "the server said more than it was asked")
+        self._fail_at(stage, Cause.PROTOCOL_FAULT, "the server sent more replies than commands")
         return True
 
     def _say(self, lines: list[str], shown: str | None = None) -> None:
-        """Write one or more commands at once; `shown` stands in the transcript for what holds a secret."""
+        """Queue commands for one write; the transcript has `shown` instead of a command with a secret."""
         self._output.append(("\r\n".join(lines) + "\r\n").encode())
         self.transcript.add(CLIENT, *(map(without_tokens, lines) if shown is None else [shown]))

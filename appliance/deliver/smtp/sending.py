@@ -14,10 +14,7 @@ from msgspec import Struct
 
 from appliance.deliver.smtp.protocol import (
     NOTE,
-    Capabilities,
     Cause,
-    Reply,
-    ReplyReader,
     SmtpExchange,
     Stage,
     Verdict,
@@ -26,6 +23,7 @@ from appliance.deliver.smtp.protocol import (
     mail_command,
     rcpt_command,
 )
+from appliance.deliver.smtp.reply import Capabilities, Reply, ReplyReader
 from appliance.message.characters import has_lone_line_end, replaced
 
 JOINED_BYTES = 256 * 1024  # up to here one more copy is cheaper than one more system call

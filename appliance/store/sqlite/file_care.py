@@ -1,17 +1,14 @@
-"""Cares for the files of the open database: copies them while others write, and notices when they are taken away.
+"""Cares for the files of the open database: copies them while others write, and notices when they are moved or deleted.
 
-- A copy of a database is made page by page out of one read transaction, so later commits are not in it and cannot make
-  it begin anew. While it lasts the log only grows; afterwards it is copied into the database here, and not by the
-  server's writer, whose senders would have to wait for it.
-- `Checkpoints` copies the log on a thread and a connection of its own. A commit that finds the log long would otherwise
-  copy all of it, with two syncs, while every writer waits: 32 MiB took 50 to 150 ms. Here the writer copies only at
-  `LONGEST_LOG_PAGES`, and finds most of them copied. It has to do it then, since only a copy without a writer beside it
-  lets the log begin anew from its start.
-- SQLite goes on writing to files that have lost their names, and everything committed there is gone with the process.
-  So the server checks before it acknowledges, unless it has just done so, and every second: the directory, whose time
-  changes with any name in it, and after a change, or a second, each file. Once a file is not in its place nothing more
-  is acknowledged, what was acknowledged before is brought to where a restart finds it, and the process ends. Only a
-  kill or a power cut between the change and the next check can lose anything.
+- A copy is made page by page in one read transaction, so later commits neither change nor restart it. The log grows
+  meanwhile; afterwards it is checkpointed here, and not by the server's writer, whose senders would have to wait.
+- `Checkpoints` copies the log into the database on its own thread and connection. A commit that finds the log long
+  would otherwise copy it with two syncs while every writer waits: 32 MiB took 50 to 150 ms. The writer copies only at
+  `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without concurrent writes.
+- SQLite keeps writing to files that have lost their names, and those commits are lost with the process. So the server
+  checks the files before it acknowledges, and every second. Once a file is not in its place it acknowledges no more
+  writes, saves the earlier commits to where a restart finds them, and ends. Only a kill or a power cut between the
+  change and the next check can lose commits.
 """
 
 import os
@@ -40,10 +37,10 @@ COPY_STEP = 256  # pages, a MiB, between two words about progress
 _HOLD_THE_MOMENT = "SELECT count(*) FROM sqlite_master"
 _CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # no writer and no reader waits for it
 
-Progress = Callable[[int, int], None]  # pages done, of so many
+CopyProgress = Callable[[int, int], None]  # pages done, of so many
 
 
-def copy_inside(path: Path, target: Path, begin: int, on_progress: Progress) -> None:
+def copy_inside(path: Path, target: Path, begin: int, on_progress: CopyProgress) -> None:
     """Copy the database of `path` into `target`, from its byte `begin` on; not synced."""
     with new_inside(target, begin) as copy, closing(open_reader(path)) as source:
         source.execute("BEGIN")
@@ -61,8 +58,8 @@ def copy_beside(path: Path, target: Path) -> None:
     sync(target)
 
 
-def checkpoint_beside(path: Path) -> None:
-    """Copy the pages in the log into the database, beside its writer."""
+def checkpoint_file(path: Path) -> None:
+    """Copy the log into the database while its writer continues."""
     with closing(open_writer(path)) as connection:
         checkpoint(connection)
 
@@ -80,9 +77,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-# ---- checkpoints beside the writer
+# ---- checkpoints
 
-COPIED_AFTER_PAGES = 1_000  # pages that have come into the log since the last copy until the next: 4 MiB
+COPIED_AFTER_PAGES = 1_000  # pages in the log since the last copy: 4 MiB
 LONGEST_LOG_PAGES = CHECKPOINT_PAGES
 
 
@@ -102,7 +99,7 @@ class Checkpoints:
         if pages >= LONGEST_LOG_PAGES:
             self._copy(connection)
             self._at = 0
-        elif pages < self._at:  # it began anew
+        elif pages < self._at:  # the log restarted
             self._at = 0
         if pages - self._at >= COPIED_AFTER_PAGES and not self._copying:
             self._at, self._copying = pages, True
@@ -128,10 +125,7 @@ class Checkpoints:
             connection.close()
 
     def _copy(self, connection: apsw.Connection) -> None:
-        """As in Space.settle what cannot be copied stays in the log; which then grows, so it is told, once.
-
-        Not for want of room: what that is about is told where it is noticed first.
-        """
+        """Copy the log; log a failure once, because the log grows then. A full disk is logged elsewhere."""
         try:
             checkpoint(connection)
         except apsw.Error as error:
@@ -195,7 +189,7 @@ class FileWatch:
         return names == self._opened
 
     def rescue(self, connection: Connection) -> FilesMoved:
-        """Bring what is open to where a restart finds it, and say what became of it. The connection is the writer's."""
+        """Save the database to where a restart finds it, by the writer's connection; return the fault."""
         now = self._names()
         if now.directory != self._opened.directory:
             _leave_alone(connection)  # all files are together, under another name
@@ -216,7 +210,7 @@ class FileWatch:
         return f"{' and '.join(names)} {'was' if len(names) == 1 else 'were'} deleted or replaced"
 
     def _can_checkpoint(self, now: _Names) -> bool:
-        """Whether the log can be copied into the database: no other process may have begun a log or an index anew."""
+        """Whether the log can be copied into the database: no other process may have created a log or an index."""
         index_is_ours = now.shared in (self._opened.shared, None)
         return now.database == self._opened.database and index_is_ours and _size(Path(f"{self._path}-wal")) == 0
 
@@ -239,11 +233,11 @@ class FileWatch:
 
 
 def refuse_waiting_copy(path: Path) -> None:
-    """Raise CopyWaits if a saved copy of the database waits to be put back: nothing may begin anew in its place."""
+    """Raise CopyWaits if a saved copy of the database has not been put back: a new database must not replace it."""
     if Path(f"{path}{RESCUED}").exists():
         raise CopyWaits(
             f"its files were deleted or replaced under a running server, which saved a copy: {_advice(path)}; "
-            "or delete the copy to go on with what is there"
+            "or delete the copy to continue with the present files"
         )
 
 

@@ -1,4 +1,4 @@
-"""The account and its credit ledger: /v1/account and /v1/credits."""
+"""The account with its warnings, and its credit ledger: /v1/account and /v1/credits."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,9 +7,12 @@ import msgspec
 from msgspec import Meta
 from quart import request
 
-from appliance.model.mail import AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.intake.limits import FreeSpace
+from appliance.model.mail import Account, AccountRole, KeyPrincipal, LedgerEntry, LedgerKind, Principal, Role, User
+from appliance.report.explain import public_reason
+from appliance.store import Store
+from appliance.store.pools import EVERY
 from appliance.web.answer import CreatedAt, NextPage, RequestId, object_from
-from appliance.web.api.warnings import WarningObject, warnings_of
 from appliance.web.app import Routes, page_limit, request_id
 from appliance.web.operations import PAGING_BACK, Limited, Tag, for_customers
 
@@ -28,9 +31,30 @@ class ServiceObject(msgspec.Struct):
 
     base_url: Annotated[str, Meta(description="Base URL of the HTTP API.")]
     smtp_host: Annotated[str, Meta(description="Host name of the SMTP server.")]
-    smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]  # STARTTLS
-    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]  # implicit TLS
+    smtp_ports: Annotated[list[int], Meta(description="Ports with STARTTLS.")]
+    smtp_tls_ports: Annotated[list[int], Meta(description="Ports with implicit TLS.")]
     delivery_mode: Annotated[str, Meta(description="`direct`, `relay` or `sandbox`.")]
+
+
+class WarningCode(StrEnum):
+    """Subject of a warning."""
+
+    ACCOUNT_SUSPENDED = "account_suspended"
+    NO_CREDITS = "no_credits"
+    NO_DOMAIN = "no_domain"
+    DOMAIN_PENDING = "domain_pending"
+    MAIL_PAUSED = "mail_paused"
+    POOL_HELD = "pool_held"
+    DISK_LOW = "disk_low"
+    WEBHOOK_FAILING = "webhook_failing"
+
+
+class WarningObject(msgspec.Struct):
+    """One warning."""
+
+    code: Annotated[WarningCode, Meta(description="Warning code for programs.")]
+    text: Annotated[str, Meta(description="What is wrong, and what to do.")]
+    subject: Annotated[str | None, Meta(description="Affected domain, pool or URL; null if none.")]
 
 
 class AccountAnswer(msgspec.Struct):
@@ -125,3 +149,37 @@ def _entry(entry: LedgerEntry) -> LedgerEntryObject:
     # The store records a deduction by the operator as a negative grant.
     taken = entry.kind is LedgerKind.GRANT and entry.amount < 0
     return object_from(LedgerEntryObject, entry, kind=EntryKind.ADJUST if taken else EntryKind(entry.kind.value))
+
+
+async def warnings_of(account: Account, store: Store, free_space: FreeSpace) -> list[WarningObject]:
+    """The warnings of an account, most serious first."""
+    warnings: list[WarningObject] = []
+
+    def warn(code: WarningCode, text: str, subject: str | None = None) -> None:
+        warnings.append(WarningObject(code, text, subject))
+
+    if account.suspended:
+        warn(WarningCode.ACCOUNT_SUSPENDED, "This account is suspended and cannot send. Ask the operator to resume it.")
+    if account.credits == 0:
+        warn(WarningCode.NO_CREDITS, "No credits left: nothing can be sent. Ask the operator for credits.")
+    if free_space.low():
+        text = "The server is low on disk space and accepts no new mail. Queued mail is still delivered."
+        warn(WarningCode.DISK_LOW, text)
+    webhook = await store.webhooks.of(account.id)
+    # A later success resolves a failure.
+    if webhook and webhook.enabled and (webhook.last_failure_at or 0) > (webhook.last_success_at or 0):
+        text = "The webhook receiver rejects events, which are retried. See the webhook history for the cause."
+        warn(WarningCode.WEBHOOK_FAILING, text, webhook.url)
+    domains = await store.access.domains(account.id)
+    if not domains:
+        warn(WarningCode.NO_DOMAIN, "No domain yet. Add the domain that you send from.")
+    for domain in domains:
+        if not domain.usable:
+            text = f"{domain.name} is not verified. Publish its DNS records, then check them."
+            warn(WarningCode.DOMAIN_PENDING, text, domain.name)
+    for hold in await store.pools.holding(account.id):
+        if hold.pool == EVERY:
+            warn(WarningCode.MAIL_PAUSED, f"All mail is paused: {hold.reason}. The operator must resume it.")
+        else:
+            warn(WarningCode.POOL_HELD, f"Mail to {hold.pool} is on hold: {public_reason(hold)}", hold.pool)
+    return warnings

@@ -22,7 +22,7 @@ from appliance.web.answer import CreatedAt, RequestId, SinglePage, Time, object_
 from appliance.web.app import Routes, actor_of, answer, choice, client_address, refusal, refused_to, request_id
 from appliance.web.login_check import SECOND_FACTOR_HEADER, SecondFactorNeeded
 from appliance.web.operations import ALWAYS, CUSTOMER, WITH_BODY, Operation, Tag, for_people, identifier, parameter
-from appliance.web.session_cookie import COOKIE_NAME
+from appliance.web.session_proofs import COOKIE_NAME
 
 USER_AGENT_LENGTH = 200  # stored characters
 

@@ -29,7 +29,7 @@ from appliance.deliver.smtp.tls import (
     TrustStore,
     opportunistic_context,
 )
-from appliance.dns.resolver import Tlsa
+from appliance.dns.wire import Tlsa
 from appliance.tls.certificate import verifying_context
 from appliance.tls.self_signed import generate
 from tests.cpu_time import cpu_seconds

@@ -55,8 +55,8 @@ def test_no_sentence_is_false_in_the_sandbox(running: Running, receiver: Any, br
     here.fill("URL", receiver.url("/hook"))
     here.click("Create webhook")
     secret = here.one("//*[contains(@class, 'secret')]").text
-    assert "keeps it encrypted" in secret
-    assert "fingerprint" not in secret
+    assert "stores it encrypted" in secret
+    assert "only a hash" not in secret
 
 
 def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -> None:
@@ -71,10 +71,10 @@ def test_what_waits_in_the_sandbox_is_told(running: Running, browser: Browser) -
         here = Browser(browser.driver, running.url)
         here.log_in(operator.email)
         here.see("2 recipients are queued in the sandbox.")
-        assert "Nothing waits" not in here.text()
+        assert "The queue is empty" not in here.text()
         here.go("Admin")
         here.see("2 recipients are queued in the sandbox.")
-        assert "Nothing waits" not in here.text()
+        assert "The queue is empty" not in here.text()
     finally:
         change(running.data_dir, lambda store: store.pools.release(EVERY))
 

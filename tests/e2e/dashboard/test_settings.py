@@ -41,7 +41,7 @@ def test_a_key_is_made_with_limits_and_rolled(stage: Stage, browser: Browser) ->
     browser.log_in(account.email)
     browser.go("Keys & credentials")
     browser.fill("Name of the key", "deploy")
-    for label, choice in (("It may", "read"), ("From", account.domain), ("Expires", "in 90 days")):
+    for label, choice in (("Scope", "read"), ("From", account.domain), ("Expires", "in 90 days")):
         Select(browser.field(label)).select_by_visible_text(choice)
     browser.click("Create key")
     browser.see("Copy it now")

@@ -38,10 +38,10 @@ async def test_a_restored_backup_sends_nothing_until_resumed(tmp_path: Path) -> 
         assert (await shell(made, "queue"))["paused"]["reason"].startswith("restored from a backup of ")
         (told,) = (await shell(made, "explain", fresh))["recipients"]
         assert told["explanation"].startswith("waiting: all mail is paused: ")
-        paused = [line for line in made.complaints() if line["event"].startswith("delivery is paused")]
+        paused = [line for line in made.complaints() if line["event"].startswith("delivery paused")]
         assert len(paused) == 2  # once in each life of the server
 
         await shell(made, "resume")
         await made.final(waiting, fresh, within=SOON)
         assert len(server.messages) == 4  # the one that had been sent since is sent again: that is what was asked for
-        await made.logged('"event": "delivery is resumed"')
+        await made.logged('"event": "delivery resumed"')

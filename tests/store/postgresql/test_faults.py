@@ -15,6 +15,7 @@ from appliance.errors import Code, StorageUnavailable
 from appliance.model.mail import Account
 from appliance.store import WRITABLE_WITHIN, KeyTaken, Store
 from appliance.store.engine import Tx, rows, run
+from appliance.store.new_mail import Acceptance
 from appliance.store.postgresql import connection as connection_module
 from appliance.store.postgresql.engine import PostgresEngine
 from appliance.store.postgresql.transactions import RECONNECT_PAUSE, RERUNS, WRITER_CLOSING
@@ -120,7 +121,7 @@ async def test_a_connection_that_is_lost_during_commit(
     assert between.cuts == 1
     again = messages.new(key="k")
     if cut is Cut.BEFORE:
-        assert await store.messages.accept(again) == 1
+        assert await store.messages.accept(again) == Acceptance(1)
     else:
         with pytest.raises(KeyTaken):
             await store.messages.accept(again)
@@ -222,7 +223,7 @@ async def test_a_connection_through_which_nothing_comes_any_more(
 async def test_a_slow_connection(store: Store, between: Proxy, messages: Messages) -> None:
     """It takes longer, and nothing else."""
     between.delay = 0.05
-    assert await store.messages.accept(messages.new(key="k")) == 1
+    assert await store.messages.accept(messages.new(key="k")) == Acceptance(1)
     await check_books(store)
 
 
@@ -251,7 +252,7 @@ async def test_a_lock_that_does_not_come_in_time(
                 nursery.start_soon(send)
         assert monotonic() - began < 3
     assert {error.code for error in results} == {Code.TEMPORARY_FAILURE}
-    assert await store.messages.accept(messages.new()) == 1
+    assert await store.messages.accept(messages.new()) == Acceptance(1)
     await store.engine.close()
 
 

@@ -9,8 +9,8 @@ import trio
 
 from appliance.config.load import parse
 from appliance.config.settings import WarmupSettings
-from appliance.deliver.pool_limiters import PoolLimiters, Proofs
-from appliance.deliver.providers import pools
+from appliance.deliver.pool_limiters import PoolLimiters
+from appliance.deliver.providers import ProviderServers, pools
 from appliance.environment import Environment
 from appliance.model.mail import Account, OutgoingSession
 from appliance.model.queue import PoolHold, PoolState, SlowedAccount
@@ -19,7 +19,6 @@ from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import BEAT, HOLDS_KEPT, STEADY, Membership, NodeIdentity
-from tests.fakes.dns import ZoneResolver
 from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, overtaken, queued_behind, stopping
 from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages
 
@@ -130,8 +129,8 @@ async def test_an_automatic_hold_is_of_one_node(two: list[Store], shell: Store) 
 
 async def test_the_limiters_of_two_nodes(two: list[Store]) -> None:
     """Only the mail of the node that is refused waits; what the operator holds waits on both."""
-    proofs = Proofs(ZoneResolver({}), pools(parse("", Path("config.toml"))))
-    limiters = [PoolLimiters(store, Environment(), proofs) for store in two]
+    servers = ProviderServers(pools(parse("", Path("config.toml"))))
+    limiters = [PoolLimiters(store, Environment(), servers) for store in two]
 
     async def held() -> list[bool]:
         for each in limiters:

@@ -16,6 +16,7 @@ from appliance.store.body_parts import IN_HAND, INLINE, PART, of_message
 from appliance.store.engine import Tx, rows, run
 from appliance.store.feedback_shares import count_out
 from appliance.store.messages import accept
+from appliance.store.new_mail import Acceptance
 from appliance.store.postgresql.transactions import LOCKED_FROM, RERUNS
 from appliance.telemetry.metrics import STORE_RERUNS
 from tests.store.postgresql.stepping import (
@@ -251,7 +252,7 @@ async def test_an_account_that_is_changed_again_and_again_while_mail_is_accepted
                     connection.execute("UPDATE accounts SET daily_cap = %s", (cap,))
 
     with stopping(monkeypatch, Overtaking(FIRST, CHARGE)):
-        assert await two[0].messages.accept(messages.new()) == 1
+        assert await two[0].messages.accept(messages.new()) == Acceptance(1)
     assert next(caps, None) is None
 
 

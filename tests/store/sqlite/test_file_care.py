@@ -21,7 +21,7 @@ from appliance.store.sqlite.file_care import (
     COPY_STEP,
     LONGEST_LOG_PAGES,
     Checkpoints,
-    checkpoint_beside,
+    checkpoint_file,
     copy_beside,
     copy_inside,
 )
@@ -130,7 +130,7 @@ def test_what_has_piled_up_in_the_log_is_brought_home(path: Path) -> None:
     writer.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
     for number in range(10_000, 10_100):
         add(writer, number)
-    checkpoint_beside(path)
+    checkpoint_file(path)
     ((busy, in_log, brought_home),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
     assert (busy, in_log) == (0, brought_home)
     writer.close()

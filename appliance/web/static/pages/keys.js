@@ -60,7 +60,7 @@ const OVERLAPS = [
 	["86400", "24 hours"],
 	["3600", "1 hour"],
 	["604800", "7 days"],
-	["0", "never"],
+	["0", "not at all"],
 ];
 
 function limits(each) {
@@ -81,7 +81,7 @@ function rolled(each, place) {
 			dialog(`Roll key ${name}`, (close) => [
 				h("p", { class: "quiet" }, "The key gets a new secret. Scope and limits stay the same."),
 				form({
-					fields: [{ name: "overlap", label: "The old secret works for another", type: "select", options: OVERLAPS }],
+					fields: [{ name: "overlap", label: "Old secret keeps working for", type: "select", options: OVERLAPS }],
 					submit: "Roll key",
 					extra: [h("button", { type: "button", onclick: () => close() }, "Cancel")],
 					async send({ overlap }) {

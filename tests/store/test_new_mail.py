@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from appliance.environment import Environment
-from appliance.store.queue import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Fresh, NewMail, due_recipients
+from appliance.store.new_mail import NEW_MAIL_BYTES, NEW_MAIL_MESSAGES, Acceptance, Fresh, NewMail, due_recipients
 from tests.deliver.simulated_delivery import message
 
 
@@ -16,7 +16,7 @@ def test_what_is_offered_is_taken_once() -> None:
     new_mail, env = NewMail(), Environment()
     sent = [message(env, "acc", f"user{number}@a.test") for number in range(3)]
     for each in sent:
-        new_mail.offer(each, 1)
+        new_mail.offer(each, Acceptance(1))
     assert new_mail.take() == [Fresh(each, 1) for each in sent]
     assert new_mail.take() == []
     assert not new_mail.poll_requested()
@@ -25,7 +25,7 @@ def test_what_is_offered_is_taken_once() -> None:
 def test_a_message_with_suppressed_recipients_is_left_to_the_store() -> None:
     """Those that bounced at once must not be tried, so the store is asked who is left."""
     new_mail = NewMail()
-    new_mail.offer(message(Environment(), "acc", "ada@a.test", "bob@a.test"), None)
+    new_mail.offer(message(Environment(), "acc", "ada@a.test", "bob@a.test"), Acceptance(1, has_suppressed=True))
     assert new_mail.take() == []
     assert new_mail.poll_requested()
     assert not new_mail.poll_requested()
@@ -35,10 +35,10 @@ def test_there_is_room_for_so_many() -> None:
     """One more than fits asks for a poll instead; once they are taken there is room again."""
     new_mail, new = NewMail(), message(Environment(), "acc", "ada@a.test")
     for _ in range(NEW_MAIL_MESSAGES + 1):
-        new_mail.offer(new, 1)
+        new_mail.offer(new, Acceptance(1))
     assert len(new_mail.take()) == NEW_MAIL_MESSAGES
     assert new_mail.poll_requested()
-    new_mail.offer(new, 1)
+    new_mail.offer(new, Acceptance(1))
     assert len(new_mail.take()) == 1
 
 
@@ -47,7 +47,7 @@ def test_there_is_room_for_so_many_bytes() -> None:
     new_mail, env = NewMail(), Environment()
     large = message(env, "acc", "ada@a.test", mime=b"x" * (NEW_MAIL_BYTES // 2))
     for _ in range(3):
-        new_mail.offer(large, 1)
+        new_mail.offer(large, Acceptance(1))
     assert len(new_mail.take()) == 2
     assert new_mail.poll_requested()
 
@@ -60,8 +60,8 @@ def test_what_is_coming_is_known() -> None:
         assert each.id not in new_mail
         new_mail.expect(each.id)
         assert each.id in new_mail
-    new_mail.offer(taken, 1)
-    new_mail.offer(left, None)
+    new_mail.offer(taken, Acceptance(1))
+    new_mail.offer(left, Acceptance(1, has_suppressed=True))
     new_mail.give_up(refused.id)
     assert [each.id in new_mail for each in (taken, left, refused)] == [True, False, False]
     new_mail.take()
@@ -72,7 +72,11 @@ async def test_who_waits_is_woken(autojump_clock: MockClock) -> None:
     """By mail, by a request to poll and by `wake`; the time is up only if none of them came."""
     new_mail = NewMail()
     new = message(Environment(), "acc", "ada@a.test")
-    wakes: list[Callable[[], None]] = [partial(new_mail.offer, new, 1), new_mail.request_poll, new_mail.wake]
+    wakes: list[Callable[[], None]] = [
+        partial(new_mail.offer, new, Acceptance(1)),
+        new_mail.request_poll,
+        new_mail.wake,
+    ]
     for wake in wakes:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(new_mail.wait, 50)

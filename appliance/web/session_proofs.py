@@ -1,8 +1,9 @@
-"""The cookie that renews a dashboard session. No I/O.
+"""What proves a dashboard session: a token for requests, and a cookie that renews it. No I/O.
 
-It works only for `POST /v1/auth/refresh`, and only once: each use sets the next cookie. The previous cookie stays valid
-for a few seconds, for windows that renew at the same time (see `store.sessions`). Another site that makes a browser
-send it gains nothing and is refused.
+Tokens are JWT, HS256 only, with every claim required, valid for twelve hours. The cookie works only for
+`POST /v1/auth/refresh`, and only once: each use sets the next cookie. The previous cookie stays valid for a few
+seconds, for windows that renew at the same time (see `store.sessions`). Another site that makes a browser send it gains
+nothing and is refused.
 """
 
 import hashlib
@@ -11,14 +12,69 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import jwt
+from jwt.types import Options
+
+from appliance.environment import Environment
 from appliance.model.dashboard import LoginSession
+from appliance.model.mail import Role, User
 from appliance.times import SECOND
+
+ALGORITHM = "HS256"
+ISSUER = "mail-appliance"
+TOKEN_LIFETIME = 12 * 3600  # seconds
+CLAIMS = ("iss", "sub", "acct", "role", "iat", "exp", "jti", "epoch", "sid")
+# Times are checked below with `Environment`'s clock. By default PyJWT accepts a token without `exp`.
+_OPTIONS: Options = {"require": list(CLAIMS), "verify_exp": False, "verify_iat": False, "verify_nbf": False}
 
 COOKIE_NAME = "appliance_session"
 COOKIE_PATH = "/v1/auth"
 
 _VALUE = re.compile(r"(ses_[0-9a-f]{32})\.([0-9]{1,18})\.([0-9a-f]{64})")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of a valid token. `epoch` ties it to a password, `session_id` to a login."""
+
+    user_id: str
+    account_id: str
+    epoch: int
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    key: bytes
+    env: Environment
+
+    def issue(self, user: User, session_id: str) -> tuple[str, int]:
+        """A new token and its expiry in microseconds."""
+        now = self.env.now() // SECOND
+        claims = {
+            "iss": ISSUER,
+            "sub": user.id,
+            "acct": user.account_id,
+            "role": user.role.value,
+            "iat": now,
+            "exp": now + TOKEN_LIFETIME,
+            "jti": self.env.identifier("tok"),
+            "epoch": user.token_epoch,
+            "sid": session_id,
+        }
+        return jwt.encode(claims, self.key, algorithm=ALGORITHM), (now + TOKEN_LIFETIME) * SECOND
+
+    def read(self, token: str) -> Claims | None:
+        """The claims of a valid, unexpired token, or None. Its session may have ended."""
+        try:
+            claims = jwt.decode(token, self.key, algorithms=[ALGORITHM], issuer=ISSUER, options=_OPTIONS)
+            if int(claims["exp"]) * SECOND <= self.env.now():
+                return None
+            Role(claims["role"])  # raises ValueError for an unknown role
+            return Claims(str(claims["sub"]), str(claims["acct"]), int(claims["epoch"]), str(claims["sid"]))
+        except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from appliance.deliver.attempt import SMTP_IDLE_LIMIT, ConnectionKey, Connections
 from appliance.deliver.route import Relay
 from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
+from appliance.deliver.smtp.idle import SMTP_IDLE_LIMIT, ConnectionKey, Connections
 from appliance.deliver.smtp.sending import MailTransaction, prepare
 from tests.fakes.mx import FakeMx, hang_up, silence
 

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.model.dashboard import LoginSession
-from appliance.web.session_cookie import SessionCookies
+from appliance.web.session_proofs import SessionCookies
 
 SESSION = LoginSession(f"ses_{'a' * 32}", "usr_1", 3, "192.0.2.1", "", 0, 1_000_000, 61_000_000)
 PLAIN = SessionCookies(b"key", "http://mail.example.com:8080")
