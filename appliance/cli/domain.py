@@ -156,7 +156,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     """
     import trio
 
-    from appliance.deliver.return_paths import use_if_shown
+    from appliance.deliver.return_paths import use_if_published
     from appliance.dns import check, records
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
@@ -171,7 +171,7 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     async def switch(store: "Store", account_id: str) -> bool:
         sender = await store.domains.find(account_id, domain)
         await store.domains.record_dns(account_id, sender, check.summary(checked, Environment().now()))
-        await use_if_shown(store, account_id, sender, checked)
+        await use_if_published(store, account_id, sender, checked)
         if not any(result.record.pending for result in checked):
             return False
         return await (await _signing_keys(store, settings)).switch(account_id, domain, checked)

@@ -1,10 +1,9 @@
-"""Asks DNS about every domain: every ten minutes until all of its records are right, then once a day.
+"""Checks the DNS of every domain: every ten minutes until all of its records are right, then once a day.
 
-What DNS shows is kept with the domain, for the lists of the API, the dashboard and the command line. As when its owner
-asks for a check, a domain that waits for its proof may be sent from once DNS shows that, and mail leaves with a return
-path. DNS that does not answer is asked ever more rarely (`Domains.record_dns`). A round has a limit, and so has each
-account in it, whose domains take turns with those of others: DNS that never answers holds up no other account. Return
-paths have a round of their own. Of several nodes one asks; in the sandbox none does, since nothing leaves it.
+The result is stored with the domain for the API, the dashboard and the command line. Like a check that the owner
+starts, it verifies a pending domain and puts its return path into use. A domain whose DNS does not answer is checked
+ever more rarely (`Domains.record_dns`). Each round and each account in it have a limit, so that silent DNS delays no
+other account. Of several nodes one checks; in the sandbox none does.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 import trio
 
 from appliance.config.settings import Config, DeliveryMode
-from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY, ReturnPathWatch, use_if_shown
+from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY, ReturnPathWatch, use_if_published
 from appliance.dns.check import CheckedRecord, check, summary
 from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
@@ -25,8 +24,8 @@ from appliance.store import Store
 from appliance.telemetry.log import get_logger
 
 DOMAIN_CHORE = "domains"
-DOMAINS_ASKED_ABOUT, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
-WATCHED_AT_ONCE = 10
+DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT = 100, 20  # in a round
+WATCHED_AT_ONCE = 10  # domains
 WATCH = Actor("service", "domain watch")
 DOMAIN_TIMEOUT = 12.0  # seconds for one domain
 
@@ -35,7 +34,7 @@ log = get_logger("deliver")
 
 @dataclass(slots=True)
 class DomainWatch:
-    """Asks until cancelled; `resolver` gives one that remembers nothing."""
+    """Checks until cancelled; `resolver` returns a resolver without a cache."""
 
     config: Config
     store: Store
@@ -53,25 +52,25 @@ class DomainWatch:
             nursery.start_soon(self._repeat, self.round)
             nursery.start_soon(self._repeat, self.return_paths.round)
 
-    async def _repeat(self, ask: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, check_some: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 if await self.store.engine.has_chore(DOMAIN_CHORE):
-                    await ask()
-            except StorageUnavailable as refused:
-                log.warning("domains not checked: storage busy", reason=refused.text)
-            await trio.sleep(RETURN_PATH_LOOK_EVERY)
+                    await check_some()
+            except StorageUnavailable as outage:
+                log.warning("domains not checked: storage unavailable", reason=outage.text)
+            await trio.sleep(RETURN_PATH_CHECK_EVERY)
 
     async def round(self) -> None:
-        """Ask about those that are due."""
+        """Check the domains that are due."""
         resolver, limiter = self.resolver(), trio.CapacityLimiter(WATCHED_AT_ONCE)
-        # before the nursery, which would wrap what it raises
-        due = await self.store.domains.due(DOMAINS_ASKED_ABOUT, DOMAINS_OF_AN_ACCOUNT)
+        # Outside the nursery, which would wrap its exception in a group.
+        due = await self.store.domains.due(DOMAINS_CHECKED, DOMAINS_OF_AN_ACCOUNT)
         async with trio.open_nursery() as nursery:
             for account_id, domain in due:
-                nursery.start_soon(self._ask, resolver, limiter, account_id, domain)
+                nursery.start_soon(self._visit, resolver, limiter, account_id, domain)
 
-    async def _ask(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
+    async def _visit(self, resolver: Resolver, limiter: trio.CapacityLimiter, account_id: str, domain: Domain) -> None:
         try:
             async with limiter:
                 checked = await self._check(resolver, account_id, domain)
@@ -79,20 +78,20 @@ class DomainWatch:
             if not domain.usable and is_proven(checked):
                 async with self.store.audit.noting(WATCH, "domain.verified", "server", (account_id,), domain.name):
                     domain = await self.store.domains.prove(account_id, domain.name)
-                log.info("a domain may be sent from: DNS proves it", domain=domain.name)
+                log.info("domain verified by DNS", domain=domain.name)
             if domain.usable:
-                await use_if_shown(self.store, account_id, domain, checked)
-        except PublicError as refused:  # or it was removed meanwhile
-            log.warning("a domain was not checked", domain=domain.name, reason=refused.text)
+                await use_if_published(self.store, account_id, domain, checked)
+        except PublicError as error:  # an outage, or the domain was removed in the meantime
+            log.warning("domain not checked", domain=domain.name, reason=error.text)
 
     async def _check(self, resolver: Resolver, account_id: str, domain: Domain) -> list[CheckedRecord]:
         keys, now = await self.store.dkim_keys.of(account_id, domain.name), self.env.now()
-        wanted = records_for(self.config, domain, keys, now, self.store.engine.others().names)
+        records = records_for(self.config, domain, keys, now, self.store.engine.others().names)
         with trio.move_on_after(DOMAIN_TIMEOUT):
-            return await check(resolver, sending_host(self.config), wanted)
-        return [CheckedRecord(record, RecordStatus.UNKNOWN) for record in wanted]
+            return await check(resolver, sending_host(self.config), records)
+        return [CheckedRecord(record, RecordStatus.UNKNOWN) for record in records]
 
 
 def is_proven(checked: list[CheckedRecord]) -> bool:
-    """Whether DNS shows a key of the account, which only the owner of the domain can publish."""
-    return any(each.record.proves and each.status is RecordStatus.OK for each in checked)
+    """Whether DNS has a key of the account, which only the owner of the domain can publish."""
+    return any(record.record.proves and record.status is RecordStatus.OK for record in checked)

@@ -230,7 +230,7 @@ class InFlight:
         return rows[:RECIPIENTS_REPORTED]
 
     async def waiting_accounts(self, queues: Iterable[PoolQueue]) -> dict[str, list[SlowedAccount]]:
-        """By pool, the accounts whose mail waits for a session though the pool has a slot for it."""
+        """By pool, the accounts without a session for a pool that has a slot for them."""
         held, slow = Counter[str](), Counter[str]()
         latest = trio.current_time() - SLOW
         for active in self.active:

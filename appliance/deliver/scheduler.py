@@ -2,10 +2,10 @@
 
     due_mail → Envelope → preparing → Ready → a session of its pool → attempt → Outcomes → recorded, many per commit
 
-Others decide: `polling.py` when to read the store, `admission.py` which mail to take, `in_flight.py` which session may
-start. This module calls them in order and owns the tasks of preparing. New mail arrives in memory; polls of the store
-read all other due mail. All state is in the store, so a restart continues where the last process ended. On shutdown no
-session starts, running ones get `grace` seconds, and their outcomes are recorded.
+Others decide: `admission.py` when to read the store and which mail to take, `in_flight.py` which session may start.
+This module calls them in order and owns the tasks of preparing. New mail arrives in memory; polls of the store read all
+other due mail. All state is in the store, so a restart continues where the last process ended. On shutdown no session
+starts, running ones get `grace` seconds, and their outcomes are recorded.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,12 @@ import trio
 
 from appliance.concurrency.batch_writer import STORAGE_PAUSE, BatchWriter
 from appliance.concurrency.fair_share import Shares
-from appliance.deliver.admission import FEW_PENDING, Admission
+from appliance.deliver.admission import FEW_PENDING, Admission, Poll, PollState, next_poll
 from appliance.deliver.attempt import Deliverer
 from appliance.deliver.due_mail import DueMail, Envelope, envelopes
 from appliance.deliver.in_flight import InFlight
 from appliance.deliver.outcome import observe
 from appliance.deliver.pending import Pending
-from appliance.deliver.polling import Poll, PollState, next_poll
 from appliance.deliver.preparing import DeliveryPath, NotPrepared, Preparing, Ready, worth_keeping
 from appliance.deliver.sessions import AttemptResult, SessionRunner, recording
 from appliance.deliver.slow_sessions import SlowSessions

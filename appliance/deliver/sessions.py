@@ -57,7 +57,7 @@ class SessionRunner:
     # ---- starting
 
     async def start_all(self) -> None:
-        """Serve all pools in turn, then end stalled sessions that other mail waits for.
+        """Serve all pools in turn, then end stalled sessions for waiting mail.
 
         Thousands of pools may be waiting, so other tasks run after every slice.
         """
@@ -66,7 +66,7 @@ class SessionRunner:
             self.start_pool(pool)
             if number % POOLS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
-        for active in self.slow.stalled(list(self.pending.queues.values())):
+        for active in self.slow.stalled(list(self.pending.queues.values())) if self.pending.queues else ():
             if active is None:
                 await trio.lowlevel.checkpoint()
             else:
@@ -81,7 +81,12 @@ class SessionRunner:
             has_started = True
         if has_started:
             self.pending.end_turn(pool)
-        if (replaced := self.slow.replaced()) is not None:
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """End a slow session for the envelope that has just found no slot."""
+        urgent, self.in_flight.urgent = self.in_flight.urgent, None
+        if urgent is not None and (replaced := self.slow.replaced(urgent)) is not None:
             replaced.give_way()
 
     def _next_attempt(self, pool: str) -> ActiveAttempt | None:
@@ -108,7 +113,7 @@ class SessionRunner:
     async def _run(self, first: ActiveAttempt) -> None:
         """Attempt an envelope, then the next ones of its pool while they may start.
 
-        One scope serves all attempts until one gives way.
+        All attempts share one scope, until it is cancelled for other mail.
         """
         active: ActiveAttempt | None = first
         limiter = first.ready.routed.limiter
@@ -123,7 +128,8 @@ class SessionRunner:
                     except Shortage as shortage:
                         outcomes = shortage
                     finally:
-                        self.slow.ended(active)
+                        if active.successor is not None:
+                            self.slow.ended(active.successor)
                         if self.in_flight.leave(active):
                             self.new_mail.wake()
                     gave_way = active.gives_way  # too late for this attempt, and not meant for the next

@@ -34,10 +34,9 @@ class SlowSessions:
 
     # ---- sessions replaced by mail to other pools
 
-    def replaced(self) -> ActiveAttempt | None:
-        """The session to end for the envelope that has just found no slot, if there is one."""
-        ready, self.in_flight.urgent = self.in_flight.urgent, None
-        if ready is None or ready.routed.limiter.pool in self._promised:
+    def replaced(self, ready: Ready) -> ActiveAttempt | None:
+        """The session to end for an envelope that has found no slot, if there is one."""
+        if ready.routed.limiter.pool in self._promised:
             return None
         self._search(trio.current_time())
         holder, _ = self.in_flight.claim(ready.routed)
@@ -56,9 +55,9 @@ class SlowSessions:
         self._in_vain.add((holder, needs_large))
         return None
 
-    def ended(self, active: ActiveAttempt) -> None:
-        if active.successor is not None:
-            self._promised.discard(active.successor)
+    def ended(self, successor: str) -> None:
+        """Note that a session ended for mail of this pool."""
+        self._promised.discard(successor)
 
     def _may_end(self, active: ActiveAttempt) -> bool:
         return active in self.in_flight.active and not active.gives_way and not active.progress.handed_over

@@ -1,4 +1,4 @@
-"""Periodic work beside delivery: publish its state, close idle connections, notice a wrong clock.
+"""Runs the periodic work of delivery: publishes its state, closes idle connections, detects a wrong clock.
 
 No mail depends on it, so an error is logged and delivery continues.
 """

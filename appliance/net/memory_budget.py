@@ -1,6 +1,6 @@
 """Memory for data that clients send: one budget for all clients, of which one owner may have a share.
 
-HTTP request bodies wait for memory (`take`); SMTP messages are rejected at once if there is none (`try_take`). The
+HTTP request bodies wait for memory (`take`); SMTP messages are rejected at once without it (`try_take`). The
 budget only counts; the caller allocates.
 """
 
@@ -36,7 +36,7 @@ class MemoryBudget:
         return True
 
     async def take(self, owner: str, amount: int, *, age: int, patience: float) -> bool:
-        """Take more memory for a body; False if there is none within `patience` seconds. `age` orders the bodies."""
+        """Take more memory for a body; False after `patience` seconds without success. `age` orders the bodies."""
         request = _Request(age, owner, amount)
         insort(self._requests, request)
         self._grant()

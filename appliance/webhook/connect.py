@@ -328,7 +328,7 @@ def _tls_error(error: BaseException) -> str:
         return f"the receiver's certificate is not accepted: {cause.verify_message}"
     if isinstance(error, ByteLimitExceeded):
         return f"the TLS handshake with the receiver failed: {error}"
-    # OpenSSL's name for the fault; a closed connection often has none.
+    # OpenSSL's name for the fault; empty for most closed connections.
     reason = str(getattr(cause, "reason", None) or "").replace("_", " ").lower()
     closed = not reason or isinstance(cause, ssl.SSLEOFError) or "eof" in reason
     return f"the TLS handshake with the receiver failed: {'the connection was closed' if closed else reason}"

@@ -191,7 +191,7 @@ class Dispatcher:
                 read_at = trio.current_time()
 
     async def _start(self, queue: ReceiverQueue) -> tuple[DuePost, PostSlot] | None:
-        """The queue's next post and a slot for it; None if it has none, or may not start one now."""
+        """The queue's next post and a slot for it; None if it has no post, or may not start one now."""
         await self._load(queue)
         if not queue.waiting or self.queues.get(queue.lane) is not queue:  # a scan may have dropped the queue
             return None

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from appliance.config.load import parse
 from appliance.deliver.domain_watch import DOMAINS_OF_AN_ACCOUNT, DomainWatch
-from appliance.deliver.return_paths import RETURN_PATH_LOOK_EVERY
+from appliance.deliver.return_paths import RETURN_PATH_CHECK_EVERY
 from appliance.dns.records import records_for
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
@@ -185,14 +185,14 @@ async def test_dead_dns_of_one_account_delays_no_other(
             await scene.store.access.add_domain(dead.id, f"dead{number}.example", usable=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(scene.watch.run)
-            await trio.sleep(20 * RETURN_PATH_LOOK_EVERY)
+            await trio.sleep(20 * RETURN_PATH_CHECK_EVERY)
             await scene.store.domains.register(scene.account.id, "a.example")
             await scene.publish("a.example", but="return_path")
             scene.clock.now += 20 * MINUTE
-            await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+            await trio.sleep(2 * RETURN_PATH_CHECK_EVERY)
             assert (await scene.store.domains.find(scene.account.id, "a.example")).usable
             await scene.publish("a.example")
-            await trio.sleep(RETURN_PATH_LOOK_EVERY + 1)
+            await trio.sleep(RETURN_PATH_CHECK_EVERY + 1)
             assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"
             nursery.cancel_scope.cancel()
 
@@ -218,10 +218,10 @@ async def test_a_node_without_the_chore_asks_nothing(
     await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.watch.run)
-        await trio.sleep(3 * RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(3 * RETURN_PATH_CHECK_EVERY)
         assert not scene.dns.asked
         mine = True
-        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(2 * RETURN_PATH_CHECK_EVERY)
         assert scene.dns.asked
         nursery.cancel_scope.cancel()
 
@@ -243,7 +243,7 @@ async def test_a_storage_that_refuses_once_ends_nothing(
         await scene.store.access.add_domain(scene.account.id, "a.example", usable=True)
         await scene.publish("a.example")
         nursery.start_soon(scene.watch.run)
-        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(2 * RETURN_PATH_CHECK_EVERY)
         assert not refusals
         assert await scene.states("a.example") == (OK, OK, OK, OK)
         assert await scene.store.domains.return_path(scene.account.id, "a.example") == "bounces.a.example"

@@ -11,8 +11,8 @@ from appliance.config.load import parse
 from appliance.deliver.domain_watch import DomainWatch
 from appliance.deliver.return_paths import (
     DOMAINS_PER_ROUND,
+    RETURN_PATH_CHECK_EVERY,
     RETURN_PATH_IN_USE_EVERY,
-    RETURN_PATH_LOOK_EVERY,
     ReturnPathWatch,
 )
 from appliance.environment import Environment
@@ -86,23 +86,23 @@ async def test_it_ends_after_an_hour_of_wrong_answers_only(store: Store, autojum
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch_domains(store, dns).run)
-        await trio.sleep(RETURN_PATH_LOOK_EVERY / 2)
+        await trio.sleep(RETURN_PATH_CHECK_EVERY / 2)
         assert await in_use()
         dns.zone[NAME] = {"MX": Trouble.SERVFAIL}
         await trio.sleep(3 * RETURN_PATH_IN_USE_EVERY)
         assert await in_use()
         dns.zone[NAME] = {}
-        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_CHECK_EVERY)
         assert await in_use()
         dns.zone[NAME] = {**MX, **SPF}
-        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_CHECK_EVERY)
         dns.zone[NAME] = {}
-        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_CHECK_EVERY)
         assert await in_use()  # the wrong answer before was not the last one
-        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(RETURN_PATH_IN_USE_EVERY + RETURN_PATH_CHECK_EVERY)
         assert not await in_use()
         dns.zone[NAME] = {**MX, **SPF}
-        await trio.sleep(2 * RETURN_PATH_LOOK_EVERY)
+        await trio.sleep(2 * RETURN_PATH_CHECK_EVERY)
         assert await in_use()
         nursery.cancel_scope.cancel()
 
@@ -121,7 +121,7 @@ async def test_one_that_changed_while_dns_was_asked_is_not_used(store: Store) ->
     await store.access.add_domain(account, DOMAIN, usable=True, return_path=f"rp.{DOMAIN}")
     watching = watch(store, dns)
     limiter = trio.CapacityLimiter(1)
-    await watching._look(dns, limiter, account, read)
+    await watching._check(dns, limiter, account, read)
     assert await store.domains.return_path(account, DOMAIN) is None
 
 
@@ -133,7 +133,7 @@ async def test_many_domains_are_looked_at_by_turns(store: Store, autojump_clock:
     watching = watch(store, dns)
     await watching.round()
     assert sum(count for (_, kind), count in dns.asked.items() if kind == "MX") == DOMAINS_PER_ROUND
-    await trio.sleep(RETURN_PATH_LOOK_EVERY)
+    await trio.sleep(RETURN_PATH_CHECK_EVERY)
     await watching.round()
     assert {dns.asked[f"bounces.d{number}.example", "MX"] for number in range(DOMAINS_PER_ROUND + 5)} == {1}
 

@@ -92,7 +92,7 @@ async def test_serving_all_pools_is_sliced(autojump_clock: MockClock) -> None:
             longest, seen = max(longest, machine.steps - seen), machine.steps
             await trio.lowlevel.checkpoint()
 
-    no_sessions: Any = SimpleNamespace(replaced=lambda: None, stalled=lambda queues: iter(()))
+    no_sessions: Any = SimpleNamespace(replaced=lambda ready: None, stalled=lambda queues: iter(()))
     unused: Any = None
     async with trio.open_nursery() as tasks:
         in_flight: Any = machine

@@ -16,7 +16,7 @@ from msgspec import Meta
 from quart import request
 
 from appliance.deliver.domain_watch import is_proven
-from appliance.deliver.return_paths import use_if_shown
+from appliance.deliver.return_paths import use_if_published
 from appliance.dns import records as dns_records
 from appliance.dns.check import CheckedRecord, check, summary
 from appliance.dns.records import DnsRecord
@@ -227,7 +227,7 @@ class DomainRoutes(Routes):
             domain = await self.store.domains.prove(user.account_id, domain.name)
             self.services.auth.forget()
         if domain.usable:
-            await use_if_shown(self.store, user.account_id, domain, checked)
+            await use_if_published(self.store, user.account_id, domain, checked)
         return _answer(await self.store.domains.find(user.account_id, domain.name), checked)
 
     @for_customers(

@@ -256,7 +256,7 @@ def test_any_bytes_are_answered_properly(caller: Caller, content: bytes) -> None
 )
 def test_a_query_has_its_bounds(customer: Caller, query: str) -> None:
     """More than 100 parameters or 2,000 escapes are 400, and it says so."""
-    assert "The query may have" in error(customer.get(f"/v1/emails?{query}"), 400, "invalid_request")
+    assert "The query has too many" in error(customer.get(f"/v1/emails?{query}"), 400, "invalid_request")
 
 
 def test_a_query_of_all_filters_is_answered(customer: Caller) -> None:

@@ -62,7 +62,7 @@ def test_other_applications_cookies_do_no_harm(caller: Caller) -> None:
         assert answer.status_code == 200, answer.text
     for wrong in (f"x{NAME}={cookie(caller.login()).value}", f"{NAME}={'x' * 1_000}"):
         answer = caller.client.post("/v1/auth/refresh", headers={"Cookie": "; ".join([*others, wrong])} | OWN_PAGE)
-        assert "no session to renew" in error(answer, 401, "unauthorized")
+        assert "No session to renew" in error(answer, 401, "unauthorized")
 
 
 def test_a_cookie_that_was_just_replaced_is_still_good(caller: Caller) -> None:

@@ -1,4 +1,4 @@
-"""When the store is polled next, and for what: the table of `polling.py`, row by row."""
+"""When the store is polled next, and for what: the table of `next_poll`, row by row."""
 
 from dataclasses import replace
 from math import inf
@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from appliance.concurrency.wake import SLEEP_LIMIT
-from appliance.deliver.polling import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
+from appliance.deliver.admission import POLL_AT_ONCE, POLL_SOON, Poll, PollState, next_poll
 
 NOW = 1_000.0
 ALL_EVERY = 1.0
