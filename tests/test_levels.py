@@ -8,7 +8,7 @@ from tests.levels import LONG, PROGRAM, REST, Level, runs_file, runs_test
 
 ROOT = Path(__file__).parents[1]
 UNIT, PROGRAMS, BROWSER = (
-    PurePosixPath("tests/message/test_dkim.py"),
+    PurePosixPath("tests/message/test_template.py"),
     PurePosixPath("tests/e2e/contract/test_message.py"),
     PurePosixPath("tests/e2e/dashboard/test_live.py"),
 )

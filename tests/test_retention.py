@@ -275,7 +275,7 @@ async def test_an_audit_log_that_is_too_long_is_warned_of(
     monkeypatch.setattr(store, "deletion", replace(store.deletion, audit_lines=1))
     await worker.sweep()
     assert len(await store.audit.page("acc_1")) == 1
-    said = [vars(each)["fields"] for each in caplog.records if "audit log is too long" in each.message]
+    said = [vars(each)["fields"] for each in caplog.records if "audit log too long" in each.message]
     assert said == [{"account_id": "acc_1"}]
 
 

@@ -23,7 +23,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """Return the P-256 key in a file; raise ValueError if there is none."""
+    """Return the P-256 key in a file; raise ValueError for any other content."""
     try:
         key = serialization.load_pem_private_key(pem, None)
     except TypeError as error:  # it is encrypted

@@ -219,7 +219,7 @@ def find(path: Path | None, environ: Mapping[str, str], cwd: Path) -> tuple[Path
     """Return the first settings file with its text: `path` (--config), the variable's, ./config.toml, /etc.
 
     A named file must exist, because a fallback would start with the wrong settings. For the same reason a
-    ./config.toml that cannot be read, or has none of these sections, is an error.
+    ./config.toml that cannot be read, or lacks all of these sections, is an error.
     """
     named = path or (Path(environ[VARIABLE]) if environ.get(VARIABLE) else None)
     local = cwd / LOCAL_FILE

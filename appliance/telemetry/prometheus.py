@@ -129,7 +129,7 @@ class Readings:
     _reading: trio.Lock = field(default_factory=trio.Lock)
 
     async def now(self) -> list[Reading]:
-        """All readings; those of the queue are at most QUEUE_CACHED old."""
+        """All readings; the queue depth is at most QUEUE_CACHED old."""
         await self._read_queue()
         engine = self.store.engine
         return [

@@ -104,7 +104,7 @@ async def test_an_authority_of_an_unknown_root_is_not_believed() -> None:
     """What to do about a private one is said."""
     async with site(answered(), trustme.CA()) as made:
         failed = await fault(f"https://{NAME}:{made.port}/")
-    assert "the certificate of ca.test is not accepted" in str(failed)
+    assert "the certificate of ca.test is not trusted" in str(failed)
     assert "acme.ca_file" in failed.advice
     assert not any(made.requests)
 

@@ -369,7 +369,7 @@ async def test_a_node_whose_disk_is_full_goes_on(nodes: Nodes, caplog: pytest.Lo
     first, second = await nodes.join("first", FIRST), await nodes.join("second", SECOND)
     await nodes.until(lambda: second.certificate != b"")
     await trio.sleep(0.3)
-    told = [record for record in caplog.records if "cannot be copied" in record.getMessage()]
+    told = [record for record in caplog.records if "not copied from the database" in record.getMessage()]
     assert len(told) == 1
     blocked.unlink()
     await nodes.until(lambda: first.certificate == second.certificate)

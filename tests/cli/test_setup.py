@@ -127,7 +127,7 @@ def test_a_server_with_older_settings_sends_nothing(tmp_path: Path, resolvers: s
     assert (result.exit_code, json.loads(result.stdout)["test"]) == (1, None)
     assert shown["text"] == f"runs with older settings: it calls itself 0a1b2c3d4e5f, not {HOST}"
     assert (told.exit_code, told.stderr) == (1, "Error: the test message was not sent\n")
-    assert "in a container: restart that" in told.stdout.partition("No test message was sent.")[2]
+    assert "Restart the server or its container" in told.stdout.partition("No test message was sent.")[2]
     assert json.loads(CliRunner().invoke(main, ["messages", "--json"]).stdout)["messages"] == []
 
 
@@ -165,7 +165,7 @@ def test_refusals(tmp_path: Path, resolvers: str) -> None:
     file.write_text(f'[server]\nhostname = "{HOST}"\ndata_dir = "data"\n{resolvers}')
     result = ran("--hostname", "mx.example.com")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {file}: server.hostname is {HOST} already: change it there\n"
+    assert result.stderr == f"Error: {file}: server.hostname is already {HOST}: change it there\n"
     for name in ("a", "b"):
         words = ["account", "create", name, "--email", f"{name}@example.org", "--password-stdin"]
         assert CliRunner().invoke(main, words, input="a long password").exit_code == 0
@@ -235,8 +235,8 @@ def test_no_question_waits_for_the_checks(tmp_path: Path) -> None:
             terminal.answer("Your address", "ada@shop.example")
             terminal.answer("Send a test message", "")
             assert terminal.process.wait(60) == 0
-            assert terminal.shown.index("Your domain") < terminal.shown.index(f"{HOST} leads to 192.0.2.25")
-            assert terminal.shown.count(f"{HOST} leads to 192.0.2.25") == 1
+            assert terminal.shown.index("Your domain") < terminal.shown.index(f"{HOST} resolves to 192.0.2.25")
+            assert terminal.shown.count(f"{HOST} resolves to 192.0.2.25") == 1
             assert "192.0.2.25 has no reverse name (PTR)" in terminal.shown
             assert "25.2.0.192.in-addr.arpa" in terminal.shown
         finally:

@@ -247,7 +247,7 @@ def test_a_schema_that_is_to_be_upgraded(node: Machine) -> None:
     with older_schema(node, 0):
         found = [each for each in node.examine() if each.check == "database"]
     assert wrong(found) == {NO_STANDBY, (WARNING, "database", f"{USER} at {node.server.directory}")}
-    assert "is upgraded to" in next(each.text for each in found if each.subject.startswith(USER))
+    assert "the next start upgrades it to" in next(each.text for each in found if each.subject.startswith(USER))
     with psycopg.connect(node.url) as connection:
         assert connection.execute("SELECT to_regclass('later')").fetchone() == (None,)
 

@@ -48,7 +48,7 @@ def test_a_good_one(world: World, files: AcmeFiles) -> None:
     hold(files, 0, 90)
     found = examined(world)
     assert found.level is OK
-    assert found.text == f"for {HOST} until {datetime.now(UTC) + timedelta(days=90):%Y-%m-%d}, renewed by itself"
+    assert found.text == f"for {HOST} until {datetime.now(UTC) + timedelta(days=90):%Y-%m-%d}, renewed automatically"
 
 
 def test_a_short_lived_one_is_no_matter(world: World, files: AcmeFiles) -> None:
@@ -67,7 +67,7 @@ def test_none_yet(world: World, files: AcmeFiles, made_here: bool) -> None:
     files.save_state(FAILED)
     found = examined(world)
     assert (found.level, found.advice) == (FAULT, "Open it.")
-    assert found.text == "none yet: port 80 of a is closed (failed 3 times, next try at 2026-11-14 23:46 UTC)"
+    assert found.text == "none yet: port 80 of a is closed (failed 3 times, next attempt at 2026-11-14 23:46 UTC)"
 
 
 def test_a_renewal_that_fails(world: World, files: AcmeFiles) -> None:
@@ -76,18 +76,18 @@ def test_a_renewal_that_fails(world: World, files: AcmeFiles) -> None:
     hold(files, 65, 90)
     found = examined(world)
     assert (found.level, found.advice) == (WARNING, "Open it.")
-    assert "is not renewed, and lasts until" in found.text
+    assert "and is not renewed" in found.text
     assert "port 80 of a is closed (failed 3 times" in found.text
     hold(files, 91, 90)
     assert examined(world).level is FAULT
     files.save_state(AcmeState())
-    assert "has expired on" in examined(world).text
+    assert "expired on" in examined(world).text
 
 
 def test_the_authority_wants_to_be_left_alone(world: World, files: AcmeFiles) -> None:
     """The next try is not before it allows."""
     files.save_state(msgspec.structs.replace(FAILED, not_before=1_794_800_000))
-    assert "next try at 2026-11-16 03:33 UTC" in examined(world).text
+    assert "next attempt at 2026-11-16 03:33 UTC" in examined(world).text
 
 
 def test_a_renewal_that_is_not_tried(world: World, files: AcmeFiles) -> None:
@@ -95,7 +95,7 @@ def test_a_renewal_that_is_not_tried(world: World, files: AcmeFiles) -> None:
     hold(files, 80, 90)
     found = examined(world)
     assert found.level is WARNING
-    assert "should have been renewed by now" in found.text
+    assert "should have been renewed" in found.text
 
 
 def test_one_for_other_names(world: World, files: AcmeFiles) -> None:
