@@ -53,7 +53,7 @@ T = TypeVar("T")
 TEST_SUBJECT = "A test message"
 TEST_TEXT = "This is a test message. If you can read it, mail from this domain arrives."
 
-LARGE_MESSAGE = 1024 * 1024  # bytes; messages this large are accepted one at a time
+SERIAL_MESSAGE_SIZE = 1024 * 1024  # bytes; messages this large are accepted one at a time
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
@@ -398,7 +398,7 @@ class MessageIntake:
 
     def _turn(self, account_id: str, size: int) -> AbstractAsyncContextManager[object]:
         """Let large messages be composed and stored one at a time, so that memory holds one of them."""
-        return nullcontext() if size < LARGE_MESSAGE else self._large.take(account_id)
+        return nullcontext() if size < SERIAL_MESSAGE_SIZE else self._large.take(account_id)
 
 
 def _repeat(

@@ -29,7 +29,7 @@ PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 GUARDED: Final = ("From", "To", "Cc", "Subject", "Reply-To", "MIME-Version", "Content-Type")
 # These are listed only if present. A relay may add a missing Date or Message-ID (RFC 6409 8), a Sender, or an encoding
 # to a multipart; a list adds its own List fields (RFC 2369 4). RFC 8058 4 requires both List-Unsubscribe fields to be
-# signed. Resent fields are not signed: whoever resends adds new ones on top.
+# signed. Resent fields are not signed: a resender adds new ones on top.
 SIGNED: Final = (
     "Date", "Message-ID", "Sender", "In-Reply-To", "References", "Content-Transfer-Encoding", "List-Id",
     "List-Unsubscribe", "List-Unsubscribe-Post", "List-Help", "Feedback-ID", "Auto-Submitted", "X-Service-Tag",

@@ -22,7 +22,7 @@ DIAGNOSTIC_CHARACTERS: Final = 500  # of a server's reply
 REPORTER_NAME: Final = "Mail Delivery System"
 
 ACTIONS: Final = {
-    # Not `delivered`: the next server may still fail, and nobody asked it to report.
+    # Not `delivered`: the next server may still fail, and it is not asked to report.
     DsnCondition.SUCCESS: "relayed",
     DsnCondition.FAILURE: "failed",
     DsnCondition.DELAY: "delayed",
