@@ -295,7 +295,7 @@ def test_a_failed_storage_is_one_line_of_the_log(tmp_path: Path) -> None:
     """When it is unknown whether a commit is on disk the process ends with 1 and logs why."""
     line = json.loads(failure(settings(tmp_path), raising("supervisor.StorageFailed('the disk failed')")))
     assert line["level"] == "error"
-    assert line["event"].startswith("the storage failed")
+    assert line["event"].startswith("storage failed")
     assert line["reason"] == "the disk failed"
 
 
