@@ -225,7 +225,7 @@ CREATE INDEX recipients_due ON recipients (simulated, next_attempt_at) WHERE nex
 -- A lane is one account's mail for one domain.
 CREATE INDEX recipients_lanes ON recipients (simulated, account_id, domain, next_attempt_at)
     WHERE next_attempt_at IS NOT NULL;
--- Those that bounced, failed or are deferred, by when: see OUTCOME in store/search_index.py.
+-- Those that bounced, failed or are deferred, by when: see OUTCOME in store/search_texts.py.
 CREATE INDEX recipients_problems ON recipients
     (account_id, coalesce(bounced_at, failed_at), id)
     WHERE coalesce(failure, status) IN ('bounced', 'failed', 'deferred');

@@ -19,6 +19,6 @@ CREATE TRIGGER recipients_failure BEFORE UPDATE OF status ON recipients FOR EACH
     EXECUTE FUNCTION fill_recipient_failure();
 
 DROP INDEX recipients_problems;
--- Recipients that bounced, failed or are deferred, by time: see OUTCOME in store/search_index.py.
+-- Recipients that bounced, failed or are deferred, by time: see OUTCOME in store/search_texts.py.
 CREATE INDEX recipients_problems ON recipients (account_id, coalesce(bounced_at, failed_at), id)
     WHERE coalesce(failure, status) IN ('bounced', 'failed', 'deferred');

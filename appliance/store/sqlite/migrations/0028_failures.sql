@@ -6,6 +6,6 @@ UPDATE recipients SET failure = 'cancelled'
     WHERE status = 'failed' AND last_smtp_code IS NULL AND substr(last_smtp_response, 1, 10) = 'cancelled:';
 
 DROP INDEX recipients_problems;
--- Recipients that bounced, failed or are deferred, by time: see OUTCOME in store/search_index.py.
+-- Recipients that bounced, failed or are deferred, by time: see OUTCOME in store/search_texts.py.
 CREATE INDEX recipients_problems ON recipients (account_id, coalesce(bounced_at, failed_at), id)
     WHERE coalesce(failure, status) IN ('bounced', 'failed', 'deferred');
