@@ -54,10 +54,10 @@ def test_there_and_back(acme: Shell, url: str, tmp_path: Path) -> None:
     assert "recipients: 1 rows compared" in lines
     assert all(re.fullmatch(r"\w+: [\d,]+ rows (copied|compared)", line) for line in lines)
     name, key = url.partition("?")[0].rpartition("/")[2], acme.data_dir / "appliance.key"
-    assert re.match(rf"Copied to the database {name} on \S+: \d+ rows of {len(tables())} tables, each ", result.stdout)
+    assert re.match(rf"Copied \d+ rows of {len(tables())} tables to the database {name} on \S+, and ", result.stdout)
     assert "Next: set `url` in [store] to the new database,\n" in result.stdout
     assert f"copy {key} into the data_dir of every node" in result.stdout
-    assert f"{acme.data_dir / FILE_NAME} is as it was. Start no server on it any more" in result.stdout
+    assert f"{acme.data_dir / FILE_NAME} is unchanged. Do not start a server on it again" in result.stdout
     assert "U+FFFD" not in result.stdout
 
     on(acme, url)

@@ -124,7 +124,7 @@ def test_who_has_unsubscribed_is_let_in_again(acme: Shell) -> None:
     account = acme.json("account", "show", "acme")["id"]
     for mail_list in ("tag:news", "template:weekly"):
         acme.stored(partial(unsubscribed, account, mail_list))
-    assert "not on" in acme.refused("suppressions", "remove", "ada@example.net")
+    assert "not suppressed" in acme.refused("suppressions", "remove", "ada@example.net")
     acme.json("suppressions", "remove", "ada@example.net", "--tag", "news")
     assert "has not unsubscribed" in acme.refused("suppressions", "remove", "ada@example.net", "--tag", "news")
     acme.json("suppressions", "remove", "acme", "ada@example.net", "--template", "weekly")

@@ -135,7 +135,7 @@ def test_templates_are_listed_shown_and_removed(acme: Shell, folder: Path) -> No
     assert shown["text"] == FILES["welcome/text.txt"].decode()
     assert "---- html\n<p>Hello {{name}}</p>" in acme.text("template", "show", "welcome")
     assert fields(acme.json("template", "remove", "plain")) == fields(documented("template remove"))
-    assert "no template" in acme.refused("template", "remove", "plain")
+    assert "No template" in acme.refused("template", "remove", "plain")
     assert "no template" in acme.refused("template", "show", "plain")
 
 

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from appliance.config.values import Share
-from appliance.deliver.attempt import Deliverer
+from appliance.deliver.payloads import Payloads
 from appliance.feedback.unsubscribe import UnsubscribeLinks
 from appliance.intake.accept import MessageIntake
 from appliance.intake.limits import FreeSpace, Quota
@@ -136,7 +136,7 @@ async def test_a_server_that_takes_it_costs_no_encoding(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain mail to any server, and 8-bit mail to a modern one, are neither encoded nor signed again."""
-    monkeypatch.setattr(Deliverer, "_encoded", None)
+    monkeypatch.setattr(Payloads, "seven_bit", None)
     zone, addresses = domain_zone("a.test")
     for number, (data, extensions) in enumerate([(PLAIN, OLD), (EIGHT_BIT_BODY, EIGHT_BIT), (UTF8_HEADER, MODERN)]):
         async with stage(tmp_path / str(number), zone, {addresses["a.test"]: FakeMx(extensions)}) as played:
