@@ -1,6 +1,6 @@
 """Writes the mail that the server itself sends: delivery status notifications (RFC 3464), and forwarded feedback.
 
-A notification has a text for people, fields for programs, and the message's header, or all of it on request. It comes
+A notification has a text for people, fields for programs, and the header or all of the message. It comes
 from `postmaster` at the sender's domain, whose keys sign it. Texts of clients and other servers are written as
 printable ASCII within one field, so they cannot add another. `Auto-Submitted: auto-forwarded` (RFC 3834 5) marks
 forwarded mail, which is never forwarded again: two servers that forward to each other do not loop. No I/O, no state.
@@ -55,7 +55,7 @@ class ReportedRecipient(NamedTuple):
 
 
 class OriginalMessage(NamedTuple):
-    """The start of the message, and whether that is all of it."""
+    """The start of the message, and whether it is complete."""
 
     beginning: bytes
     whole: bool
