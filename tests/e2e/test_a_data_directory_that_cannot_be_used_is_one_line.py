@@ -213,8 +213,8 @@ def read_only(directory: Path) -> None:
 
 
 FOR_ANY_USER = [
-    (replaced_by_a_file, "{data} is a file, and server.data_dir must be a directory"),
-    (link_to_nowhere, "{data} is a link to /nowhere/at/all, which cannot be reached: mend the link"),
+    (replaced_by_a_file, "{data} is a file, but server.data_dir must be a directory"),
+    (link_to_nowhere, "{data} is a link to /nowhere/at/all, which does not exist: repair the link"),
     (read_only, "{directory}/mounted/data is on a read-only file system: mount it writable"),
 ]
 FOR_NO_ROOT = [
@@ -310,8 +310,8 @@ def test_a_directory_that_cannot_be_made(command: str) -> None:
         assert ran(directory, OTHER_UID, "backup", "saved.tar") == (0, "")
         shutil.rmtree(directory / "data")
         os.chown(directory, 0, 0)
-        made = f"`install -d -m 700 -o nobody {directory}/data`, as root, makes it"
+        made = f"`install -d -m 700 -o nobody {directory}/data`, as root"
         check_refusals(directory, OTHER_UID, made, [command])
         assert ran(directory, OTHER_UID, "account", "list") == (0, "")
         below_a_file(directory)
-        check_refusals(directory, OTHER_UID, f"{directory}/file is no directory; change server.data_dir", [command])
+        check_refusals(directory, OTHER_UID, f"{directory}/file is not a directory; change server.data_dir", [command])

@@ -20,4 +20,4 @@ def test_a_start_without_its_key_file_says_what_is_lost(tmp_path: Path) -> None:
         (running.data_dir / "appliance.key").unlink()
         running.start()
         (complaint,) = running.complaints()
-    assert "the key file is missing" in complaint
+    assert "key file missing" in complaint

@@ -101,7 +101,7 @@ async def test_the_records_say_what_to_do(store: Store) -> None:
     found = records(DOMAIN, "mail.example.com", await keys.known(account, DOMAIN), Environment().now())
     assert [(each.pending, each.needed) for each in found] == [(True, True)] * 2 + [(False, True)] * 4
     assert {each.name.partition(".")[0] for each in found[4:]} == old
-    assert all("keep until the new keys sign" in each.purpose for each in found[4:])
+    assert all("keep until seven days after the new keys sign" in each.purpose for each in found[4:])
 
 
 async def test_the_server_looks_by_itself(

@@ -168,7 +168,7 @@ def test_its_checksums_are_right(deb: Path, tmp_path: Path) -> None:
     )
     assert told.stdout == f"appliance {__version__}\n"
     refused = subprocess.run([tmp_path / "x/usr/bin/appliance", "install"], capture_output=True, text=True, check=False)
-    assert "came with the Debian package" in refused.stderr
+    assert "is from the Debian package" in refused.stderr
 
 
 def test_the_program_in_it_takes_mail_by_smtp(deb: Path, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def set_up(machine: OwnMachine, world: OutsideWorld, command: str, pause: Callab
         assert process.stdout is not None
         for line in process.stdout:
             shown.append(line)
-            if line.startswith("Looking in DNS until"):
+            if line.startswith("Waiting for the DNS records"):
                 pause()
                 publish(shown, world)
     log = machine.file("/root/serve.log")
@@ -222,6 +222,6 @@ def test_a_container_without_a_name_is_restarted(container_host: ContainerHost) 
             shown = process.communicate()[0]
         assert process.returncode == 1
         assert "No test message was sent." in shown
-        assert "in a container: restart that" in shown
+        assert "Restart the server or its container" in shown
         machine.run(shlex.join([*container_host.engine, "restart", CONTAINER]))
         check_arrived(machine, world, set_up(machine, world, command, container_host.wait_until_healthy))

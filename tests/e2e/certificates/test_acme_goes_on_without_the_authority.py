@@ -58,8 +58,8 @@ def test_an_authority_that_is_down_is_waited_for(tmp_path: Path) -> None:
 def test_a_refusal_is_told_with_what_to_do(tmp_path: Path, why: str) -> None:
     """In the log and by the doctor: a name the authority does not want, a port 80 that is closed."""
     reason, advice = {
-        "refused": (f"the authority does not issue for {NAME}", "Use names under a public domain of yours"),
-        "unreached": (f"port 80 of {NAME} is not reached from outside", f"Let port 80 of {NAME} lead to acme.bind"),
+        "refused": (f"the authority does not issue for {NAME}", "Use names in your own public domain"),
+        "unreached": (f"the authority cannot reach port 80 of {NAME}", f"Make port 80 of {NAME} reach acme.bind"),
     }[why]
     refused = [NAME] if why == "refused" else []
     with (
