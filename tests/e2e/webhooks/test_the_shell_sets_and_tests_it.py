@@ -35,4 +35,4 @@ def test_a_receiver_that_refuses_is_told(customer: Customer) -> None:
         ran = fork(*words, directory=Path.cwd(), environment=os.environ, stdout=stdout, stderr=stderr)
         assert ran.wait(60) == 1
         stdout.seek(0)
-        assert b" answered 500 after " in stdout.read()
+        assert b" returned 500 after " in stdout.read()
