@@ -13,7 +13,7 @@ import trio
 
 from appliance.config.settings import RetentionSettings
 from appliance.environment import Environment
-from appliance.errors import Refused
+from appliance.errors import StorageUnavailable
 from appliance.intake.limits import FreeSpace
 from appliance.model.accounts import Account
 from appliance.model.mail import NewMessage, RecipientStatus
@@ -453,7 +453,7 @@ async def test_a_node_whose_clock_is_behind(
     age = DAY if kind == "bodies" else 30 * DAY
     partitions = await _looked(store, clock, kind, age)
     if kind == "bodies":
-        with pytest.raises(Refused):
+        with pytest.raises(StorageUnavailable):
             await store.messages.accept(late)
         assert await _drop(partitions, clock, kind, age) == 3
         return
