@@ -272,7 +272,7 @@ class World:
                     await played.store.pools.release(hold.pool)
             was = played.scheduler.deliverer
             played.scheduler.deliverer = CountingDeliverer(
-                **{each.name: getattr(was, each.name) for each in fields(was)}
+                **{each.name: getattr(was, each.name) for each in fields(was) if each.init}
             )
             played.scheduler.sessions = SESSIONS
             played.scheduler.grace = self.random.choice((0.0, 10.0))

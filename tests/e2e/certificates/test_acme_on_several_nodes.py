@@ -164,8 +164,10 @@ def test_any_node_answers_for_the_one_that_asked(stage: Stage) -> None:
     assert names == {SITE, "mail1.example.com", "mail2.example.com"}
     ordered = stage.orders()
     assert set(stage.balancer.passed) == {stage.ports[stage.other(ordered)]}
-    come = [line["node"] for node in stage.nodes.values() for line in events(node) if "has come" in line["event"]]
-    assert come == [ordered]
+    issued = [
+        line["node"] for node in stage.nodes.values() for line in events(node) if line["event"] == "certificate issued"
+    ]
+    assert issued == [ordered]
     assert stage.rows("SELECT * FROM acme_challenges") == []
     assert not any(b"PRIVATE" in bytes(sealed) for (sealed,) in stage.rows("SELECT sealed FROM acme_records"))
     _a_new_machine_shows_it_at_once(stage, stage.nodes[stage.other(ordered)], found)
