@@ -70,7 +70,7 @@ class Domains(StorePart):
 
         def work(tx: Tx) -> Domain:
             if rows(tx, _FIND, bindings):
-                raise Refused(Code.CONFLICT, f"domain: {name} is registered already")
+                raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
             ((count,),) = rows(tx, _COUNT, bindings)
             if count >= self.most:  # removed ones count, too: each has keys
                 text = f"domain: an account may add {self.most} domains. Ask the operator for more."
