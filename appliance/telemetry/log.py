@@ -49,6 +49,7 @@ class LogWriter:
         self._characters = self._lines = 0  # not written yet
         self._unreported = 0  # dropped lines that no notice has counted
         self._failing = False  # the last write failed
+        self._pause = threading.Event()  # never set: unlike time.sleep, its wait bears a clock that jumps
         threading.Thread(target=self._run, name="log-writer", daemon=True).start()
 
     def put(self, text: str, lines: int = 1) -> None:
@@ -67,7 +68,7 @@ class LogWriter:
         """Wait until every line is written, up to this long; return whether it is."""
         deadline = time.monotonic() + seconds
         while not self._is_idle() and time.monotonic() < deadline:
-            time.sleep(FLUSH_POLL)
+            self._pause.wait(FLUSH_POLL)
         return self._is_idle()
 
     def close(self) -> None:
@@ -92,7 +93,7 @@ class LogWriter:
                     batch.append(following)
                 self._queue.put(None)  # closed: end after this batch
             self._write([text for text, _ in batch], sum(lines for _, lines in batch))
-            time.sleep(WRITE_INTERVAL)
+            self._pause.wait(WRITE_INTERVAL)
 
     def _write(self, texts: list[str], lines: int) -> None:
         """Write a batch and the pending notice. Lines count against the bounds until they are written."""

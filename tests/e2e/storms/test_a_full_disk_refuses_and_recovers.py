@@ -190,7 +190,7 @@ def refusal_to_start(directory: Path) -> str:
 def test_a_first_start_without_room_is_one_line(disk: SmallDisk, tmp_path: Path) -> None:
     """It says that there is no room, and where it is missing."""
     disk.fill()
-    assert "no space left on device: make room where" in refusal_to_start(tmp_path)
+    assert "no space left on device: free space on the disk of" in refusal_to_start(tmp_path)
     disk.make_room()
     disk.fill(leave=150_000)
     line = refusal_to_start(tmp_path)
