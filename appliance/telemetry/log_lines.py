@@ -173,6 +173,7 @@ def _cut(head: str, words: list[str], columns: int) -> str:
         row += f" {more[0]}"
     if _columns(row) <= columns - 2:
         return f"{row} …"
+    row = row[: columns - 1]
     while _columns(row) > columns - 1:
-        row = row[: columns - 1] if row.isascii() else row[:-1]
+        row = row[:-1]
     return f"{row.rstrip()}…"

@@ -131,7 +131,7 @@ def create_app(auth: Authenticator, routes: Iterable[object], blueprints: Iterab
             app.add_url_rule(operation.rule, endpoint, view, methods=[operation.method])
     for blueprint in blueprints:
         app.register_blueprint(blueprint)
-    app.register_error_handler(Refused, refusal)
+    app.register_error_handler(PublicError, refusal)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _failed)
     return app

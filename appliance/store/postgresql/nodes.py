@@ -104,6 +104,7 @@ _TELL = """INSERT INTO login_failures (kind, account, network, at)
     SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[])"""
 _HEAR = """SELECT number, kind, account, network, at FROM login_failures
     WHERE at > %s AND owner <> current_setting('appliance.owner')"""
+_KINDS = frozenset(FailureKind)  # a newer node may report others
 _FORGET_FAILURES = "DELETE FROM login_failures WHERE at < %s"
 
 
@@ -123,7 +124,11 @@ class SharedFailures:
             run(connection, _TELL, (TextArray(kinds), TextArray(accounts), TextArray(networks), IntArray(times)))
             run(connection, _FORGET_FAILURES, (since - FAILURES_SHARED,))
         selected = run(connection, _HEAR, (since,))
-        new = [LoginFailure(FailureKind(kind), *row) for number, kind, *row in selected if number not in self._heard]
+        new = [
+            LoginFailure(FailureKind(kind), *row)
+            for number, kind, *row in selected
+            if number not in self._heard and kind in _KINDS
+        ]
         self._heard = {number for number, *_ in selected}
         return new
 
