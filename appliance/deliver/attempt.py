@@ -211,6 +211,7 @@ class Deliverer:
             unreadable, TEMPORARY, "4.1.3 the stored address cannot be read", Contact(active.started_at), "4.1.3"
         )
         if not recipients:
+            self.warmup.use_only(active.permit, 0)
             return outcomes
         # Only the payload stays in memory during the session, not the message.
         payload, name = await self.payloads.of(active.ready), active.ready.routed.return_path

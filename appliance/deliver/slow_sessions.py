@@ -123,7 +123,8 @@ class SlowSessions:
     def _gives_way(self, active: ActiveAttempt, ready: Ready, lack: Lack, now: float) -> bool:
         routed, account = ready.routed, ready.routed.envelope.account_id
         is_own = active.slot.account == account
-        if not self._may_end(active):
+        # A server may have answered since the search began: it lets other tasks run.
+        if not self._may_end(active) or now < active.progress.moved_at + STALLED:
             return False
         if lack is Lack.POOL_SLOT:
             # A message for the same server would fare no better.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from appliance.environment import Environment, identifier_time
+from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.message.system_mail import (
     SUBJECTS,
@@ -29,6 +30,7 @@ from appliance.model.mail import DsnCondition, DsnRequest, NewMessage, NewRecipi
 from appliance.store.body_parts import insert, of_message
 from appliance.store.engine import Tx, first
 from appliance.store.suppressions import suppressed
+from appliance.telemetry.log import get_logger
 
 RETURNED_BYTES = 32 * 1024  # of a message; of a longer one only the header is returned
 
@@ -38,6 +40,8 @@ _ORIGINAL = f"""SELECT substr(mime, 1, {RETURNED_BYTES}), length(mime) + parts_s
     WHERE message_id = :message_id"""
 
 _requests = msgspec.json.Decoder(DsnRequest)
+
+log = get_logger("store")
 
 
 class Reportable(NamedTuple):
@@ -69,9 +73,15 @@ def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Co
     """
     stored: Counter[str] = Counter()
     for _, together in groupby(sorted(results, key=lambda item: item.group), lambda item: item.group):
-        pairs = [(item, _requests.decode(item.dsn)) for item in together]
-        asked = [(pair, request) for pair, request in pairs if pair.condition in request.notify]
-        if asked and (new := _report(tx, env, asked)) is not None:
+        items = list(together)
+        try:
+            pairs = [(item, _requests.decode(item.dsn)) for item in items]
+            asked = [(item, request) for item, request in pairs if item.condition in request.notify]
+            new = _report(tx, env, asked) if asked else None
+        except (Refused, msgspec.DecodeError) as error:  # the result itself must be recorded all the same
+            log.warning("delivery report not written", message_id=items[0].message_id, reason=str(error))
+            continue
+        if new is not None:
             insert(tx, [(new, 0)])
             stored[new.account_id] += of_message(new)
     return stored
