@@ -22,6 +22,7 @@ from appliance.model.mail import (
 from appliance.model.webhooks import EventType
 from appliance.store import Store
 from appliance.store.delivery_reports import RETURNED_BYTES
+from appliance.store.engine import run
 from appliance.times import HOUR
 from tests.store.hooks import save
 from tests.store.samples import CREDITS, Clock, Messages, outcome
@@ -90,6 +91,20 @@ async def test_what_was_asked_for_is_told(
     await sending.send(*notify)
     await sending.record(status)
     assert await sending.actions() == ([action] if condition in notify else [])
+
+
+@pytest.mark.parametrize(
+    "poison",
+    ["UPDATE recipients SET dsn = 'no request'", "UPDATE messages SET envelope_from = 'no address'"],
+)
+async def test_an_unreadable_request_stops_no_result(sending: Sending, poison: str) -> None:
+    """The result is recorded without the report; otherwise the message would be delivered again after every restart."""
+    new = await sending.send(SUCCESS)
+    await sending.store.engine.write(lambda tx: run(tx, poison, {}))
+    await sending.record(DELIVERED)
+    shown = await sending.store.messages.read(sending.account.id, new.id)
+    assert shown is not None
+    assert (shown.status, await sending.reports()) == ("delivered", [])
 
 
 async def test_a_report(sending: Sending) -> None:

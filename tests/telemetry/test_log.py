@@ -122,6 +122,14 @@ def rows(level: int, columns: int, event: str = "deferred", /, **fields: object)
     return LineFormatter(as_json=False, width=lambda: columns).format(record).split("\n")
 
 
+def test_a_long_value_is_cut_at_once() -> None:
+    """A value of many wide characters takes no time per character: it would hold the event loop."""
+    began = time.process_time()
+    (row,) = rows(logging.INFO, 80, reason="é" * 200_000)
+    assert row.endswith("…")
+    assert time.process_time() - began < 1  # seconds; with one pass per character it takes minutes
+
+
 @pytest.mark.parametrize("columns", [50, 80, 81, 120, 200, 1000])
 @pytest.mark.parametrize("event", ["deferred", "zurückgestellt", "延期された", 30 * "long words "])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR])

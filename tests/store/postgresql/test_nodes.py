@@ -632,3 +632,14 @@ def test_failed_logins_are_heard_once_by_each_other_node(start: Start) -> None:
     later = now + 3 * FAILURES_SHARED
     assert exchange(first, LoginFailure(FailureKind.CREDENTIAL, "x", "y", later), at=later) == []
     assert run(first.connection, "SELECT account FROM login_failures") == [("x",)]
+
+
+def test_a_failed_login_of_an_unknown_kind_is_skipped(start: Start) -> None:
+    """During a rolling upgrade a newer node may report a kind that this version does not know."""
+    first, second = start("a"), start("b")
+    now = 10 * FAILURES_SHARED
+    insert = "INSERT INTO login_failures (kind, account, network, at) VALUES (%s, 'ada', '192.0.2.0/24', %s)"
+    for kind in ("newer", FailureKind.LOGIN):
+        run(first.connection, insert, (kind, now))
+    heard = SharedFailures().exchange(second.connection, [], now)
+    assert heard == [LoginFailure(FailureKind.LOGIN, "ada", "192.0.2.0/24", now)]
