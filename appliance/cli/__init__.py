@@ -4,6 +4,7 @@ These files import click and little else. A command imports its dependencies whe
 not load the web server.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,38 +13,33 @@ import click
 
 from appliance import __version__
 from appliance.cli.account import account
-from appliance.cli.audit import audit
 from appliance.cli.backup import backup, restore, verify
-from appliance.cli.completion import completion
 from appliance.cli.config import config
-from appliance.cli.credential import credential
 from appliance.cli.database import load_settings
-from appliance.cli.doctor import doctor
 from appliance.cli.domain import domain
-from appliance.cli.explain import explain
-from appliance.cli.feedback import feedback
-from appliance.cli.health import health
 from appliance.cli.install import install, uninstall
-from appliance.cli.key import key
+from appliance.cli.key import credential, key
 from appliance.cli.mcp import mcp
-from appliance.cli.messages import messages
-from appliance.cli.nodes import nodes
-from appliance.cli.options import config_option
-from appliance.cli.pause import pause, resume
-from appliance.cli.queue import queue
+from appliance.cli.messages import explain, feedback, message
+from appliance.cli.options import CommandGroup, common
+from appliance.cli.output import show
+from appliance.cli.queue import pause, queue, resume
 from appliance.cli.send_test import send_test
 from appliance.cli.serve import serve
 from appliance.cli.setup import setup
-from appliance.cli.store import store
-from appliance.cli.suppressions import suppressions
+from appliance.cli.status import doctor, health, show_status
+from appliance.cli.store import node, store, upgrade
+from appliance.cli.suppressions import suppression
 from appliance.cli.template import template
-from appliance.cli.upgrade import upgrade
-from appliance.cli.user import user
+from appliance.cli.user import audit, user
 from appliance.cli.webhook import webhook
 from appliance.errors import start_failure
 
+PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which click reads under this name
+ALIASES = {"messages": "message list", "nodes": "node", "suppressions": "suppression"}  # earlier spellings
 
-class _Program(click.Group):
+
+class _Program(CommandGroup):
     """The group of all commands. Its help lists the commands of subgroups too; a bug is one line, not a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -80,45 +76,95 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
-@click.group(cls=_Program)
-@click.version_option(__version__, prog_name="appliance", message="%(prog)s %(version)s")
-@config_option
-def main() -> None:
+main = _Program(
+    PROGRAM_NAME,
     """A self-hosted transactional-email server in one program.
 
-    \b
-    For a first look, in an empty directory:
-      appliance serve
+\b
+For a first look, in an empty directory:
+  appliance serve
 
-    \b
-    To set everything up, from the settings to a first delivered message:
-      sudo appliance setup
+\b
+To set everything up, from the settings to a first delivered message:
+  sudo appliance setup
 
-    \b
-    To add another sender (the server may be running or not):
-      echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
-      appliance domain add acme acme.example
-      appliance key create acme --scope full
+\b
+To add another sender (the server may be running or not):
+  echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
+  appliance domain add --account acme acme.example
+  appliance key create --account acme --scope full
 
-    \b
-    To run it as a systemd service:
-      sudo appliance install --hostname mail.example.com
+\b
+To run it as a systemd service:
+  sudo appliance install --hostname mail.example.com
 
-    \b
-    To follow mail, and to find what prevents delivery:
-      appliance send-test --to you@example.net --wait
-      appliance queue
-      appliance messages --to ADDRESS
-      appliance explain MESSAGE|ADDRESS
-      appliance doctor
+\b
+To follow mail, and to find what prevents delivery:
+  appliance status
+  appliance send-test you@example.net --wait
+  appliance queue
+  appliance message list --to ADDRESS
+  appliance explain MESSAGE|ADDRESS
+  appliance doctor
 
-    Every command has --help. Exit codes: 0 success, 1 failure (one line says why), 2 wrong usage.
+Every command has --help. Exit codes: 0 success, 1 failure (one line says why), 2 wrong usage.
+""",
+    ALIASES,
+)
+main.context_settings = {"help_option_names": ["-h", "--help"]}
+click.version_option(__version__, "--version", "-V", prog_name=PROGRAM_NAME, message="%(prog)s %(version)s")(main)
+
+
+@click.command()
+@common
+def version(as_json: bool) -> None:
+    """Show the version of this program.
+
+    Example:
+      appliance version
     """
+    show(as_json, {"version": __version__}, f"{PROGRAM_NAME} {__version__}")
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+def show_help(words: tuple[str, ...]) -> None:
+    """Show the help of a command, or of this program.
+
+    Example:
+      appliance help queue retry
+    """
+    main.main([*words, "--help"], prog_name=PROGRAM_NAME)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@common
+def completion(shell: str, as_json: bool) -> None:
+    """Print the script that completes commands, options and names of accounts, domains, templates and pools in SHELL.
+
+    Examples:
+      source <(appliance completion bash)
+      appliance completion bash > /etc/bash_completion.d/appliance
+      appliance completion zsh > "${fpath[1]}/_appliance"
+      appliance completion fish > ~/.config/fish/completions/appliance.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    completer = get_completion_class(shell)
+    assert completer is not None  # noqa: S101 - click has these three
+    complete = completer(main, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
+    # Not `source()`, which starts a bash to learn its version.
+    script = complete.source_template % complete.source_vars()
+    show(as_json, {"shell": shell, "script": script}, script)
 
 
 # In the order of the help.
-_COMMANDS: tuple[click.Command, ...] = (setup, serve, account, user, domain, credential, key, suppressions, webhook)
-_COMMANDS += (template, queue, messages, explain, feedback, audit, send_test, pause, resume, nodes)
+_COMMANDS: tuple[click.Command, ...] = (setup, serve, show_status, account, user, domain, credential, key, suppression)
+_COMMANDS += (webhook, template, queue, message, explain, feedback, audit, send_test, pause, resume, node)
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
-for _command in _COMMANDS:
+for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)
+for _, _command in leaves(main):
+    # click keeps the lines of a paragraph that starts with this mark.
+    _command.help = re.sub(r"^(Examples?:)$", "\b\n\\1", _command.help or "", flags=re.MULTILINE)

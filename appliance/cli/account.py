@@ -7,22 +7,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option, flag, number, number_or, of_account, text_option
+from appliance.cli.options import CommandGroup, flag, listing, number, number_or, text_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.accounts import Account
     from appliance.store import Store
 
-ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "credits": "CREDITS", "daily_cap": "DAILY CAP"}
-ACCOUNT_COLUMNS |= {"suspended": "SUSPENDED", "created_at": "CREATED (UTC)"}
+ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "suspended": "SUSPENDED", "credits": "CREDITS"}
+ACCOUNT_COLUMNS |= {"daily_cap": "DAILY CAP", "created_at": "CREATED (UTC)"}
 ACCOUNT_FIELDS = ("id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes")
 CREDIT_BALANCE = number_or("unlimited", r"[0-9]{1,16}", "a number of credits")
 CREDIT_CHANGE = number_or("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
 DAILY_CAP = number_or("off", r"[1-9][0-9]{0,15}", "a number of recipients, at least 1")
 PASSWORD_BYTES_READ = 4096  # longer than any password, and a limit for `< /dev/zero`
 
-name_argument = click.argument("name", type=PRINTABLE)
 password_option = click.option(
     "--password-stdin",
     is_flag=True,
@@ -30,14 +29,11 @@ password_option = click.option(
 )
 
 
-@click.group()
-@config_option
-def account() -> None:
-    """Manage accounts and their limits."""
+account = CommandGroup("account", "Manage accounts and their limits.", {"delete": "remove"})
 
 
 @account.command()
-@name_argument
+@database.account_argument
 @click.option("--email", required=True, metavar="ADDRESS", help="Login of the account's user.")
 @password_option
 @click.option(
@@ -50,13 +46,11 @@ def account() -> None:
     help="Number of recipients that the account may send to.",
 )
 @flag("--admin", "Make the user an administrator of all accounts.")
-@common
 def create(name: str, email: str, password_stdin: bool, balance: int | str, admin: bool, as_json: bool) -> None:
     """Create the account NAME and the user who logs in to it.
 
     NAME has 1 to 64 letters, digits, dots, underscores and hyphens, and starts with a letter or digit.
 
-    \b
     Examples:
       echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
       appliance account create acme --email owner@acme.example --password-stdin --credits 1000 < password.txt
@@ -75,14 +69,12 @@ def create(name: str, email: str, password_stdin: bool, balance: int | str, admi
 
 
 @account.command("list")
-@common
+@listing
 def list_all(as_json: bool) -> None:
     """List every account.
 
-    \b
-    Examples:
+    Example:
       appliance account list
-      appliance account list --json
     """
     accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
     rows = [_worded(record(account, *ACCOUNT_FIELDS), as_json) for account in accounts]
@@ -91,25 +83,22 @@ def list_all(as_json: bool) -> None:
 
 
 @account.command("show")
-@of_account
+@database.account_argument
 def show_one(name: str, as_json: bool) -> None:
     """Show one account: its user, credits and limits.
 
-    \b
-    Examples:
+    Example:
       appliance account show acme
-      appliance account show acme --json
     """
     row = _changed(name)
     show_record(as_json, row, _worded(row, as_json))
 
 
 @account.command()
-@of_account
+@database.account_argument
 def suspend(name: str, as_json: bool) -> None:
     """Stop an account from sending. Mail that it has queued is still delivered.
 
-    \b
     Example:
       appliance account suspend acme
     """
@@ -118,11 +107,10 @@ def suspend(name: str, as_json: bool) -> None:
 
 
 @account.command()
-@of_account
+@database.account_argument
 def resume(name: str, as_json: bool) -> None:
     """Let a suspended account send again.
 
-    \b
     Example:
       appliance account resume acme
     """
@@ -132,17 +120,15 @@ def resume(name: str, as_json: bool) -> None:
 
 # `-20` is an amount here, not an option that click does not know.
 @account.command(context_settings={"ignore_unknown_options": True})
-@name_argument
+@database.account_argument
 @click.argument("amount", type=CREDIT_CHANGE)
 @flag("--set", "Set the balance to AMOUNT instead of changing it by AMOUNT.", "is_balance")
-@common
 def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> None:
     """Change the credits of an account. One credit pays for one recipient.
 
     AMOUNT is added (500 or +500), subtracted (-20), or the word unlimited. A balance never falls below zero. Use --set
     to limit an unlimited account again.
 
-    \b
     Examples:
       appliance account credit acme 500
       appliance account credit acme -20
@@ -164,14 +150,13 @@ def credit(name: str, amount: int | str, is_balance: bool, as_json: bool) -> Non
 
 
 @account.command()
-@of_account
+@database.account_argument
 @click.argument("recipients", type=DAILY_CAP)
 def cap(name: str, recipients: int | str, as_json: bool) -> None:
     """Limit the recipients that an account may send to per day (UTC), to warm up a new sender.
 
     RECIPIENTS is a number, at least 1, or the word off.
 
-    \b
     Examples:
       appliance account cap acme 200
       appliance account cap acme off
@@ -182,14 +167,13 @@ def cap(name: str, recipients: int | str, as_json: bool) -> None:
 
 
 @account.command("role")
-@of_account
+@database.account_argument
 @click.argument("role", type=click.Choice(["customer", "admin"]))
 def change_role(name: str, role: str, as_json: bool) -> None:
     """Make the account's first owner an administrator of all accounts, or all of its users customers.
 
     All of their sessions end: they log in again.
 
-    \b
     Examples:
       appliance account role acme admin
       appliance account role acme customer
@@ -201,19 +185,18 @@ def change_role(name: str, role: str, as_json: bool) -> None:
 
 
 @account.command()
-@of_account
+@database.account_argument
 @text_option("--yes", "NAME", "Confirm by repeating the name.", "confirmed")
-def delete(name: str, confirmed: str | None, as_json: bool) -> None:
+def remove(name: str, confirmed: str | None, as_json: bool) -> None:
     """Delete the account NAME: its users, API keys, SMTP credentials, domains and webhook stop working at once.
 
     Mail that it has queued is still delivered. Its messages are deleted when their retention ends; its ledger stays.
     A new account may reuse the name and the address. The only administrator of the installation cannot be deleted.
     To stop an account for a while: appliance account suspend
 
-    \b
     Examples:
-      appliance account delete acme
-      appliance account delete acme --yes acme
+      appliance account remove acme
+      appliance account remove acme --yes acme
     """
     row = _changed(name)
     if confirmed is None:
@@ -228,13 +211,11 @@ def delete(name: str, confirmed: str | None, as_json: bool) -> None:
 
 
 @account.command("password")
-@name_argument
+@database.account_argument
 @password_option
-@common
 def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
     """Set a new password for the account's user, and end all sessions of that user.
 
-    \b
     Example:
       appliance account password acme --password-stdin < password.txt
     """

@@ -41,7 +41,6 @@ def backup(file: Path, as_json: bool) -> None:
     The backup is a snapshot: it has everything accepted before that moment. Only its owner can read the file. It can
     sign mail as your domains, so protect it like the machine itself.
 
-    \b
     Examples:
       appliance backup /var/backups/appliance/$(date +%F).tar
       appliance backup /mnt/backup.tar && appliance verify /mnt/backup.tar
@@ -76,7 +75,6 @@ def backup(file: Path, as_json: bool) -> None:
 def verify(file: Path, as_json: bool) -> None:
     """Check that the backup in FILE is complete and can be restored.
 
-    \b
     Example:
       appliance verify /var/backups/appliance/2026-11-15.tar
     """
@@ -98,7 +96,6 @@ def restore(file: Path, force: bool, as_json: bool) -> None:
     Mail that was queued in the backup may have been delivered since. So the server delivers nothing until
     `appliance resume`; it still accepts new mail.
 
-    \b
     Examples:
       appliance restore /var/backups/appliance/2026-11-15.tar
       appliance restore /var/backups/appliance/2026-11-15.tar --force

@@ -14,7 +14,6 @@ PROGRAM_NAME, COMPLETE_VARIABLE = "appliance", "_APPLIANCE_COMPLETE"  # which cl
 def completion(shell: str, as_json: bool) -> None:
     """Print the completion script for SHELL.
 
-    \b
     Examples:
       source <(appliance completion bash)
       appliance completion bash > /etc/bash_completion.d/appliance

@@ -6,10 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from appliance.cli import database
-from appliance.cli.options import common, config_option, named_config
+from appliance.cli.options import CommandGroup, common, named_config
 from appliance.cli.output import show
 
 if TYPE_CHECKING:
@@ -19,10 +17,7 @@ if TYPE_CHECKING:
 MASKED = "***"  # instead of a secret
 
 
-@click.group()
-@config_option
-def config() -> None:
-    """Find, check and show the settings."""
+config = CommandGroup("config", "Find, check and show the settings.")
 
 
 @config.command()
@@ -30,10 +25,8 @@ def config() -> None:
 def path(as_json: bool) -> None:
     """Show which settings file is used, and the search order.
 
-    \b
-    Examples:
+    Example:
       appliance config path
-      appliance config path --json
     """
     from appliance.config import load
 
@@ -58,7 +51,6 @@ def path(as_json: bool) -> None:
 def check(as_json: bool) -> None:
     """Check the settings as the server does; on an error, print one line and exit with 1.
 
-    \b
     Examples:
       appliance config check
       appliance config check --config /etc/appliance/config.toml
@@ -73,10 +65,8 @@ def check(as_json: bool) -> None:
 def show_all(as_json: bool) -> None:
     """Show all settings in effect, including defaults; passwords are masked.
 
-    \b
-    Examples:
+    Example:
       appliance config show
-      appliance config show --json
     """
     from appliance.config import load
     from appliance.config.settings import SECTIONS, named_tables, settings

@@ -1,9 +1,11 @@
 """The database during one command: open it, do one thing, and turn every failure into one line.
 
-A command for one account can omit the account's name if there is only one account: it is looked up here.
+A command for one account takes --account, which may be omitted if there is only one. SQLite reports "unable to open
+database file" for any file, so every command first checks the data directory and each file in it.
 """
 
 import os
+import pwd
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from appliance.cli.options import PRINTABLE, common, named_config
+from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
 from appliance.cli.output import system_text
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
+COMPLETED = 100  # names that a shell offers
 _SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its groups
 
 
@@ -65,13 +68,18 @@ def config_errors() -> Iterator[None]:
 
 def load_settings() -> "Config":
     """Load the settings, once per command: if root runs it, before the process becomes another user."""
-    from appliance.config.load import load
+    from appliance.config.load import EMBEDDED_VARIABLES as VARIABLES
+    from appliance.config.load import embedded, load
     from appliance.config.settings import Config
+    from appliance.system.instance_lock import read_note
 
     meta = click.get_current_context().meta
     if not isinstance(meta.get(_SETTINGS), Config):
         with config_errors():
-            meta[_SETTINGS] = load(named_config(), os.environ, Path.cwd())
+            settings = load(named_config(), os.environ, Path.cwd())
+            # A server that was started with --port or a variable noted its ports.
+            ports = {name: str(port) for name, port in read_note(settings.server.data_dir).items() if name in VARIABLES}
+            meta[_SETTINGS] = embedded(Path.cwd(), os.environ | ports) if settings.embedded and ports else settings
     return cast("Config", meta[_SETTINGS])
 
 
@@ -93,7 +101,8 @@ def run(
     from appliance.store import FILE_NAME, NoDatabase, open_store
 
     settings = settings or load_settings()
-    action, target, user = *_audited(), _system_user()
+    action, target = _audited()
+    user = os.environ.get("SUDO_USER") or _user(os.getuid())  # before root becomes the owner of the files
     may_upgrade = command_words() not in READ_ONLY_COMMANDS
     prepare(settings, make=create)
 
@@ -134,8 +143,9 @@ def place(settings: "Config") -> str:
 READ_ONLY_COMMANDS = frozenset(
     {
         *("account list", "account show", "user list", "domain list", "domain records", "credential list", "key list"),
-        *("suppressions list", "suppressions export", "webhook show", "template list", "template show"),
-        *("template pull", "queue show", "messages", "explain", "feedback inbox", "audit", "nodes list", "mcp"),
+        *("suppression list", "suppression export", "webhook show", "template list", "template show", "template pull"),
+        *("queue show", "message list", "explain", "feedback list", "feedback show", "audit", "node list", "mcp"),
+        "status",
     }
 )
 
@@ -147,9 +157,9 @@ AUDITED_COMMANDS = {
     "account credit": "account.credits_changed",
     "account cap": "account.cap_changed",
     "account role": "account.role_changed",
-    "account delete": "account.deleted",
+    "account remove": "account.deleted",
     "account password": "user.password_changed",
-    "user invite": "user.invited",
+    "user add": "user.invited",
     "user role": "user.role_changed",
     "user remove": "user.removed",
     "user reset-password": "password.reset",
@@ -158,13 +168,13 @@ AUDITED_COMMANDS = {
     "domain remove": "domain.removed",
     "domain rotate": "domain.keys_rotated",
     "credential create": "smtp_credential.created",
-    "credential revoke": "smtp_credential.revoked",
+    "credential remove": "smtp_credential.revoked",
     "key create": "api_key.created",
     "key roll": "api_key.rolled",
-    "key revoke": "api_key.revoked",
-    "suppressions add": "suppression.added",
-    "suppressions remove": "suppression.removed",
-    "suppressions import": "suppression.imported",
+    "key remove": "api_key.revoked",
+    "suppression add": "suppression.added",
+    "suppression remove": "suppression.removed",
+    "suppression import": "suppression.imported",
     "webhook set": "webhook.saved",
     "webhook remove": "webhook.deleted",
     "template push": "template.saved",
@@ -174,7 +184,7 @@ AUDITED_COMMANDS = {
     "queue resume": "pool.resumed",
     "pause": "mail.paused",
     "resume": "mail.resumed",
-    "nodes drain": "node.drained",
+    "node drain": "node.drained",
 }
 
 
@@ -193,18 +203,8 @@ def _audited() -> tuple[str, str]:
     parameters = [parameter for parameter in context.command.params if isinstance(parameter, click.Argument)]
     arguments = [context.params.get(parameter.name or "") for parameter in parameters]
     words = [word for value in arguments for word in (value if isinstance(value, tuple) else (value,))]
-    last = next((word for word in reversed(words) if isinstance(word, str)), "")
+    last = next((word for word in reversed(words) if isinstance(word, str)), context.params.get("account") or "")
     return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
-
-
-def _system_user() -> str:
-    """Return who runs the command: the caller of `sudo`, before root becomes the owner of the files."""
-    import pwd
-
-    try:
-        return os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
 
 
 def _not_installed(settings: "Config") -> str:
@@ -242,14 +242,73 @@ async def server_runs(store: "Store", settings: "Config") -> bool:
     return is_running(settings.server.data_dir)
 
 
+def completed(kind: str) -> dict[str, Any]:
+    """Return the keywords of a parameter that a shell completes with the names of the database."""
+
+    def names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        import trio
+
+        from appliance.environment import Environment
+        from appliance.store import open_store
+
+        async def read() -> list[str]:
+            data_dir, url = settings.server.data_dir, settings.store.url
+            async with open_store(data_dir, Environment(), url=url, inline=True, may_upgrade=False) as store:
+                if kind == "pool":
+                    return await store.pools.names()
+                accounts = await store.accounts.all()
+                if kind == "domain":
+                    return [one.name for account in accounts for one in await store.access.domains(account.id)]
+                if kind == "template":
+                    pages = [await store.templates.page(account.id, "", COMPLETED) for account in accounts]
+                    return [template.alias for page, _ in pages for template in page]
+                return [account.name for account in accounts]
+
+        try:
+            with ctx:
+                settings = load_settings()
+                prepare(settings)
+            return sorted({name for name in trio.run(read) if name.startswith(incomplete)})[:COMPLETED]
+        except Exception:  # an error would be printed into the line that the user is typing
+            return []
+
+    return {"shell_complete": names}
+
+
+# Where earlier versions took the name of the account; the help does not show it.
+old_name_argument = click.argument("name", type=PRINTABLE, required=False, metavar="", **completed("account"))
+account_option = text_option("--account", "NAME", "Account (default: the only one).", **completed("account"))
+
+
+def account_argument(command: F) -> F:
+    """Add the argument NAME, --config and --json."""
+    return click.argument("name", type=PRINTABLE, **completed("account"))(common(command))
+
+
 def of_only_account(command: F) -> F:
-    """Add the argument [NAME], which defaults to the only account, --config and --json."""
+    """Add --account, which defaults to the only account, --config and --json. An argument also names the account."""
 
     @wraps(command)
-    def called(name: str | None, **rest: Any) -> Any:
-        return command(name=only_account(name), **rest)
+    def called(name: str | None, account: str | None, **rest: Any) -> Any:
+        return command(name=only_account(one_account(account, name)), **rest)
 
-    return cast(F, click.argument("name", type=PRINTABLE, required=False)(common(called)))
+    return cast(F, old_name_argument(account_option(common(called))))
+
+
+def list_of_only_account(command: F) -> F:
+    """Like `of_only_account`, with --wide."""
+    return wide_option(of_only_account(command))
+
+
+def list_of_accounts(command: F) -> F:
+    """Add --account, which defaults to all accounts, --wide, --config and --json."""
+
+    @wraps(command)
+    def called(name: str | None, account: str | None, **rest: Any) -> Any:
+        return command(name=one_account(account, name), **rest)
+
+    option = text_option("--account", "NAME", "Only of this account.", **completed("account"))
+    return cast(F, old_name_argument(option(listing(called))))
 
 
 def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable[[F], F]:
@@ -260,8 +319,8 @@ def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable
 
     def decorated(command: F) -> F:
         @wraps(command)
-        def called(words: tuple[str, ...], **rest: Any) -> Any:
-            name, last = name_and_last(words)
+        def called(words: tuple[str, ...], account: str | None, **rest: Any) -> Any:
+            name, last = name_and_last(words, account)
             value = read(last)
             return command(name=only_account(name), **{what.lower(): value}, **rest)
 
@@ -271,15 +330,24 @@ def of_only_account_and(what: str, read: Callable[[str], Any] = str) -> Callable
 
 
 def words_argument(what: str) -> Callable[[F], F]:
-    """Add the arguments [NAME] and one more, as `words`."""
-    return click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=f"[NAME] {what}")
+    """Add --account and one argument, as `words`: before it, the account's name also works."""
+    kind = {"DOMAIN": "domain", "ALIAS": "template"}.get(what)
+    names = completed(kind) if kind else {}
+    words = click.argument("words", type=PRINTABLE, nargs=-1, required=True, metavar=what, **names)
+    return lambda command: words(account_option(command))
 
 
-def name_and_last(words: tuple[str, ...]) -> tuple[str | None, str]:
+def name_and_last(words: tuple[str, ...], account: str | None) -> tuple[str | None, str]:
     """Split the words of `words_argument`; the name is None if it was omitted."""
     if len(words) > 2:
         raise click.UsageError(f"Got unexpected extra argument ({words[2]})")
-    return (words[0] if len(words) == 2 else None), words[-1]
+    return one_account(account, words[0] if len(words) == 2 else None), words[-1]
+
+
+def one_account(option: str | None, argument: str | None) -> str | None:
+    if option and argument:
+        raise click.UsageError(f"Got unexpected extra argument ({argument}): --account names the account.")
+    return option or argument
 
 
 def only_account(name: str | None = None) -> str:
@@ -308,11 +376,89 @@ def prepare(settings: "Config", *, make: bool = False) -> None:
 
 def check_usable(data_dir: Path, *, make: bool) -> None:
     """Refuse, in one line, a directory that this user cannot use, or cannot create if `make`."""
-    from appliance.cli.data_directory import why_unusable
-
     try:
-        reason = why_unusable(data_dir, make=make)
+        reason = _why_unusable(data_dir, make=make)
     except OSError as error:  # a directory above it that may not be searched
         reason = f"{error.filename}: {system_text(error)} (server.data_dir is {data_dir})"
     if reason is not None:
         raise click.ClickException(reason)
+
+
+# ---- the data directory
+
+
+def _why_unusable(data_dir: Path, *, make: bool) -> str | None:
+    """Return the fault with its remedy, or None. A missing directory is a fault only if `make` cannot create it."""
+    from appliance.keys.keyfile import KEY_FILE
+    from appliance.store import FILE_NAME
+    from appliance.system.instance_lock import LOCK_FILE
+
+    if not os.path.lexists(data_dir):
+        return _why_not_made(data_dir) if make else None
+    if data_dir.is_symlink() and not data_dir.exists():
+        return f"{data_dir} is a link to {os.readlink(data_dir)}, which does not exist: repair the link"
+    if not data_dir.is_dir():
+        return f"{data_dir} is a file, but server.data_dir must be a directory: move the file or change the setting"
+    if not _may(data_dir, os.R_OK | os.X_OK):
+        return _refused(data_dir, "700")
+    if _is_read_only(data_dir):
+        return f"{data_dir} is on a read-only file system: mount it writable"
+    written = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", LOCK_FILE)
+    files = [(name, os.R_OK | os.W_OK, "600") for name in written]
+    for name, access, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
+        if os.path.lexists(data_dir / name) and not _may(data_dir / name, access):
+            return _refused(data_dir / name, mode)
+    return None
+
+
+def why_not_served(data_dir: Path) -> str | None:
+    """Return why root must not run the server on it: its owner could not open the files that root writes there."""
+    if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
+        return None
+    return (
+        f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, as `systemctl start appliance` does"
+    )
+
+
+def _why_not_made(data_dir: Path) -> str | None:
+    """Check the nearest existing directory above."""
+    above = data_dir.parent
+    while not os.path.lexists(above) and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        return f"{data_dir} cannot be created: {above} is not a directory; change server.data_dir"
+    if _may(above, os.W_OK | os.X_OK):
+        return None
+    if _is_read_only(above):
+        return f"{data_dir} cannot be created: {above} is on a read-only file system; mount it writable"
+    made = f"`install -d -m 700 -o {_user(os.geteuid())} {data_dir}`, as root"
+    return f"{data_dir} cannot be created: {_user(os.geteuid())} may not write to {above}; create it with {made}"
+
+
+def _may(path: Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _refused(path: Path, right_mode: str) -> str:
+    facts, user = path.stat(), _user(os.geteuid())
+    if facts.st_uid == os.geteuid():
+        return f"{path}: permission denied, its mode is {facts.st_mode & 0o7777:04o}: `chmod {right_mode} {path}`"
+    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {user}"
+    if path.is_dir():
+        return f"{whose}: run this as {_owner(path)}, or `chown -R {user} {path}`, as root"
+    return f"{whose}: `chown {user} {path}`, as root"
+
+
+def _owner(path: Path) -> str:
+    return _user(path.stat().st_uid)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, flag, text_option
+from appliance.cli.options import CommandGroup, flag, text_option
 from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
@@ -26,25 +26,21 @@ DOMAIN_COLUMNS |= {"return_path": "RETURN PATH", "checked_at": "CHECKED (UTC)", 
 DOMAIN_FIELDS = ("name", "usable", "created_at", "return_path", "return_path_at")
 
 
-@click.group()
-@config_option
-def domain() -> None:
-    """Manage sending domains and their DNS records."""
+domain = CommandGroup("domain", "Manage sending domains and their DNS records.")
 
 
 @domain.command()
 @text_option("--return-path", "NAME", "Name below DOMAIN that receives bounces (default bounces.DOMAIN).")
 @database.of_only_account_and("DOMAIN")
 def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
-    """Let the account NAME send from DOMAIN, and create the keys that sign its mail.
+    """Let the account send from DOMAIN, and create the keys that sign its mail.
 
     A subdomain is a separate domain. To change the return path, add the domain again; everything else stays.
 
-    \b
     Examples:
-      appliance domain add acme acme.example
-      appliance domain add acme bücher.example
-      appliance domain add acme acme.example --return-path rp.acme.example
+      appliance domain add --account acme acme.example
+      appliance domain add --account acme bücher.example
+      appliance domain add --account acme acme.example --return-path rp.acme.example
     """
     from appliance.intake import account_rules
 
@@ -62,16 +58,15 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 
 
 @domain.command("list")
-@database.of_only_account
+@database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the domains of the account NAME, with the result of the last DNS check.
+    """List the domains of the account, with the result of the last DNS check.
 
     The running server checks every ten minutes until all records are correct, then once a day; less often while DNS
     does not answer, and never in sandbox mode. `appliance domain verify` checks now.
 
-    \b
     Example:
-      appliance domain list acme
+      appliance domain list --account acme
     """
     domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
     rows = [_listed(domain, as_json) for domain in domains]
@@ -87,14 +82,13 @@ def _listed(domain: "Domain", as_json: bool) -> dict[str, Any]:
 @domain.command()
 @database.of_only_account_and("DOMAIN")
 def remove(name: str, domain: str, as_json: bool) -> None:
-    """Stop the account NAME from sending from DOMAIN. Mail that is queued is still signed and delivered.
+    """Stop the account from sending from DOMAIN. Mail that is queued is still signed and delivered.
 
     Keep the DNS records for seven days, until all queued mail is delivered. Keep the return path's records for a month,
     until no more bounces can arrive.
 
-    \b
     Example:
-      appliance domain remove acme acme.example
+      appliance domain remove --account acme acme.example
     """
     domain = domain_name(domain)
 
@@ -109,12 +103,11 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 @domain.command("records")
 @database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str, as_json: bool) -> None:
-    """Show the DNS records to publish for DOMAIN of the account NAME.
+    """Show the DNS records to publish for DOMAIN of the account.
 
-    \b
     Examples:
-      appliance domain records acme acme.example
-      appliance domain records acme acme.example --json
+      appliance domain records --account acme acme.example
+      appliance domain records --account acme acme.example --json
     """
     records = records_of(name, domain)
     show(as_json, _answer(records), _to_publish(records))
@@ -124,16 +117,15 @@ def show_records(name: str, domain: str, as_json: bool) -> None:
 @flag("--now", "Sign with the new keys at once, before DNS has them; use it if the old keys leaked.")
 @database.of_only_account_and("DOMAIN")
 def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
-    """Create new signing keys for DOMAIN of the account NAME; they sign once their DNS records are published.
+    """Create new signing keys for DOMAIN of the account; they sign once their DNS records are published.
 
     Publish the new records, and keep the old ones. The running server checks DNS every minute, and `appliance domain
     verify` at once. When all new records exist, the new keys sign, and `appliance domain records` says how long to keep
     the old records. Until then, another rotation changes nothing.
 
-    \b
     Examples:
-      appliance domain rotate acme acme.example
-      appliance domain rotate acme acme.example --now
+      appliance domain rotate --account acme acme.example
+      appliance domain rotate --account acme acme.example --now
     """
     records = records_of(name, domain, keys=partial(_rotated, at_once=now))
     when = " once their records are in DNS" if any(published.pending for published in records) else ""
@@ -144,15 +136,14 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
 @domain.command()
 @database.of_only_account_and("DOMAIN")
 def verify(name: str, domain: str, as_json: bool) -> None:
-    """Check the DNS records of DOMAIN of the account NAME.
+    """Check the DNS records of DOMAIN of the account.
 
     Exits with 0 if all are correct, otherwise with 1. After a rotation, the new keys sign once all of their records are
     correct. Mail uses the return path once both of its records are correct; the records may be missing, but not wrong.
 
-    \b
     Examples:
-      appliance domain verify acme acme.example
-      appliance domain verify acme acme.example --json
+      appliance domain verify --account acme acme.example
+      appliance domain verify --account acme acme.example --json
     """
     import trio
 

@@ -118,6 +118,14 @@ def _line(error: BaseException, config: Config) -> str | None:
     return None
 
 
+def _free_ports(config: Config) -> Iterator[str]:
+    """Yield the options of `serve` that replace ports in use by the next free ones."""
+    for option, address in (("--port", config.http.bind[0]), ("--smtp-port", config.smtp.bind[0])):
+        if bind_error(address) is not None:
+            others = (address._replace(port=port) for port in range(address.port + 1, 65536))
+            yield f"{option} {next((other.port for other in others if bind_error(other) is None), 0)}"
+
+
 def damaged(error: BaseException) -> str:
     """Describe the damage of a database, and what to do."""
     what = str(error).removeprefix("the database is damaged: ")
@@ -154,5 +162,8 @@ def _system_line(error: OSError, config: Config) -> str:
     if error.errno in ADDRESS_ERRORS:
         for key, address in binds(config):
             if bind_error(address) == error.errno:
-                return f"cannot listen on {address}: {reason}; {_ADVICE[error.errno].format(key=key)}"
+                advice = _ADVICE[error.errno].format(key=key)
+                if config.embedded and error.errno == errno.EADDRINUSE:
+                    advice = f"use another port: appliance serve {' '.join(_free_ports(config))}"
+                return f"cannot listen on {address}: {reason}; {advice}"
     return f"operating system error: {reason}"

@@ -41,7 +41,6 @@ def install(hostname: str, no_start: bool, root: Path, dry_run: bool, as_json: b
     binary is copied to /usr/local/bin; a virtual environment stays in its place. With --config the service uses that
     file.
 
-    \b
     Examples:
       ./appliance install --dry-run
       sudo ./appliance install --hostname mail.example.com
@@ -76,7 +75,6 @@ def uninstall(purge: bool, root: Path, dry_run: bool, as_json: bool) -> None:
     Removes the files that `appliance install` wrote. /etc/appliance and /var/lib/appliance stay for a later
     installation, unless --purge deletes them. The user appliance stays.
 
-    \b
     Examples:
       sudo appliance uninstall
       sudo appliance uninstall --purge --dry-run

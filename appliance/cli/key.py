@@ -1,25 +1,28 @@
-"""`appliance key …`: creates, lists, rolls and revokes API keys."""
+"""`appliance key …` and `appliance credential …`: API keys and SMTP credentials of an account."""
 
 from typing import TYPE_CHECKING
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, SPAN, TIME_AHEAD, Parsed, common, config_option, flag, text_option
+from appliance.cli.options import SPAN, TIME_AHEAD, CommandGroup, Parsed, common, flag, text_option
 from appliance.cli.output import record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.accounts import ApiKey
     from appliance.store import Store
 
-KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
-KEY_COLUMNS |= {"domain": "DOMAIN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
-KEY_COLUMNS |= {"expires_at": "EXPIRES (UTC)", "last_used_at": "LAST USED (UTC)", "last_used_from": "FROM"}
-KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
+# In tables the first columns matter most: a narrow terminal shows no others.
+KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "scope": "SCOPE", "hint": "ENDS IN", "name": "NAME"}
+KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)", "last_used_at": "LAST USED (UTC)", "expires_at": "EXPIRES (UTC)"}
+KEY_COLUMNS |= {"test": "TEST", "domain": "DOMAIN", "created_at": "CREATED (UTC)", "created_by": "CREATED BY"}
+KEY_COLUMNS |= {"last_used_from": "FROM"}
 KEY_FIELDS = (
     *("name", "hint", "scope", "test", "domain", "created_by", "created_at", "expires_at", "last_used_at"),
     *("last_used_from", "previous_hint", "previous_expires_at", "revoked_at"),
 )
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
+CREDENTIAL_COLUMNS |= {"created_by": "CREATED BY"}
 SCOPES = ("send", "read", "full", "manage")
 
 
@@ -33,10 +36,9 @@ def _scope(value: str) -> str:
     return words.pop() if len(words) == 1 else "full"
 
 
-@click.group()
-@config_option
-def key() -> None:
-    """Manage API keys, which programs use to send over HTTP or to manage the account."""
+key = CommandGroup(
+    "key", "Manage API keys, which programs use to send over HTTP or to manage the account.", {"revoke": "remove"}
+)
 
 
 @key.command()
@@ -58,13 +60,11 @@ def key() -> None:
 def create(
     name: str, test: bool, scope: str, domain: str | None, expires: int | None, label: str | None, as_json: bool
 ) -> None:
-    """Create an API key for the account NAME. The key itself is shown only once.
+    """Create an API key for the account. The key itself is shown only once.
 
-    \b
     Examples:
-      appliance key create acme --scope full
-      appliance key create acme --scope manage --domain example.com --expires 90d
-      appliance key create acme --test --json
+      appliance key create --account acme --scope full
+      appliance key create --account acme --scope manage --domain example.com --expires 90d
     """
     from appliance.intake import account_rules
     from appliance.model.accounts import Scope
@@ -83,15 +83,12 @@ def create(
 
 
 @key.command("list")
-@click.argument("name", type=PRINTABLE, required=False)
-@common
-def list_all(name: str | None, as_json: bool) -> None:
-    """List the API keys of the account NAME or of all accounts, including revoked ones.
+@database.list_of_accounts
+def list_keys(name: str | None, as_json: bool) -> None:
+    """List the API keys of all accounts or of one, including revoked ones.
 
-    \b
-    Examples:
+    Example:
       appliance key list
-      appliance key list acme --json
     """
     keys: list[ApiKey]
     if name is None:
@@ -114,15 +111,14 @@ def list_all(name: str | None, as_json: bool) -> None:
     help="Time for which the previous secret still works; 0 revokes it at once.",
 )
 @common
-def roll(words: tuple[str, ...], overlap: int, as_json: bool) -> None:
-    """Give the API key ID a new secret, which is shown only once. With NAME, only if that account owns the key.
+def roll(words: tuple[str, ...], account: str | None, overlap: int, as_json: bool) -> None:
+    """Give the API key ID a new secret, which is shown only once. With --account, only if that account owns the key.
 
-    \b
     Examples:
       appliance key roll key_01k8hv1f7x5c4t9rq2m6b3n0pw
-      appliance key roll acme key_01k8hv1f7x5c4t9rq2m6b3n0pw --overlap 0
+      appliance key roll key_01k8hv1f7x5c4t9rq2m6b3n0pw --account acme --overlap 0
     """
-    name, key_id = database.name_and_last(words)
+    name, key_id = database.name_and_last(words, account)
 
     async def work(store: "Store") -> "tuple[str, ApiKey]":
         account_id = None if name is None else (await store.accounts.named(name)).id
@@ -138,15 +134,13 @@ def roll(words: tuple[str, ...], overlap: int, as_json: bool) -> None:
 @key.command()
 @database.words_argument("ID")
 @common
-def revoke(words: tuple[str, ...], as_json: bool) -> None:
-    """Revoke the API key ID. With NAME, only if that account owns the key.
+def remove(words: tuple[str, ...], account: str | None, as_json: bool) -> None:
+    """Revoke the API key ID. With --account, only if that account owns the key.
 
-    \b
-    Examples:
-      appliance key revoke key_01k8hv1f7x5c4t9rq2m6b3n0pw
-      appliance key revoke acme key_01k8hv1f7x5c4t9rq2m6b3n0pw
+    Example:
+      appliance key remove key_01k8hv1f7x5c4t9rq2m6b3n0pw
     """
-    name, key_id = database.name_and_last(words)
+    name, key_id = database.name_and_last(words, account)
 
     async def work(store: "Store") -> str:
         named = name
@@ -156,3 +150,46 @@ def revoke(words: tuple[str, ...], as_json: bool) -> None:
 
     revoked = database.run(work)
     show(as_json, {"id": revoked, "revoked": True}, f"Revoked API key {revoked}.")
+
+
+credential = CommandGroup(
+    "credential", "Manage SMTP credentials, which also work for HTTP Basic authentication.", {"revoke": "remove"}
+)
+
+
+@credential.command("create")
+@database.of_only_account
+def create_credential(name: str, as_json: bool) -> None:
+    """Create an SMTP credential for the account. Its password is shown only once.
+
+    Example:
+      appliance credential create --account acme
+    """
+    username, password = database.run_for(name, lambda store, account_id: store.access.create_credential(account_id))
+    show_record(as_json, {"username": username, "password": password})
+
+
+@credential.command("list")
+@database.list_of_only_account
+def list_credentials(name: str, as_json: bool) -> None:
+    """List the SMTP credentials of the account, including revoked ones.
+
+    Example:
+      appliance credential list --account acme
+    """
+    credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
+    rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
+    nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
+    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
+
+
+@credential.command("remove")
+@database.of_only_account_and("USERNAME")
+def remove_credential(name: str, username: str, as_json: bool) -> None:
+    """Revoke the SMTP credential USERNAME of the account.
+
+    Example:
+      appliance credential remove --account acme smtp_01k8hv1f7x5c4t9rq2m6b3n0pw
+    """
+    database.run_for(name, lambda store, account_id: store.access.revoke_credential(account_id, username))
+    show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")

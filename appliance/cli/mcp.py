@@ -162,7 +162,6 @@ def mcp(allow_send: bool) -> None:
     Clients can explain messages and addresses, search, see the queue, run doctor and read the documentation. They can
     send only if $APPLIANCE_API_KEY holds an API key: a test key, whose mail is simulated, or with --allow-send any key.
 
-    \b
     Examples:
       appliance mcp
       APPLIANCE_API_KEY=ma_test_… appliance mcp

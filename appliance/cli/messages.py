@@ -1,29 +1,49 @@
-"""`appliance messages`: searches the messages of one account or of all, newest first, within a bounded time."""
+"""`appliance message list`, `explain` and `feedback`: searches messages, explains delivery, shows mail about them.
 
+A search reads the newest messages first and ends within a bounded time.
+"""
+
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, TIME_AGO, common, number_option, text_option
-from appliance.cli.output import printable, record, show, show_list
+from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, listing, number_option, text_option
+from appliance.cli.output import printable, printable_row, record, show, show_list
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.config.settings import Config
     from appliance.model.dashboard import FoundMail, ListedMessage
+    from appliance.model.feedback import InboxMail
+    from appliance.model.mail import Attempt, MessageRecord, Suppression, TriedRecipient
+    from appliance.model.queue import PoolView
     from appliance.store import Store
 
-MESSAGE_COLUMNS = {"id": "ID", "account": "ACCOUNT", "status": "STATUS", "from": "FROM", "to": "TO"}
-MESSAGE_COLUMNS |= {"subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
+    _Explained = tuple[MessageRecord, dict[str, PoolView]]
+
+MESSAGE_COLUMNS = {"id": "ID", "status": "STATUS", "to": "TO", "subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
+MESSAGE_COLUMNS |= {"from": "FROM", "account": "ACCOUNT"}
 MESSAGES_LISTED, MOST_LISTED = 50, 1_000
+MESSAGES_EXPLAINED = 10  # of an address
 SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
 OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled")
+INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "sender": "FROM", "subject": "SUBJECT", "address": "TO"}
+INBOX_COLUMNS |= {"account": "ACCOUNT", "result": "RESULT"}
+INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
+MOST_MAILS = 1_000
+
+message = CommandGroup("message", "List messages.", default="list")
+feedback = CommandGroup("feedback", "Mail about the mail of this installation.", {"inbox": "list"}, default="list")
 
 
-@click.command()
+@message.command("list")
 @click.argument("words", type=PRINTABLE, nargs=-1, metavar="[WORD]...")
-@text_option("--account", "NAME", "Filter by account.")
+@text_option("--account", "NAME", "Filter by account.", **database.completed("account"))
 @text_option("--to", "ADDRESS|DOMAIN", "Filter by recipient address or domain.")
 @text_option("--from", "ADDRESS|DOMAIN", "Filter by sender address or domain.", "sender")
 @click.option("--status", type=click.Choice(STATUSES), help="Filter by message status.")
@@ -31,8 +51,8 @@ OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed"
 @click.option("--since", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted from this time on.")
 @click.option("--until", type=TIME_AGO, metavar="2d|DATE", help="Only messages accepted before this time.")
 @number_option("--limit", MESSAGES_LISTED, MOST_LISTED, "Number of messages to show.")
-@common
-def messages(
+@listing
+def list_messages(
     words: tuple[str, ...],
     account: str | None,
     to: str | None,
@@ -52,13 +72,12 @@ def messages(
     the last line then says how far back it got, and the same command with --until continues from there. To see the
     history of one message: appliance explain ID
 
-    \b
     Examples:
-      appliance messages
-      appliance messages --to ada@example.net --since 2d
-      appliance messages invoice ada@example
-      appliance messages --account acme --outcome bounced --limit 10
-      appliance messages --to example.net --until 2026-11-15 --json
+      appliance message list
+      appliance message list --to ada@example.net --since 2d
+      appliance message list invoice ada@example
+      appliance message list --account acme --outcome bounced --limit 10
+      appliance message list --to example.net --until 2026-11-15 --json
     """
     from appliance.intake.account_rules import searched_recipient, searched_sender
     from appliance.message.search_words import query_words
@@ -84,18 +103,18 @@ def messages(
 
     nothing: tuple[dict[str, str], FoundMail] = ({}, FoundMail((), None))
     names, mail = database.run(work, or_nothing=nothing)
-    rows = [_row(names[account_id], message) for account_id, message in mail.messages]
+    rows = [_message_row(names[account_id], message) for account_id, message in mail.messages]
     # Rounded up to milliseconds, so that a search that continues from there omits nothing.
     back_to = None if mail.searched_to is None else rfc3339(mail.searched_to + 999)
     if as_json:
         show(True, {"messages": rows, "searched_to": back_to}, "")
         return
-    show_list(False, "messages", [_worded(row) for row in rows], MESSAGE_COLUMNS, "No message matches.")
+    show_list(False, "messages", [_worded_message(row) for row in rows], MESSAGE_COLUMNS, "No message matches.")
     if back_to is not None:
         click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
 
-def _row(account: str, message: "ListedMessage") -> dict[str, Any]:
+def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
     recipients = [
         {"email": one.email, "status": one.status.value, "outcome": one.outcome.value} for one in message.recipients
     ]
@@ -104,9 +123,260 @@ def _row(account: str, message: "ListedMessage") -> dict[str, Any]:
     return row | record(message, "recipient_count", "subject", "created_at")
 
 
-def _worded(row: dict[str, Any]) -> dict[str, Any]:
+def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row for a table, with the first recipient and the number of others."""
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
     texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}
     return row | texts | {"to": printable(to) + (f" and {more} more" if more else "")}
+
+
+# ---- explain
+
+
+@click.command()
+@click.argument("what", type=PRINTABLE, metavar="[MESSAGE|ADDRESS]", required=False)
+@flag("--dialogue", "Show every line of the SMTP dialogue.")
+@click.option("--reply", metavar="TEXT", help="Classify this reply of a mail server, and name the rule that applies.")
+@click.option("--provider", metavar="NAME", help="With --reply: only rules of this provider, and general ones.")
+@common
+def explain(what: str | None, dialogue: bool, reply: str | None, provider: str | None, as_json: bool) -> None:
+    """Show the status of each recipient of MESSAGE, the reason, and the time of the next attempt. Times are UTC.
+
+    For an ADDRESS: whether it is suppressed, and what to do; and the status of the ten newest messages to it, of all
+    accounts. The search takes about ten seconds at most; the last line then says how far back it got.
+
+    With --reply: the bounce class of a mail server's reply, whose fault it is, whether it suppresses the address or
+    holds the pool, and the rule. This needs no database.
+
+    Examples:
+      appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
+      appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --dialogue
+      appliance explain ada@example.net
+      appliance explain --reply '550 5.4.1 Recipient address rejected: Access denied.'
+      appliance explain --reply '451 4.7.1 Try again later' --provider rspamd
+    """
+    if (what is None) == (reply is None):
+        raise click.UsageError("Name a message or an address, or use --reply TEXT.")
+    if reply is not None:
+        _explain_reply(reply, provider, as_json=as_json)
+        return
+    if provider is not None:
+        raise click.UsageError("--provider works only with --reply.")
+    assert what is not None  # noqa: S101 - either this or `reply`
+    settings = database.load_settings()
+    allowed = len(settings.delivery.retry_delays) + 1
+    if "@" in what:
+        _explain_address(what, settings, allowed, dialogue=dialogue, as_json=as_json)
+        return
+
+    async def work(store: "Store") -> "_Explained":
+        if (explained := await _explained(store, settings, what)) is None:
+            raise click.ClickException(f"there is no message {what!r}")
+        return explained
+
+    stored, pools = database.run(work, settings=settings)
+    answer = _answer(stored, pools, allowed, dialogue=dialogue)
+    show(as_json, answer, "\n".join(map(printable, _lines(stored, answer, dialogue=dialogue))))
+
+
+_HOLDS = {
+    True: "a 4xx reply slows the pool down; a 5xx reply counts towards its hold",
+    "if repeated": "slows the pool down only before RCPT, or if it refuses recipients that were accepted before",
+    False: "does not hold the pool",
+}
+
+
+def _explain_reply(reply: str, provider: str | None, *, as_json: bool) -> None:
+    from appliance.deliver.providers import PROVIDERS
+    from appliance.feedback.reply_rules import RULES, judge_reply, parse_reply
+
+    known = {rule.provider for rule in RULES} | {one.name for one in PROVIDERS}
+    if provider is not None and provider not in known:
+        text = f"{provider!r} is not known. Use one of {', '.join(sorted(known))}."
+        raise click.BadParameter(text, param_hint="--provider")
+    code, status, text = parse_reply(reply)
+    if code is not None and code < 400:
+        raise click.UsageError(f"--reply: {code} is not a refusal. Use a reply whose code begins with 4 or 5.")
+    rule = judge_reply(code, status, text, provider)
+    answer = {"code": code, "enhanced": status, "class": rule.bounce_class.value, "fault": rule.fault.value}
+    answer |= {"suppress": rule.suppress, "hold": rule.holds, "rule": rule.name}
+    lines = (
+        f"class: {rule.bounce_class.value}",
+        f"fault: {rule.fault.value}",
+        f"suppress: {'the address enters the suppression list' if rule.suppress else 'no'}",
+        f"hold: {_HOLDS[rule.hold]}",
+        f"rule: {rule.name} ({rule.provider})",
+        f"source: {rule.source}",
+    )
+    show(as_json, answer, "\n".join(lines))
+
+
+async def _explained(store: "Store", settings: "Config", message_id: str) -> "_Explained | None":
+    if (stored := await store.records.of(message_id)) is None:
+        return None
+    domains = {tried.domain for tried in stored.recipients}
+    return stored, await store.pools.views(domains, settings.warmup, stored.account_id)
+
+
+def _explain_address(text: str, settings: "Config", allowed: int, *, dialogue: bool, as_json: bool) -> None:
+    from appliance.environment import Environment
+    from appliance.intake.account_rules import searched_recipient
+    from appliance.message.addresses import parse
+    from appliance.model.dashboard import MailFilter
+    from appliance.report import explain as words
+
+    with database.refusals():
+        address = parse(text, "address")
+    mail_filter = MailFilter(recipient=searched_recipient(address.wire))
+
+    async def work(store: "Store") -> "tuple[list[tuple[str, Suppression]], list[_Explained], int | None]":
+        accounts = [account.id for account in await store.accounts.all()]
+        mail = await store.mail_log.newest(accounts, mail_filter, MESSAGES_EXPLAINED, SEARCH_SECONDS)
+        explained = [await _explained(store, settings, message.id) for _, message in mail.messages]
+        listed = await store.suppressions.of_address(address.key)
+        return listed, [one for one in explained if one is not None], mail.searched_to
+
+    listed, explained, searched_to = database.run(work, settings=settings)
+    now, messages, lines = Environment().now(), list[dict[str, Any]](), list[str]()
+    for account, entry in listed:
+        lines += [f"{entry.address} is {words.suppressed(entry, account, now)}"]
+        lines += [f"  {words.suppression_advice(entry, account)}"]
+    if not listed:
+        lines.append(f"{address.key} is not suppressed")
+    for stored, pools in explained:
+        own = [one for one in stored.recipients if searched_recipient(one.recipient.email) == mail_filter.recipient]
+        stored = replace(stored, recipients=tuple(own))
+        messages.append(_answer(stored, pools, allowed, dialogue=dialogue))
+        lines += ["", *_lines(stored, messages[-1], dialogue=dialogue)]
+    if not explained:
+        lines.append("no message to it is known")
+    if searched_to is not None:
+        lines += ["", f"searched back to {rfc3339(searched_to)} only"]
+    suppressions = [
+        {"account": account, **record(entry, "reason", "origin", "created_at")}
+        | {"list": entry.mail_list or None, "advice": words.suppression_advice(entry, account)}
+        for account, entry in listed
+    ]
+    answer: dict[str, Any] = {"address": address.key, "suppressions": suppressions, "messages": messages}
+    answer["searched_to"] = None if searched_to is None else rfc3339(searched_to)
+    show(as_json, answer, "\n".join(map(printable, lines)))
+
+
+def _answer(stored: "MessageRecord", pools: "dict[str, PoolView]", allowed: int, *, dialogue: bool) -> dict[str, Any]:
+    from appliance.environment import Environment
+    from appliance.report.explain import standing
+
+    now, message = Environment().now(), stored.message
+
+    def recipient(tried: "TriedRecipient") -> dict[str, Any]:
+        pool, late = pools[tried.domain], tried.recipient.late_bounce
+        late_bounce = late and record(late, "code", "response") | {"at": rfc3339(late.at), "class": late.bounce_class}
+        return {
+            "id": tried.recipient.id,
+            "email": tried.recipient.email,
+            "status": tried.recipient.status.value,
+            "explanation": standing(tried, pool, now, allowed),
+            "bounce_class": tried.recipient.bounce_class,
+            "late_bounce": late_bounce,
+            "pool": None if tried.simulated else pool.name,
+            **record(tried, "next_attempt_at"),
+            "attempts": [_attempt(number, one, dialogue=dialogue) for number, one in enumerate(tried.attempts, 1)],
+        }
+
+    answer = {"id": message.id, "account": stored.account_name, "status": message.status.value}
+    answer |= {"from": message.sender, **record(message, "subject", "created_at")}
+    return answer | {"recipients": [recipient(tried) for tried in stored.recipients]}
+
+
+def _attempt(number: int, attempt: "Attempt", *, dialogue: bool) -> dict[str, Any]:
+    from appliance.report import explain as words
+
+    milliseconds = (attempt.finished_at - attempt.started_at) // 1000
+    answer = {"number": number, **record(attempt, "started_at"), "duration_ms": milliseconds}
+    answer |= record(attempt, "pool", "mx_host", "mx_address", "tls", "smtp_code", "smtp_response", "decision")
+    if dialogue:
+        lines = words.dialogue(attempt)
+        answer["dialogue"] = [{"ms": line.milliseconds, "speaker": line.speaker, "text": line.text} for line in lines]
+    return answer
+
+
+def _lines(stored: "MessageRecord", answer: dict[str, Any], *, dialogue: bool) -> "Iterator[str]":
+    from appliance.environment import Environment
+    from appliance.report import explain as words
+
+    now, message = Environment().now(), stored.message
+    accepted = words.clock(message.created_at, now)
+    yield f"{message.id} of {stored.account_name}, accepted at {accepted} UTC: {message.status.value}"
+    yield f"from {message.sender}: {message.subject}"
+    for tried, row in zip(stored.recipients, answer["recipients"], strict=True):
+        yield from ("", tried.recipient.email, f"  {row['explanation']}")
+        if tried.recipient.bounce_class is not None:
+            yield f"  class of bounce: {tried.recipient.bounce_class}"
+        for number, attempt in enumerate(tried.attempts, 1):
+            yield f"    {words.attempt_line(number, attempt, now)}"
+            for line in words.dialogue(attempt) if dialogue else ():
+                yield f"      {line.milliseconds:>6} ms  {line.speaker}  {line.text}"
+
+
+# ---- the feedback inbox
+
+
+@feedback.command("list")
+@click.argument("mail_id", metavar="", type=PRINTABLE, required=False)
+@number_option("--limit", 100, MOST_MAILS, "Number of mails to list.")
+@listing
+def list_feedback(mail_id: str | None, limit: int, as_json: bool) -> None:
+    """List the newest mails to fbl@, postmaster@ and abuse@ of all return paths.
+
+    Use it to register a feedback loop: the provider sends its verification mail to fbl@.
+
+    Example:
+      appliance feedback list
+    """
+    if mail_id is not None:  # as before `feedback show`
+        _show_mail(mail_id, as_json)
+        return
+
+    async def read(store: "Store") -> "tuple[list[InboxMail], dict[str, str]]":
+        names = {account.id: account.name for account in await store.accounts.all()}
+        return await store.feedback_inbox.newest(None, limit), names
+
+    nothing: tuple[list[InboxMail], dict[str, str]] = ([], {})
+    mails, names = database.run(read, or_nothing=nothing)
+    rows = [_inbox_row(mail, names) for mail in mails]
+    shown = rows if as_json else [*map(printable_row, rows)]
+    show_list(as_json, "mails", shown, INBOX_COLUMNS, "The feedback inbox is empty.")
+
+
+@feedback.command("show")
+@click.argument("mail_id", metavar="ID", type=PRINTABLE)
+@common
+def show_feedback(mail_id: str, as_json: bool) -> None:
+    """Show the mail ID of the feedback inbox as text.
+
+    Example:
+      appliance feedback show fbm_0192f0c1d2e3f4a5b6c7d8e9f0a1b2c3
+    """
+    _show_mail(mail_id, as_json)
+
+
+def _inbox_row(mail: "InboxMail", names: dict[str, str]) -> dict[str, Any]:
+    return {"account": names.get(mail.account_id, mail.account_id) or None, **record(mail, *INBOX_FIELDS)}
+
+
+def _show_mail(mail_id: str, as_json: bool) -> None:
+    from appliance.feedback.mime import open_mail
+
+    async def read(store: "Store") -> "tuple[InboxMail, bytes, dict[str, str]]":
+        stored = await store.feedback_inbox.find(None, mail_id)
+        if stored is None:
+            text = f"no mail {mail_id} in the feedback inbox: list them with appliance feedback list"
+            raise click.ClickException(text)
+        return *stored, {account.id: account.name for account in await store.accounts.all()}
+
+    mail, mime, names = database.run(read)
+    text, source = open_mail(mime).text, mime.decode("utf-8", "replace")
+    head = f"From: {mail.sender}\nTo: {mail.address}\nSubject: {mail.subject}\n\n"
+    shown = "\n".join(map(printable, (head + (text or source)).splitlines()))
+    show(as_json, {"mail": _inbox_row(mail, names), "text": text, "source": source}, shown)

@@ -1,8 +1,8 @@
-"""Options and argument types that several commands share."""
+"""Groups of commands, options and argument types that several commands share."""
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,15 +12,18 @@ from appliance.times import DAY, HOUR, LATEST, MINUTE, microseconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONFIG = "appliance.config"  # in ctx.meta, which a command shares with its groups
+_CONFIG, _WIDE = "appliance.config", "appliance.wide"  # in ctx.meta, which a command shares with its groups
 MAX_NUMBER = 10**15  # the store's own limit, MAX_CREDITS; not imported, because that takes longer than the command
 _SPAN = re.compile(r"([0-9]{1,6})([mhdw])")
 _UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
-def _keep_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
-    if value is not None:
-        ctx.meta[_CONFIG] = value
+def _kept_as(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def keep(ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        if value:
+            ctx.meta[key] = value
+
+    return keep
 
 
 # On the command and on every group; the one nearest to the command counts.
@@ -29,10 +32,29 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     metavar="FILE",
     expose_value=False,
-    callback=_keep_config,
+    callback=_kept_as(_CONFIG),
     help="Settings file (default: $APPLIANCE_CONFIG, ./config.toml or /etc/appliance/config.toml).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_wide = "Show all columns, however narrow the terminal is."
+wide_option = click.option("--wide", is_flag=True, expose_value=False, callback=_kept_as(_WIDE), help=_wide)
+
+
+class CommandGroup(click.Group):
+    """The commands of one noun. Without a command, `default` runs; `aliases` are earlier spellings, not listed."""
+
+    def __init__(self, name: str, help: str, aliases: Mapping[str, str] | None = None, default: str = "") -> None:
+        super().__init__(name, help=help, no_args_is_help=not default)
+        config_option(self)
+        self.aliases, self.default = aliases or {}, default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options_only = not args or args[0].startswith("-")
+        named = {*self.commands, *self.aliases, *ctx.help_option_names} & set(args)
+        return super().parse_args(ctx, [self.default, *args] if self.default and options_only and not named else args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        return super().resolve_command(ctx, [*self.aliases.get(args[0], args[0]).split(), *args[1:]])
 
 
 def common(command: F) -> F:
@@ -40,18 +62,18 @@ def common(command: F) -> F:
     return config_option(json_option(command))
 
 
-def of_account(command: F) -> F:
-    """Add the argument NAME, --config and --json."""
-    return click.argument("name", type=PRINTABLE)(common(command))
+def listing(command: F) -> F:
+    """Add --wide, --config and --json."""
+    return wide_option(common(command))
 
 
 def flag(name: str, meaning: str, variable: str | None = None) -> Callable[[F], F]:
     return click.option(name, *([variable] if variable else []), is_flag=True, help=meaning)
 
 
-def text_option(name: str, metavar: str, meaning: str, variable: str | None = None) -> Callable[[F], F]:
+def text_option(name: str, metavar: str, meaning: str, variable: str | None = None, **more: Any) -> Callable[[F], F]:
     """An option for printable text, None by default."""
-    return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning)
+    return click.option(name, *([variable] if variable else []), type=PRINTABLE, metavar=metavar, help=meaning, **more)
 
 
 def number_option(name: str, default: int, most: int | None, meaning: str, **more: Any) -> Callable[[F], F]:
@@ -67,6 +89,10 @@ def reason_option(default: str, meaning: str) -> Callable[[F], F]:
 def named_config() -> Path | None:
     value: Path | None = click.get_current_context().meta.get(_CONFIG)
     return value
+
+
+def is_wide() -> bool:
+    return bool(click.get_current_context().meta.get(_WIDE))
 
 
 class Parsed(click.ParamType[Any]):

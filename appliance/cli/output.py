@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,9 +10,11 @@ from typing import Any
 
 import click
 
+from appliance.cli.options import is_wide
 from appliance.times import rfc3339
 
 Row = Mapping[str, Any]
+CUT_TO, TIME_WIDTH = 10, 16  # characters that a column of a narrow table keeps; times stay whole
 
 
 def _echo(text: str) -> None:
@@ -89,23 +92,43 @@ def _cell(value: object, *, short: bool = False) -> str:
     return text[:16].replace("T", " ") if short else text
 
 
-def _table(rows: list[list[str]], headings: list[str]) -> None:
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def coloured(text: str, colour: str) -> str:
+    """Return the text with a colour or in bold, unless $NO_COLOR is set; click removes both from a pipe."""
+    if os.environ.get("NO_COLOR"):
+        return text
+    return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, heading in enumerate(headings):
-            # Other commands take the first column as an argument: it must not wrap.
-            table.add_column(heading, no_wrap=number == 0, overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))  # Text: rich must not read a name as markup
-        Console().print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    for line in (headings, *rows):
-        _echo("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+
+def _table(rows: list[list[str]], headings: list[str]) -> None:
+    """Print a table; on a terminal only its first columns, as many as fit: the last ones matter least."""
+    from rich.cells import cell_len, set_cell_size  # a Chinese character takes two cells
+
+    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+    if sys.stdout.isatty() and not is_wide():
+        widths = fitted(widths, [TIME_WIDTH if "(UTC)" in heading else CUT_TO for heading in headings])
+    for number, line in enumerate((headings, *rows)):
+        cells = [
+            set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
+            for text, width in zip(line, widths, strict=False)
+        ]
+        _echo("  ".join(cells).rstrip() if number else coloured("  ".join(cells).rstrip(), "bold"))
+    if dropped := headings[len(widths) :]:
+        _echo(f"Columns not shown: {', '.join(dropped)}. Show them with --wide or --json.")
+
+
+def fitted(widths: Sequence[int], least: Sequence[int]) -> list[int]:
+    """Return the widths of the columns that fit the terminal, cut down to `least` if that lets another column fit.
+
+    Other commands take the first column as an argument, so it is never cut.
+    """
+    room, kept = shutil.get_terminal_size().columns, list(widths)
+    floors = [widths[0], *map(min, widths[1:], least[1:])]
+    while len(kept) > 1 and sum(floors[: len(kept)]) + 2 * (len(kept) - 1) > room:
+        kept.pop()
+    while sum(kept) + 2 * (len(kept) - 1) > room and len(kept) > 1:
+        widest = max(range(1, len(kept)), key=lambda column: kept[column] - floors[column])
+        kept[widest] -= 1
+    return kept
 
 
 @contextmanager

@@ -1,40 +1,33 @@
-"""`appliance queue …`: shows queued mail by pool, retries or cancels it, pauses and resumes pools."""
+"""`appliance queue …`, `pause` and `resume`: queued mail by pool, and stopping delivery of a pool or of everything."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, flag, number_option, reason_option, text_option
-from appliance.cli.output import counted, show, show_list
+from appliance.cli import database, options
+from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing, number_option, text_option
+from appliance.cli.output import counted, record, show, show_list
 from appliance.times import SECOND, rfc3339
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
-    from appliance.model.queue import PoolHold, PoolState, ResumedPool, WaitingMail
+    from appliance.model.queue import AllWaiting, PoolHold, PoolState, ResumedPool, WaitingMail
     from appliance.model.warmup import WarmupStatus
     from appliance.store import Store
 
-    _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus]]
+    _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus], int, AllWaiting]
 
-QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
-QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
+QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "state": "STATE"}
+QUEUE_COLUMNS |= {"oldest": "OLDEST", "next": "NEXT TRY"}
 POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
 # Similarity to a known pool's name from which a name counts as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
-NOT_LOOKED_UP = "(not looked up)"
+NOT_LOOKED_UP, SANDBOX = "(not looked up)", "(sandbox)"  # mail without a pool
 
 
-@click.group(invoke_without_command=True)
-@common
-@click.pass_context
-def queue(ctx: click.Context, as_json: bool) -> None:
-    """Show, retry, cancel and pause queued mail. Without a command, show the queue."""
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(show_all, pools=POOLS_LISTED, destinations=DESTINATIONS_LISTED, as_json=as_json)
-    elif as_json:
-        raise click.UsageError(f"Put --json after the command: appliance queue {ctx.invoked_subcommand} --json")
+_HELP = "Show, retry, cancel and pause queued mail. Without a command, show the queue."
+queue = CommandGroup("queue", _HELP, default="show")
 
 
 @queue.command("show")
@@ -46,21 +39,21 @@ def queue(ctx: click.Context, as_json: bool) -> None:
     show_default=True,
     help="Number of domains to show per pool.",
 )
-@common
+@listing
 def show_all(pools: int, destinations: int, as_json: bool) -> None:
     """Show queued recipients by pool and destination.
 
-    WAITING recipients are due now; DEFERRED ones had a failed attempt and are retried later.
+    WAITING recipients are due now; DEFERRED ones had a failed attempt and are retried later. Simulated mail, of the
+    sandbox and of test keys, is counted under (sandbox).
 
-    \b
     Examples:
       appliance queue show
       appliance queue show --pools 10 --destinations 20
-      appliance queue show --json
     """
     import msgspec
 
     from appliance.environment import Environment
+    from appliance.model.queue import AllWaiting
     from appliance.report.queue import by_pool, pause_of, warming
     from appliance.store.pools import EVERY
 
@@ -70,10 +63,11 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
         # One pool more than is shown, to detect further ones.
         mail = await store.queue_control.summary(pools + 1, destinations)
         warmups = await store.warmups.told(settings.warmup, pools)
-        return mail, await store.pools.all_holds(), await store.pools.states(), warmups
+        sandbox, total = await store.queue_control.simulated(), await store.queue_control.totals()
+        return mail, await store.pools.all_holds(), await store.pools.states(), warmups, sandbox, total
 
-    nothing: _Queue = ([], [], [], [])
-    mail, holds, states, warmups = database.run(work, settings=settings, or_nothing=nothing)
+    nothing: _Queue = ([], [], [], [], 0, AllWaiting(0, 0, None))
+    mail, holds, states, warmups, sandbox, total = database.run(work, settings=settings, or_nothing=nothing)
     pause = pause_of(next((hold for hold in holds if hold.pool == EVERY), None))
     pool_holds = [hold for hold in holds if hold.pool != EVERY]
     queued: list[dict[str, Any]] = msgspec.to_builtins(by_pool(mail, pool_holds, states))
@@ -81,19 +75,24 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     if as_json:
         paused = {} if pause is None else {"paused": msgspec.structs.asdict(pause)}
         warm = {"warmups": [msgspec.structs.asdict(warmup) for warmup in warming(warmups)]} if warmups else {}
-        show(True, paused | {"pools": shown, "more": more} | warm, "")
+        totals = {"sandbox": sandbox, **record(total, "due", "deferred")}
+        show(True, paused | {"pools": shown, "more": more} | totals | warm, "")
         return
     if pause is not None:
         click.echo(f"All delivery is paused: {pause.reason}. Resume it: appliance resume")
     now = Environment().now()
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
+    if sandbox:
+        rows.append(dict.fromkeys(QUEUE_COLUMNS, "") | {"name": SANDBOX, "waiting": sandbox})
     show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.")
+    if rows:
+        click.echo(f"All mail: {counted(total.due, 'recipient')} due, {total.deferred} deferred.")
     if more:
         click.echo("More pools exist: appliance queue show --pools NUMBER")
 
 
 @queue.command()
-@text_option("--pool", "POOL", "Retry all mail of this pool.")
+@text_option("--pool", "POOL", "Retry all mail of this pool.", **database.completed("pool"))
 @text_option("--domain", "DOMAIN", "Retry all mail to this domain.")
 @text_option("--message", "ID", "Retry one message.")
 @text_option("--recipient", "ID|ADDRESS", "Retry one recipient, or all mail to one address.")
@@ -103,7 +102,6 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
 
     A running server notices within a second. Mail of a paused or slowed pool stays queued.
 
-    \b
     Examples:
       appliance queue retry
       appliance queue retry --pool google
@@ -128,7 +126,6 @@ def cancel(message: str, as_json: bool) -> None:
 
     A delivery that is in progress may still succeed.
 
-    \b
     Example:
       appliance queue cancel msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
     """
@@ -137,15 +134,18 @@ def cancel(message: str, as_json: bool) -> None:
     show(as_json, {"message": message, "cancelled": count}, text)
 
 
-@queue.command()
-@click.argument("pool", type=PRINTABLE)
-@reason_option("paused by the operator", "Reason to show with the pause.")
+reason_option = options.reason_option("paused by the operator", "Reason to show with the pause.")
+pool_argument = click.argument("pool", type=PRINTABLE, **database.completed("pool"))
+
+
+@queue.command("pause")
+@pool_argument
+@reason_option
 @flag("--force", "Pause the pool even if it is not known.")
 @common
-def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
+def pause_pool(pool: str, reason: str, force: bool, as_json: bool) -> None:
     """Stop delivery of POOL until it is resumed; open sessions finish.
 
-    \b
     Examples:
       appliance queue pause google
       appliance queue pause example.net --reason 'they move to new servers'
@@ -162,15 +162,14 @@ def pause(pool: str, reason: str, force: bool, as_json: bool) -> None:
     show(as_json, {"pool": pool, "held": True, "reason": kept}, f"Pool {pool} is held: {kept}")
 
 
-@queue.command()
-@click.argument("pool", type=PRINTABLE)
+@queue.command("resume")
+@pool_argument
 @common
-def resume(pool: str, as_json: bool) -> None:
+def resume_pool(pool: str, as_json: bool) -> None:
     """Lift all holds and slow-downs of POOL, on all nodes, by the operator or by a server.
 
     A running server lifts its slow-down within a second. Deferred mail stays deferred; `queue retry` makes it due.
 
-    \b
     Example:
       appliance queue resume google
     """
@@ -179,6 +178,55 @@ def resume(pool: str, as_json: bool) -> None:
     lines = [f"Pool {pool} is open again.", *(f"Lifted the {_described(entry)}." for entry in lifted)]
     answer = {"pool": pool, "held": False, "was_held": resumed.was_held, "lifted": lifted}
     show(as_json, answer, "\n".join(lines) if resumed.was_held else f"Pool {pool} was not held.")
+
+
+@click.command()
+@reason_option
+@common
+def pause(reason: str, as_json: bool) -> None:
+    """Stop all delivery and webhook posts until `appliance resume`. The server still accepts new mail.
+
+    Examples:
+      appliance pause
+      appliance pause --reason 'the address is being moved'
+    """
+    from appliance.store.pools import EVERY
+
+    async def work(store: "Store") -> str:
+        await store.pools.hold(EVERY, reason)
+        hold = await store.pools.paused()
+        return reason if hold is None else hold.reason
+
+    kept = database.run(work)
+    show(as_json, {"paused": True, "reason": kept}, f"Delivery is paused: {kept}")
+
+
+@click.command()
+@flag("--cancel-old", "First cancel mail that was accepted before the pause.")
+@common
+def resume(cancel_old: bool, as_json: bool) -> None:
+    """Resume delivery after `appliance pause` or a restored backup.
+
+    With --cancel-old, mail accepted before the pause fails instead: its credits are refunded and its events are sent.
+    Use it for a restored backup whose mail has been delivered since.
+
+    Examples:
+      appliance resume
+      appliance resume --cancel-old
+    """
+    from appliance.store.pools import EVERY
+
+    async def work(store: "Store") -> "tuple[bool, int, AllWaiting]":
+        hold, cancelled = await store.pools.paused(), 0
+        if hold is not None and cancel_old:
+            cancelled = await store.queue_control.cancel_older(hold.held_at, "given up when delivery was resumed")
+        return await store.pools.release(EVERY), cancelled, await store.queue_control.totals()
+
+    was_paused, cancelled, waiting = database.run(work)
+    answer = {"was_paused": was_paused, "cancelled": cancelled, "due": waiting.due, "deferred": waiting.deferred}
+    before = f"Cancelled: {cancelled}. " if cancel_old else ""
+    text = f"{before}Delivery is resumed. Recipients due now: {waiting.due}, later: {waiting.deferred}."
+    show(as_json, answer, text if was_paused else "Delivery was not paused.")
 
 
 def _lifted(resumed: "ResumedPool") -> list[dict[str, Any]]:

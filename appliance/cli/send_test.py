@@ -19,34 +19,38 @@ ASK_EVERY = 0.25  # seconds between two reads of the message's status
 
 
 @click.command("send-test")
-@click.argument("words", nargs=-1, type=PRINTABLE, metavar="[ACCOUNT] ADDRESS")
-@text_option("--to", "ADDRESS", "Recipient, instead of the argument.")
+@click.argument("words", nargs=-1, type=PRINTABLE, metavar="ADDRESS")
+@database.account_option
+@text_option("--to", "ADDRESS", "Recipient, instead of the argument.", hidden=True)
 @text_option("--from", "ADDRESS", "Sender (default test@ the account's first domain).", "sender")
 @flag("--wait", "Wait until it is delivered, rejected or deferred, and print the server's reply.")
 @number_option("--timeout", WAIT_SECONDS, 86_400, "Maximum time to wait.", metavar="SECONDS")
 @common
 def send_test(
-    words: tuple[str, ...], to: str | None, sender: str | None, wait: bool, timeout: int, as_json: bool
+    words: tuple[str, ...],
+    account: str | None,
+    to: str | None,
+    sender: str | None,
+    wait: bool,
+    timeout: int,
+    as_json: bool,
 ) -> None:
-    """Send a short test message from ACCOUNT to ADDRESS. It costs no credit and is really delivered.
+    """Send a short test message to ADDRESS. It costs no credit and is really delivered.
 
     A running server sends it within two seconds; otherwise it stays queued. With --wait the exit code is 0 if it is
     delivered, and 1 if it is rejected or deferred, still queued after the timeout, or no server runs.
 
-    \b
     Examples:
       appliance send-test you@example.net --wait
-      appliance send-test acme you@example.net --from hello@acme.example
+      appliance send-test --account acme you@example.net --from hello@acme.example
     """
     from appliance.environment import Environment
 
     settings = database.load_settings()
     if not words and to is None:
         raise click.UsageError("Missing argument 'ADDRESS'.")
-    *accounts, address = words if to is None else (*words, to)
-    if len(accounts) > 1:
-        raise click.UsageError(f"Got unexpected extra argument ({accounts[1]})")
-    name = database.only_account(*accounts)
+    name, address = database.name_and_last(words if to is None else (*words, to), account)
+    name = database.only_account(name)
 
     async def work(store: "Store") -> dict[str, Any]:
         account = await store.accounts.named(name)

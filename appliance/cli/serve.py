@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.database import check_usable, config_errors, load_settings
+from appliance.cli.database import check_usable, config_errors, load_settings, why_not_served
 from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def serve(sandbox: bool, port: int | None, smtp_port: int | None) -> None:
     Without a settings file it starts in the current directory with built-in settings, for a first look: only this
     machine can reach it, no mail leaves it, and it prints a trial account once.
 
-    \b
     Examples:
       appliance serve
       appliance serve --sandbox --port 9000
@@ -91,7 +90,6 @@ def _settings(sandbox: bool, port: int | None, smtp_port: int | None) -> "Config
 
 def _run(read_settings: "Callable[[], Config]") -> None:
     from appliance.backup.unfinished import settle
-    from appliance.cli.data_directory import why_not_served
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")
@@ -150,6 +148,9 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
     import trio
 
     from appliance import first_start
+    from appliance.config.load import HTTP_PORT_VARIABLE, SMTP_PORT_VARIABLE
+    from appliance.environment import Environment
+    from appliance.system.instance_lock import write_note
     from appliance.telemetry import log
     from appliance.telemetry.log import write_all
 
@@ -157,6 +158,13 @@ async def _greet(settings: "Config", store: "Store", urls: list[str]) -> None:
     if settings.delivery.mode == "direct" and "." not in settings.server.hostname:
         advice = "set it to the name in this machine's PTR record: many servers accept mail from no other name"
         serving.warning("server.hostname is not a full name", hostname=settings.server.hostname, advice=advice)
+    note = {"started_at": Environment().now()}
+    if settings.embedded:
+        note |= {HTTP_PORT_VARIABLE: settings.http.bind[0].port, SMTP_PORT_VARIABLE: settings.smtp.bind[0].port}
+    try:
+        write_note(settings.server.data_dir, note)
+    except OSError as error:
+        serving.warning("note about this server not written", reason=str(error))
     text = await first_start.greeting(settings, store, urls[0], _program())
     if text and not settings.embedded and not sys.stdout.isatty():
         # Under a service manager stdout and the log share one journal, whose lines must be JSON.

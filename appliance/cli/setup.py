@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.doctor import lines
 from appliance.cli.domain import domain_name, records_of, register
 from appliance.cli.options import common, flag, number_option, text_option
 from appliance.cli.output import printable, record, show, zone_line
 from appliance.cli.send_test import WAIT_SECONDS, queue_test, result_of
 from appliance.cli.settings_file import settings_with_hostname
+from appliance.cli.status import lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +86,6 @@ def setup(
     prints a zone file with all records, waits until they are published, and sends a test message. You can run it again
     at any time: it changes only what is missing, and shows secrets only when it creates them.
 
-    \b
     Examples:
       sudo appliance setup
       sudo appliance setup --hostname mail.example.com --domain example.com --email you@example.com --no-wait

@@ -1,31 +1,36 @@
-"""`appliance store copy`: copies an installation to another database."""
+"""`appliance store copy`, `upgrade` and `node …`: moves and upgrades the database; the nodes that share it."""
 
 import os
 import sys
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from appliance import __version__
 from appliance.cli import database
-from appliance.cli.options import common, config_option
-from appliance.cli.output import printable, progress_bar, show
+from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing, named_config
+from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from appliance.config.settings import Config
+    from appliance.model.database import NodeState, PendingUpgrade
     from appliance.store.copying import Copied, CopyEndpoint, CopyProgress
 
 LINE_EVERY = 10.0  # seconds between two progress lines of one table
+UPGRADE_PENDING = 3  # exit code of --check if an upgrade would change something
+NODE_COLUMNS = {"name": "node", "state": "state", "in_flight": "in flight", "waiting": "waiting"}
+NODE_COLUMNS |= {"version": "version", "lease_seconds": "lease", "started_at": "started", "address": "address"}
+NODE_COLUMNS |= {"skew_seconds": "skew"}
+NO_NODES = "This installation uses an SQLite file, so it has no nodes: see docs/cluster.md."
 
 
-@click.group()
-@config_option
-def store() -> None:
-    """Move the installation to another database."""
+store = CommandGroup("store", "Move the installation to another database.")
+node = CommandGroup("node", "Manage the nodes of a cluster. Without a command, list them.", default="list")
 
 
 @store.command("copy")
@@ -39,7 +44,6 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
     the copy is interrupted, run the same command again to continue. No server starts on the new database until the copy
     is complete.
 
-    \b
     Examples:
       appliance store copy --to postgresql://appliance@db.example.com/appliance
       appliance store copy --to-sqlite /var/lib/appliance-new
@@ -156,3 +160,164 @@ def _lines(
         yield f'Next: set `data_dir` in [server] to "{directory}", remove `url` from [store],'
         yield f"copy {key} there unless it exists (secrets cannot be read without it), and start."
     yield f"{source.name} is unchanged. Do not start a server on it again: it would send queued mail a second time."
+
+
+# ---- upgrades
+
+
+@click.command()
+@flag("--check", "Show the changes without making them; exit with 3 if there are any.")
+@common
+def upgrade(check: bool, as_json: bool) -> None:
+    """Upgrade the database of an earlier version to this one, without starting the server.
+
+    A start of the server does the same. An SQLite file is upgraded on a copy first, and the old file is kept. Back up a
+    PostgreSQL database before. With --check nothing changes: the output lists the pending schema steps, settings that
+    this version removed or added, and nodes that still run an earlier version.
+
+    Examples:
+      appliance upgrade --check
+      appliance upgrade
+    """
+    from appliance.config.load import known_keys
+
+    settings, removed = _settings()
+    if removed and not check:
+        database.load_settings()  # refuses them in one line
+    before = _pending(settings)
+    if not check:
+        database.run(_nothing, settings=settings)
+        now = _pending(settings)
+        done = {"version": __version__, "schema": now.schema, "steps": [*before.steps], "kept": before.kept or None}
+        show(as_json, done | {"waiting": [*now.waiting]}, "\n".join(_done(done, now.waiting)))
+        return
+    started = before.last_start
+    new = None if started is None else [key for key in known_keys() if key not in started.settings]
+    answer = {
+        "version": __version__,
+        "last_version": None if started is None else started.version,
+        "schema": before.schema,
+        "newest_schema": before.newest,
+        "steps": [*before.steps],
+        "waiting": [*before.waiting],
+        "kept": before.kept or None,
+        "bytes_needed": before.space,
+        "settings": {"gone": removed, "new": new},
+        "nodes": [{"name": name, "version": version} for name, version in before.nodes],
+        "older_nodes": [*before.older_nodes],
+    }
+    is_pending = bool(before.steps or before.waiting or removed)
+    show(as_json, answer | {"pending": is_pending}, "\n".join(_changes(answer)))
+    click.get_current_context().exit(UPGRADE_PENDING if is_pending else 0)
+
+
+def _pending(settings: "Config") -> "PendingUpgrade":
+    """Return what would change; refuse if there is no database."""
+    import trio
+
+    from appliance.store import FILE_NAME, pending
+
+    data_dir, url = settings.server.data_dir, settings.store.url
+    database.prepare(settings)
+    if url or os.path.lexists(data_dir / FILE_NAME):
+        with database.explained(settings):
+            changes = trio.run(pending, data_dir, url)
+        if changes.schema:
+            return changes
+    raise click.ClickException(f"there is no database in {database.place(settings)} yet: nothing to upgrade")
+
+
+async def _nothing(_: object) -> None:
+    """Opening the database upgrades it."""
+
+
+def _settings() -> "tuple[Config, list[str]]":
+    """Return the settings, and the keys that this version does not know."""
+    from appliance.config import load
+
+    with database.config_errors():
+        source = load.find(named_config(), os.environ, Path.cwd())
+        return (database.load_settings(), []) if source is None else load.parse_known(source[1], source[0])
+
+
+def _done(answer: dict[str, Any], waiting: "Sequence[str]") -> "Iterator[str]":
+    if not answer["steps"]:
+        yield f"The database is up to date, at schema {answer['schema']}."
+    else:
+        yield f"The database is now at schema {answer['schema']}: {', '.join(answer['steps'])}."
+    if answer["kept"]:
+        yield f"The old database is kept in {answer['kept']}: delete it when you no longer need it."
+    if waiting:
+        yield f"Steps that wait until every node runs this version: {', '.join(waiting)}."
+
+
+def _changes(answer: dict[str, Any]) -> "Iterator[str]":
+    before = answer["last_version"] or "unknown, an earlier one"
+    yield f"This version is {answer['version']}; the last server that started: {before}."
+    if answer["steps"]:
+        yield f"Database: schema {answer['schema']} becomes {answer['newest_schema']}: {', '.join(answer['steps'])}."
+    else:
+        yield f"Database: schema {answer['schema']}, up to date."
+    if answer["kept"]:
+        needed = f"{answer['bytes_needed'] / 2**20:,.1f} MiB of free space"
+        yield f"  The old file is kept as {answer['kept']}; the upgrade needs {needed}."
+    if answer["waiting"]:
+        nodes = ", ".join(answer["older_nodes"])
+        yield f"  Steps that wait for nodes of earlier versions ({nodes}): {', '.join(answer['waiting'])}."
+    for key in answer["settings"]["gone"]:
+        yield f"Setting gone: {key}. Remove it from the file, or the server will not start."
+    new = answer["settings"]["new"]
+    if new is None:
+        yield "New settings: unknown, because the previous version did not record its own; see docs/configuration.md."
+    for key in new or ():
+        yield f"Setting new: {key}. Its default is in effect; see docs/configuration.md."
+    for node in answer["nodes"]:
+        yield f"Node {node['name']}: version {node['version']}."
+
+
+# ---- nodes
+
+
+@node.command("list")
+@listing
+def list_nodes(as_json: bool) -> None:
+    """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds.
+
+    Example:
+      appliance node list
+    """
+    settings = database.load_settings()
+    if not settings.store.url:
+        show(as_json, {"nodes": []}, NO_NODES)
+        return
+    states: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
+    show_list(as_json, "nodes", [*map(_node_row, states)], NODE_COLUMNS, "No node has started yet: appliance serve")
+
+
+@node.command()
+@click.argument("name", type=PRINTABLE)
+@common
+def drain(name: str, as_json: bool) -> None:
+    """Stop the node NAME and hand its mail over to the other nodes.
+
+    The node finishes deliveries in flight, accepts nothing new, and exits with 0. If its service manager would restart
+    it, stop the service instead.
+
+    Example:
+      appliance node drain mail2
+    """
+    settings = database.load_settings()
+    if not settings.store.url:
+        raise click.ClickException(NO_NODES)
+    if not database.run(lambda store: store.engine.drain(name), settings=settings):
+        raise click.ClickException(f"no running node is named {name!r}: see appliance node list")
+    show(as_json, {"node": name, "draining": True}, f"Node {name} hands over its mail and stops.")
+
+
+def _node_row(state: "NodeState") -> dict[str, Any]:
+    return {
+        **record(state, "name", "state", "address", "version", "started_at"),
+        "lease_seconds": round(max(0, state.lease) / 1_000_000, 1),
+        **record(state, "in_flight", "waiting"),
+        "skew_seconds": round(state.skew / 1_000_000, 3),
+    }

@@ -1,4 +1,4 @@
-"""`appliance suppressions …`: lists, changes, imports and exports the addresses that an account may not send to."""
+"""`appliance suppression …`: lists, changes, imports and exports the addresses that an account may not send to."""
 
 import sys
 from typing import IO, TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, reason_option, text_option
+from appliance.cli.options import CommandGroup, reason_option, text_option
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
@@ -22,54 +22,47 @@ LINE_BYTES = 16_000  # of an imported line; longer ones are skipped
 SKIPPED_SHOWN = 20  # lines
 
 
-@click.group()
-@config_option
-def suppressions() -> None:
-    """Manage suppressions: addresses that an account may not send to."""
+suppression = CommandGroup("suppression", "Manage suppressions: addresses that an account may not send to.")
 
 
-@suppressions.command("list")
-@database.of_only_account
+@suppression.command("list")
+@database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the suppressed addresses of the account NAME.
+    """List the suppressed addresses of the account.
 
-    \b
-    Examples:
-      appliance suppressions list acme
-      appliance suppressions list acme --json
+    Example:
+      appliance suppression list --account acme
     """
     rows = [record(suppression, *SUPPRESSION_COLUMNS) for suppression in _all(name)]
-    nothing = f"No address is suppressed. Add one: appliance suppressions add {name} ADDRESS"
+    nothing = f"No address is suppressed. Add one: appliance suppression add {name} ADDRESS"
     show_list(as_json, "suppressions", rows, SUPPRESSION_COLUMNS, nothing)
 
 
-@suppressions.command()
+@suppression.command()
 @database.of_only_account_and("ADDRESS")
 @reason_option("added by hand", "Reason to show with the address.")
 def add(name: str, address: str, reason: str, as_json: bool) -> None:
-    """Stop the account NAME from sending to ADDRESS. An address that is already listed keeps its reason.
+    """Stop the account from sending to ADDRESS. An address that is already listed keeps its reason.
 
-    \b
     Examples:
-      appliance suppressions add acme ada@example.net
-      appliance suppressions add acme ada@example.net --reason "asked us to stop"
+      appliance suppression add --account acme ada@example.net
+      appliance suppression add --account acme ada@example.net --reason "asked us to stop"
     """
     key = _key(address)
     made = database.run_for(name, lambda store, account_id: store.suppressions.add(account_id, key, reason))
     show(as_json, record(made, *SUPPRESSION_COLUMNS), f"Account {name} may no longer send to {made.address}.")
 
 
-@suppressions.command()
+@suppression.command()
 @text_option("--tag", "TAG", "Only undo an unsubscription from this tag.")
 @text_option("--template", "ALIAS", "Only undo an unsubscription from this template.")
 @database.of_only_account_and("ADDRESS")
 def remove(name: str, address: str, tag: str | None, template: str | None, as_json: bool) -> None:
-    """Let the account NAME send to ADDRESS again.
+    """Let the account send to ADDRESS again.
 
-    \b
     Examples:
-      appliance suppressions remove acme ada@example.net
-      appliance suppressions remove acme ada@example.net --tag news
+      appliance suppression remove --account acme ada@example.net
+      appliance suppression remove --account acme ada@example.net --tag news
     """
     if tag is not None and template is not None:
         raise click.UsageError("Use --tag or --template, not both.")
@@ -87,18 +80,17 @@ def remove(name: str, address: str, tag: str | None, template: str | None, as_js
     show(as_json, {"address": key, "removed": True}, f"Account {name} may send to {key} again.")
 
 
-@suppressions.command("import")
+@suppression.command("import")
 @database.of_only_account_and("FILE", lambda file: _read(click.File("rb")(file, ctx=click.get_current_context())))
 def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_json: bool) -> None:
-    """Suppress every address in FILE (`-` for standard input) for the account NAME.
+    """Suppress every address in FILE (`-` for standard input) for the account.
 
     FILE has one address per line, or is CSV as hosted services export it, with headings for address and reason. Without
     headings, the address is in the first column and the reason in the second. Invalid lines are skipped and reported.
 
-    \b
     Examples:
-      appliance suppressions import acme bounced.csv
-      appliance suppressions export acme | appliance suppressions import other -
+      appliance suppression import --account acme bounced.csv
+      appliance suppression export --account acme | appliance suppression import other -
     """
     from appliance.model.mail import SuppressionOrigin
 
@@ -121,18 +113,16 @@ def import_file(name: str, file: "tuple[dict[str, str], list[SkippedLine]]", as_
     show(as_json, {"imported": added, "listed_already": listed, "skipped": lines}, text)
 
 
-@suppressions.command()
+@suppression.command()
 @database.of_only_account
 def export(name: str, as_json: bool) -> None:
-    """Write the suppressed addresses of the account NAME as CSV: address, reason, origin, since.
+    """Write the suppressed addresses of the account as CSV: address, reason, origin, since.
 
     Addresses that only unsubscribed from a tag or a template are not included. A cell that a spreadsheet would read as
     a formula starts with an apostrophe, which `suppressions import` removes.
 
-    \b
-    Examples:
-      appliance suppressions export acme > suppressed.csv
-      appliance suppressions export acme --json
+    Example:
+      appliance suppression export --account acme > suppressed.csv
     """
     import csv
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, flag
+from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import printable, record, show, show_list, system_text
 
 if TYPE_CHECKING:
@@ -34,21 +34,16 @@ class _Content(NamedTuple):
     unsubscribe: bool
 
 
-@click.group()
-@config_option
-def template() -> None:
-    """Manage templates, also as files in a repository."""
+template = CommandGroup("template", "Manage templates, also as files in a repository.")
 
 
 @template.command("list")
-@database.of_only_account
+@database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the templates of the account NAME.
+    """List the templates of the account.
 
-    \b
-    Examples:
+    Example:
       appliance template list
-      appliance template list acme --json
     """
     fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
@@ -60,12 +55,10 @@ def list_all(name: str, as_json: bool) -> None:
 @template.command("show")
 @database.of_only_account_and("ALIAS")
 def show_one(name: str, alias: str, as_json: bool) -> None:
-    """Show the current version of the template ALIAS of the account NAME.
+    """Show the current version of the template ALIAS of the account.
 
-    \b
-    Examples:
+    Example:
       appliance template show welcome
-      appliance template show acme welcome --json
     """
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
@@ -87,11 +80,10 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
 @template.command()
 @database.of_only_account_and("ALIAS")
 def remove(name: str, alias: str, as_json: bool) -> None:
-    """Delete the template ALIAS of the account NAME with all its versions.
+    """Delete the template ALIAS of the account with all its versions.
 
-    \b
     Example:
-      appliance template remove acme welcome
+      appliance template remove --account acme welcome
     """
     database.run_for(name, lambda store, account_id: store.templates.delete(account_id, alias))
     show(as_json, {"alias": alias, "removed": True}, f"Removed template {alias}.")
@@ -100,15 +92,14 @@ def remove(name: str, alias: str, as_json: bool) -> None:
 @template.command()
 @database.of_only_account_and("DIR")
 def pull(name: str, dir: str, as_json: bool) -> None:
-    """Write the templates of the account NAME into the folder DIR, one directory per alias.
+    """Write the templates of the account into the folder DIR, one directory per alias.
 
     Files of these templates are overwritten; all other files in DIR stay. The output lists directories that are not a
     template of the account.
 
-    \b
     Examples:
       appliance template pull templates
-      appliance template pull acme templates
+      appliance template pull --account acme templates
     """
     templates, folder = database.run_for(name, _all), Path(dir)
     rows = [record(template, "alias", "version") for template in templates]
@@ -142,16 +133,15 @@ def _folder(path: str) -> _Folder:
 @database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
 def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
-    """Store the folder DIR as templates of the account NAME, as a new version of each template that differs.
+    """Store the folder DIR as templates of the account, as a new version of each template that differs.
 
     DIR has one directory per alias: subject.txt (one line), text.txt or html.html or both, and template.toml with
     `unsubscribe = true` for unsubscribe links. Other files are listed and skipped; names that start with a dot are
     skipped silently. Templates that are not in DIR stay. If a template is not valid, nothing is stored.
 
-    \b
     Examples:
       appliance template push templates --dry-run
-      appliance template push acme templates
+      appliance template push --account acme templates
     """
     from appliance.feedback.unsubscribe import UnsubscribeLinks
 

@@ -1,4 +1,4 @@
-"""`appliance user …`: lists, invites, changes and removes the users of an account, and helps users who are locked out.
+"""`appliance user …` and `appliance audit`: the users of an account, and who changed what.
 
 A link is printed once, by the command that creates it; the database has only the hash of its token.
 """
@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import PRINTABLE, common, config_option, flag
-from appliance.cli.output import record, show, show_list, show_record
+from appliance.cli.options import PRINTABLE, TIME_AGO, CommandGroup, common, flag, number_option, text_option
+from appliance.cli.output import printable_row, record, show, show_list, show_record
 
 if TYPE_CHECKING:
     from appliance.model.accounts import PasswordLink, Person, User
+    from appliance.model.dashboard import AuditEntry
     from appliance.store import Store
 
-USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "totp": "SECOND FACTOR"}
-USER_COLUMNS |= {"created_at": "CREATED (UTC)", "last_seen_at": "LAST SEEN (UTC)", "expires_at": "INVITED UNTIL (UTC)"}
+USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "last_seen_at": "LAST SEEN (UTC)"}
+USER_COLUMNS |= {"totp": "SECOND FACTOR", "expires_at": "INVITED UNTIL (UTC)", "created_at": "CREATED (UTC)"}
+AUDIT_COLUMNS = {"created_at": "TIME (UTC)", "action": "ACTION", "object": "OBJECT", "who": "WHO"}
+AUDIT_COLUMNS |= {"account": "ACCOUNT", "address": "FROM"}
+AUDIT_FIELDS = ("actor_kind", "actor", "actor_name", "action", "object", "details", "address")
+MOST_LINES = 10_000
 USER_ROLES = click.Choice(["owner", "developer", "viewer"])
 
 
-@click.group()
-@config_option
-def user() -> None:
-    """Manage the users of an account and their roles."""
+user = CommandGroup("user", "Manage the users of an account and their roles.", {"invite": "add"})
 
 
 @user.command("list")
-@database.of_only_account
+@database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the users and the open invitations of the account NAME.
+    """List the users and the open invitations of the account.
 
-    \b
-    Examples:
+    Example:
       appliance user list
-      appliance user list acme --json
     """
 
     async def read(store: "Store", account_id: str) -> "tuple[list[Person], list[PasswordLink]]":
@@ -53,16 +53,15 @@ def list_all(name: str, as_json: bool) -> None:
 @user.command()
 @database.of_only_account_and("EMAIL")
 @click.option("--role", type=USER_ROLES, required=True, help="viewer: read only; developer: all but managing users.")
-def invite(name: str, email: str, role: str, as_json: bool) -> None:
-    """Invite a user to the account NAME: print a link, only once, with which the user sets a password.
+def add(name: str, email: str, role: str, as_json: bool) -> None:
+    """Invite a user to the account: print a link, only once, with which the user sets a password.
 
     Give the link to the user yourself; no mail is sent. It works once, within seven days. Another invitation to the
     same address replaces it.
 
-    \b
     Examples:
       appliance user invite ann@acme.example --role developer
-      appliance user invite acme bob@acme.example --role viewer --json
+      appliance user invite --account acme bob@acme.example --role viewer --json
     """
     from appliance.errors import Code, Refused
     from appliance.intake import account_rules
@@ -86,15 +85,14 @@ def invite(name: str, email: str, role: str, as_json: bool) -> None:
 @database.of_only_account_and("EMAIL")
 @click.argument("role", type=USER_ROLES)
 def change_role(name: str, email: str, role: str, as_json: bool) -> None:
-    """Change the role of a user of the account NAME. The last owner cannot be changed.
+    """Change the role of a user of the account. The last owner cannot be changed.
 
     A user who becomes a viewer may no longer send: the user's API keys with scope full or manage become read-only, and
     API keys with scope send and SMTP credentials are revoked.
 
-    \b
     Examples:
       appliance user role ann@acme.example viewer
-      appliance user role acme ann@acme.example owner
+      appliance user role --account acme ann@acme.example owner
     """
     from appliance.model.accounts import AccountRole
     from appliance.store.audit import about
@@ -113,15 +111,14 @@ def change_role(name: str, email: str, role: str, as_json: bool) -> None:
 @database.of_only_account_and("EMAIL")
 @flag("--keep-keys", "Keep the user's API keys and SMTP credentials.")
 def remove(name: str, email: str, keep_keys: bool, as_json: bool) -> None:
-    """Remove a user from the account NAME, or withdraw an invitation.
+    """Remove a user from the account, or withdraw an invitation.
 
     The user's sessions end. The API keys and SMTP credentials that the user created are listed and revoked. The last
     owner of an account and the last administrator of the installation cannot be removed.
 
-    \b
     Examples:
       appliance user remove ann@acme.example
-      appliance user remove acme ann@acme.example --keep-keys
+      appliance user remove --account acme ann@acme.example --keep-keys
     """
     from appliance.model.accounts import OwnedAccess, RemovedPerson
     from appliance.store.audit import about
@@ -154,7 +151,6 @@ def reset_password(email: str, as_json: bool) -> None:
 
     It works once, within a day. The old password works until then, and two-factor authentication stays on.
 
-    \b
     Example:
       appliance user reset-password ann@acme.example
     """
@@ -167,7 +163,6 @@ def reset_password(email: str, as_json: bool) -> None:
 def reset_totp(email: str, as_json: bool) -> None:
     """Turn off two-factor authentication for a user who lost the app and the recovery codes.
 
-    \b
     Example:
       appliance user reset-totp ann@acme.example
     """
@@ -223,3 +218,38 @@ def _show_link(as_json: bool, link: "PasswordLink", token: str) -> None:
 
     base_url = database.load_settings().http.base_url
     show_record(as_json, _invitation(link) | {"link": account_rules.password_link(base_url, link.email, token)})
+
+
+@click.command()
+@text_option("--action", "WORD", "Filter by action, such as api_key.created or api_key.")
+@click.option("--since", type=TIME_AGO, metavar="TIME", help="Only entries from then on: 2d, or a date.")
+@click.option("--until", type=TIME_AGO, metavar="TIME", help="Only entries before this time.")
+@number_option("--limit", 100, MOST_LINES, "Number of entries to show.")
+@database.list_of_accounts
+def audit(
+    name: str | None, action: str | None, since: int | None, until: int | None, limit: int, as_json: bool
+) -> None:
+    """List who changed what, newest first, in the whole installation or in one account.
+
+    Examples:
+      appliance audit
+      appliance audit --account acme --action api_key --since 30d
+    """
+    from appliance.times import LATEST
+
+    async def read(store: "Store") -> "tuple[list[AuditEntry], dict[str, str]]":
+        accounts = {account.id: account.name for account in await store.accounts.all()}
+        account_id = None if name is None else (await store.accounts.named(name)).id
+        end = LATEST if until is None else until
+        page = store.audit.page(account_id, action=action or "", since=since or 0, until=end, most=limit)
+        return await page, accounts
+
+    nothing: tuple[list[AuditEntry], dict[str, str]] = ([], {})
+    entries, accounts = database.run(read, or_nothing=nothing)
+    rows: list[dict[str, Any]] = []
+    for entry in entries:
+        of_account = {"account": accounts.get(entry.account_id, entry.account_id) or None}
+        row = record(entry, "created_at") | of_account | record(entry, *AUDIT_FIELDS)
+        who = {"who": f"{entry.actor} ({entry.actor_name or entry.actor_kind})"}
+        rows.append(row if as_json else printable_row(row | who))
+    show_list(as_json, "audit", rows, AUDIT_COLUMNS, "Nothing was changed yet.")

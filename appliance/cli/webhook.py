@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import config_option, flag
+from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import printable, record, show, show_record
 
 if TYPE_CHECKING:
@@ -21,21 +21,16 @@ POST_SECONDS = 30  # to wait for the first attempt: the server notices within 5,
 POST_ASKED_EVERY = 0.25  # seconds between two reads of a post's result
 
 
-@click.group()
-@config_option
-def webhook() -> None:
-    """Manage the webhook of an account: where its events are posted."""
+webhook = CommandGroup("webhook", "Manage the webhook of an account: where its events are posted.")
 
 
 @webhook.command("show")
 @database.of_only_account
 def show_one(name: str, as_json: bool) -> None:
-    """Show the webhook of the account NAME, without its secret.
+    """Show the webhook of the account, without its secret.
 
-    \b
-    Examples:
+    Example:
       appliance webhook show
-      appliance webhook show acme --json
     """
 
     async def work(store: "Store") -> "tuple[Account, Webhook | None]":
@@ -63,13 +58,12 @@ def show_one(name: str, as_json: bool) -> None:
 )
 @click.option("--enable/--disable", "enabled", default=None, help="Turn posts on or off (default: unchanged).")
 def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, as_json: bool) -> None:
-    """Post the events of the account NAME to URL. The signing secret is shown only when it is created.
+    """Post the events of the account to URL. The signing secret is shown only when it is created.
 
-    \b
     Examples:
       appliance webhook set https://hooks.acme.example/mail
-      appliance webhook set acme https://hooks.acme.example/mail --event bounced --event complained
-      appliance webhook set acme https://hooks.acme.example/mail --disable
+      appliance webhook set --account acme https://hooks.acme.example/mail --event bounced --event complained
+      appliance webhook set --account acme https://hooks.acme.example/mail --disable
     """
     from appliance.environment import Environment
     from appliance.keys.webhook_secrets import WebhookSecrets
@@ -102,11 +96,10 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
 @webhook.command()
 @database.of_only_account
 def remove(name: str, as_json: bool) -> None:
-    """Delete the webhook of the account NAME, its pending posts and its history.
+    """Delete the webhook of the account, its pending posts and its history.
 
-    \b
     Example:
-      appliance webhook remove acme
+      appliance webhook remove --account acme
     """
 
     async def work(store: "Store") -> "Account":
@@ -126,14 +119,12 @@ wait_option = flag("--wait", "Wait for the first response and print it.")
 @database.of_only_account
 @wait_option
 def ping(name: str, wait: bool, as_json: bool) -> None:
-    """Post a test event to the webhook of the account NAME, at most every 15 seconds.
+    """Post a test event to the webhook of the account, at most every 15 seconds.
 
     A running server posts it within a few seconds. With --wait the exit code is 0 for a 2xx response, otherwise 1.
 
-    \b
-    Examples:
+    Example:
       appliance webhook ping --wait
-      appliance webhook ping acme --json
     """
     _post("A test event", name, lambda store, account_id: store.webhook_history.ping(account_id), wait, as_json)
 
@@ -147,10 +138,8 @@ def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
     The post has a new signature and the event id of the first post, so that a receiver can detect the duplicate. With
     --wait the exit code is 0 for a 2xx response, otherwise 1.
 
-    \b
-    Examples:
+    Example:
       appliance webhook replay whd_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --wait
-      appliance webhook replay acme whd_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --json
     """
     _post(
         "The event", name, lambda store, account_id: store.webhook_history.replay(account_id, delivery), wait, as_json

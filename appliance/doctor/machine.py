@@ -28,6 +28,7 @@ from appliance.report.explain import clock
 from appliance.store import FILE_NAME as DATABASE
 from appliance.store import QuickCheck, newest_known
 from appliance.store.pools import EVERY
+from appliance.system import service_plan
 from appliance.system.instance_lock import is_running
 from appliance.times import SECOND
 from appliance.tls.certificate import tls_context
@@ -46,7 +47,6 @@ _SEE_LOG = "See the lines of appliance.acme in the log."
 _WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
 _UNVERIFIED = ssl.create_default_context()  # to read the greeting of a server on this machine
 _UNVERIFIED.check_hostname, _UNVERIFIED.verify_mode = False, ssl.CERT_NONE
-_NOT_RUNNING = warning("server", "appliance", "is not running", "Start it: appliance serve")
 
 
 def check_clock(now: int, newest_message_at: int | None) -> list[Finding]:
@@ -198,7 +198,7 @@ def _renewal(state: AcmeState) -> str:
 async def check_listeners(config: Config) -> list[Finding]:
     """Check that the server runs and its listeners answer; if it does not run, that their addresses are free."""
     running = is_running(config.server.data_dir)
-    findings, exposed = [ok("server", "appliance", "is running")] if running else [_NOT_RUNNING], []
+    findings, exposed = [ok("server", "appliance", "is running") if running else _not_running(config)], []
     for key, address in binds(config):
         if not address.port:
             continue  # any free port
@@ -209,16 +209,20 @@ async def check_listeners(config: Config) -> list[Finding]:
             findings.append(fault("listener", str(address), f"does not answer ({key})", advice))
         # EACCES: the server may be allowed to listen there, unlike this user.
         elif (code := bind_error(address)) not in (None, errno.EACCES):
-            text, advice = (
-                f"cannot be used: {os.strerror(code).lower()}",
-                f"Stop the program that uses it, or change {key}.",
-            )
-            findings.append(fault("listener", str(address), text, advice))
+            text = f"cannot be used: {os.strerror(code).lower()}"
+            findings.append(fault("listener", str(address), text, f"Stop the program that uses it, or change {key}."))
         if key == "metrics.bind" and is_exposed(address):
             text = f"is reachable from anywhere without a password ({key})"
             advice = "Use a loopback address, or one in a trusted network."
             exposed.append(warning("listener", str(address), text, advice))
     return findings + exposed
+
+
+def _not_running(config: Config) -> Finding:
+    is_service = any(file.exists() for file in (service_plan.UNIT_FILE, service_plan.PACKAGES_UNIT_FILE))
+    command = "systemctl start appliance" if is_service and not config.embedded else "appliance serve"
+    text = "is not running: it accepts and delivers no mail"
+    return fault("server", "appliance", text, f"Start it: {command}")
 
 
 async def check_name(config: Config) -> list[Finding]:
@@ -321,9 +325,9 @@ def judge_secrets(unopened_keys: Sequence[str], unopened_secrets: Sequence[str])
 
 
 def judge_held(holds: Iterable[PoolHold]) -> list[Finding]:
-    """Return a warning for each pool that the operator or the server paused."""
+    """Return a warning for each pool that the operator or the server paused; a pause of all mail is a fault."""
     return [
-        warning("queue", "all mail", f"is paused: {hold.reason}", "appliance resume")
+        fault("queue", "all mail", f"is paused: {hold.reason}", "appliance resume")
         if hold.pool == EVERY
         else warning(
             "queue", f"pool {hold.pool}", f"is held{hold.by_node}: {hold.reason}", f"appliance queue resume {hold.pool}"

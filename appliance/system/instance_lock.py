@@ -6,9 +6,10 @@ for earlier versions and for file systems that cannot lock directories.
 
 import errno
 import fcntl
+import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,6 +17,7 @@ LOCK_FILE = "appliance.lock"
 NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.EISDIR, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS and others
 LOCK_TRIES = 4  # `is_running` holds the lock for microseconds, and must not look like a server
 LOCK_PAUSE = 0.05  # seconds between two tries
+NOTE_BYTES = 4096
 
 
 class AlreadyRunning(Exception):
@@ -63,3 +65,21 @@ def is_running(data_dir: Path) -> bool:
         finally:
             os.close(descriptor)
     return False
+
+
+def write_note(data_dir: Path, note: Mapping[str, int]) -> None:
+    """Leave numbers about the running server, such as its ports, for commands; they are in the lock file."""
+    with open(os.open(data_dir / LOCK_FILE, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC), "w") as file:
+        json.dump(note, file)
+
+
+def read_note(data_dir: Path) -> dict[str, int]:
+    """Return the numbers of the server that runs on this directory; nothing if none runs or the file is unreadable."""
+    try:
+        if not is_running(data_dir):
+            return {}
+        with open(os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            note = json.loads(file.read(NOTE_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in note.items() if type(value) is int} if isinstance(note, dict) else {}

@@ -29,6 +29,7 @@ HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))  
 
 # Lines of the files that depend on the installation.
 _PROGRAM_LINE = "ExecStart=/usr/bin/appliance serve --config /etc/appliance/config.toml"
+_CHECK_LINE = "ExecReload=/usr/bin/appliance config check --config /etc/appliance/config.toml"
 _NOTIFY_LINE, _NOTIFY_FROM_CHILD = "NotifyAccess=main", "NotifyAccess=all"
 _BACKUP_PROGRAM_LINE = "Environment=APPLIANCE=/usr/bin/appliance"
 _BACKUP_CONFIG_LINE = "Environment=APPLIANCE_CONFIG=/etc/appliance/config.toml"
@@ -71,9 +72,9 @@ def file(name: str) -> str:
 def unit(program: Program, target: Installation) -> str:
     """Return the unit for this program and these settings."""
     path = PROGRAM if program.single_file else program.path
-    text = file("appliance.service")
-    command = f"ExecStart={_quoted(path)} serve --config {_quoted(target.config_file)}"
-    text = text.replace(_PROGRAM_LINE, command)
+    settings = f"--config {_quoted(target.config_file)}"
+    text = file("appliance.service").replace(_PROGRAM_LINE, f"ExecStart={_quoted(path)} serve {settings}")
+    text = text.replace(_CHECK_LINE, f"ExecReload={_quoted(path)} config check {settings}")
     if program.single_file:
         # The process that systemd starts only unpacks; its child notifies systemd.
         text = text.replace(_NOTIFY_LINE, _NOTIFY_FROM_CHILD)
