@@ -60,7 +60,6 @@ class _Program(CommandGroup):
 
 
 def _data_dir() -> Path | None:
-    """The data directory, if the settings can be read."""
     try:
         return load_settings().server.data_dir
     except Exception:  # the bug being reported may be in here

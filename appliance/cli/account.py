@@ -231,8 +231,6 @@ def change_password(name: str, password_stdin: bool, as_json: bool) -> None:
 
 
 def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] | None" = None) -> dict[str, Any]:
-    """Change the account of that name, and return its record."""
-
     async def work(store: "Store") -> "Account":
         if change is not None:
             await change(store, await store.accounts.named(name))
@@ -242,7 +240,6 @@ def _changed(name: str, change: "Callable[[Store, Account], Awaitable[object]] |
 
 
 def _worded(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    """Return the row with words for missing limits, unless it is printed as JSON."""
     if as_json:
         return row
     from appliance.store.body_parts import readable

@@ -159,7 +159,6 @@ def _minute(moment: str) -> str:
 
 @contextmanager
 def _file_errors(file: Path) -> "Iterator[None]":
-    """Turn a broken backup file or an OSError into one line."""
     from appliance.backup.archive import BrokenBackup
 
     try:

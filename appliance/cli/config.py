@@ -72,7 +72,7 @@ def show_all(as_json: bool) -> None:
     from appliance.config.settings import SECTIONS, named_tables, settings
 
     loaded = database.load_settings()
-    with database.config_errors():
+    with database.refusals():
         source = load.find(named_config(), os.environ, Path.cwd())
     document: dict[str, Any] = load.embedded_tables(os.environ) if source is None else tomllib.loads(source[1])
     tables: dict[str, dict[str, Any]] = {}
@@ -89,7 +89,10 @@ def show_all(as_json: bool) -> None:
             default = "" if row.key in table else "  # default"
             lines.append(f"{row.key} = {json.dumps(values[row.key], ensure_ascii=False)}{default}")
         for kind in named_tables(name):
-            inner = {title: _inner(kind.settings(title), keys) for title, keys in table.get(kind.key, {}).items()}
+            inner = {
+                title: {row.key: _masked(row, keys.get(row.key, row.default)) for row in kind.settings(title)}
+                for title, keys in table.get(kind.key, {}).items()
+            }
             if inner:
                 values[kind.key] = inner
             for title, keys in inner.items():
@@ -102,12 +105,7 @@ def show_all(as_json: bool) -> None:
     show(as_json, {"file": file, "settings": tables}, "\n".join([head, *lines]).rstrip())
 
 
-def _inner(rows: Any, table: dict[str, Any]) -> dict[str, Any]:
-    return {row.key: _masked(row, table.get(row.key, row.default)) for row in rows}
-
-
 def _masked(row: "Setting", value: Any) -> Any:
-    """Return a value as the file writes it, with secrets masked."""
     from appliance.config.values import DATABASE_URL, SECRET
 
     if row.kind is SECRET:

@@ -1,7 +1,6 @@
 """The database during one command: open it, do one thing, and turn every failure into one line.
 
-A command for one account takes --account, which may be omitted if there is only one. SQLite reports "unable to open
-database file" for any file, so every command first checks the data directory and each file in it.
+A command for one account takes --account, which may be omitted if there is only one.
 """
 
 import os
@@ -30,13 +29,14 @@ _SETTINGS = "appliance.settings"  # in ctx.meta, which a command shares with its
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn a PublicError into one line and exit code 1."""
+    """Turn a PublicError or a ConfigError into one line and exit code 1."""
+    from appliance.config.settings import ConfigError
     from appliance.errors import PublicError
 
     try:
         yield
-    except PublicError as refusal:
-        raise click.ClickException(refusal.text) from None
+    except (PublicError, ConfigError) as refusal:
+        raise click.ClickException(refusal.text if isinstance(refusal, PublicError) else str(refusal)) from None
 
 
 @contextmanager
@@ -55,17 +55,6 @@ def explained(settings: "Config") -> Iterator[None]:
         raise click.ClickException(reason) from None
 
 
-@contextmanager
-def config_errors() -> Iterator[None]:
-    """Turn a ConfigError into one line and exit code 1."""
-    from appliance.config.settings import ConfigError
-
-    try:
-        yield
-    except ConfigError as error:
-        raise click.ClickException(str(error)) from None
-
-
 def load_settings() -> "Config":
     """Load the settings, once per command: if root runs it, before the process becomes another user."""
     from appliance.config.load import EMBEDDED_VARIABLES as VARIABLES
@@ -75,7 +64,7 @@ def load_settings() -> "Config":
 
     meta = click.get_current_context().meta
     if not isinstance(meta.get(_SETTINGS), Config):
-        with config_errors():
+        with refusals():
             settings = load(named_config(), os.environ, Path.cwd())
             # A server that was started with --port or a variable noted its ports.
             ports = {name: str(port) for name, port in read_note(settings.server.data_dir).items() if name in VARIABLES}
@@ -102,7 +91,7 @@ def run(
 
     settings = settings or load_settings()
     action, target = _audited()
-    user = os.environ.get("SUDO_USER") or _user(os.getuid())  # before root becomes the owner of the files
+    user = os.environ.get("SUDO_USER") or system_user(os.getuid())  # before root becomes the owner of the files
     may_upgrade = command_words() not in READ_ONLY_COMMANDS
     prepare(settings, make=create)
 
@@ -127,7 +116,9 @@ def run(
             with suppress(NoDatabase):
                 return trio.run(opened)
         if settings.embedded:
-            raise click.ClickException(_not_installed(settings))
+            text = "there is no installation here: no ./config.toml, no /etc/appliance/config.toml, no database in "
+            text += f"{settings.server.data_dir}; name the settings with --config FILE, go to the directory where "
+            raise click.ClickException(f"{text}`appliance serve` was started, or start one here with it")
         if or_nothing is not None:
             return or_nothing
         text = f"there is no database in {place(settings)} yet: `appliance account create` makes it"
@@ -207,12 +198,11 @@ def _audited() -> tuple[str, str]:
     return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
 
 
-def _not_installed(settings: "Config") -> str:
-    return (
-        "there is no installation here: no ./config.toml, no /etc/appliance/config.toml, no database in "
-        f"{settings.server.data_dir}; name the settings with --config FILE, go to the directory where "
-        "`appliance serve` was started, or start one here with it"
-    )
+def system_user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:
@@ -376,89 +366,11 @@ def prepare(settings: "Config", *, make: bool = False) -> None:
 
 def check_usable(data_dir: Path, *, make: bool) -> None:
     """Refuse, in one line, a directory that this user cannot use, or cannot create if `make`."""
+    from appliance.cli.failures import why_unusable
+
     try:
-        reason = _why_unusable(data_dir, make=make)
+        reason = why_unusable(data_dir, make=make)
     except OSError as error:  # a directory above it that may not be searched
         reason = f"{error.filename}: {system_text(error)} (server.data_dir is {data_dir})"
     if reason is not None:
         raise click.ClickException(reason)
-
-
-# ---- the data directory
-
-
-def _why_unusable(data_dir: Path, *, make: bool) -> str | None:
-    """Return the fault with its remedy, or None. A missing directory is a fault only if `make` cannot create it."""
-    from appliance.keys.keyfile import KEY_FILE
-    from appliance.store import FILE_NAME
-    from appliance.system.instance_lock import LOCK_FILE
-
-    if not os.path.lexists(data_dir):
-        return _why_not_made(data_dir) if make else None
-    if data_dir.is_symlink() and not data_dir.exists():
-        return f"{data_dir} is a link to {os.readlink(data_dir)}, which does not exist: repair the link"
-    if not data_dir.is_dir():
-        return f"{data_dir} is a file, but server.data_dir must be a directory: move the file or change the setting"
-    if not _may(data_dir, os.R_OK | os.X_OK):
-        return _refused(data_dir, "700")
-    if _is_read_only(data_dir):
-        return f"{data_dir} is on a read-only file system: mount it writable"
-    written = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", LOCK_FILE)
-    files = [(name, os.R_OK | os.W_OK, "600") for name in written]
-    for name, access, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
-        if os.path.lexists(data_dir / name) and not _may(data_dir / name, access):
-            return _refused(data_dir / name, mode)
-    return None
-
-
-def why_not_served(data_dir: Path) -> str | None:
-    """Return why root must not run the server on it: its owner could not open the files that root writes there."""
-    if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
-        return None
-    return (
-        f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, as `systemctl start appliance` does"
-    )
-
-
-def _why_not_made(data_dir: Path) -> str | None:
-    """Check the nearest existing directory above."""
-    above = data_dir.parent
-    while not os.path.lexists(above) and above != above.parent:
-        above = above.parent
-    if not above.is_dir():
-        return f"{data_dir} cannot be created: {above} is not a directory; change server.data_dir"
-    if _may(above, os.W_OK | os.X_OK):
-        return None
-    if _is_read_only(above):
-        return f"{data_dir} cannot be created: {above} is on a read-only file system; mount it writable"
-    made = f"`install -d -m 700 -o {_user(os.geteuid())} {data_dir}`, as root"
-    return f"{data_dir} cannot be created: {_user(os.geteuid())} may not write to {above}; create it with {made}"
-
-
-def _may(path: Path, access: int) -> bool:
-    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _is_read_only(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
-def _refused(path: Path, right_mode: str) -> str:
-    facts, user = path.stat(), _user(os.geteuid())
-    if facts.st_uid == os.geteuid():
-        return f"{path}: permission denied, its mode is {facts.st_mode & 0o7777:04o}: `chmod {right_mode} {path}`"
-    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {user}"
-    if path.is_dir():
-        return f"{whose}: run this as {_owner(path)}, or `chown -R {user} {path}`, as root"
-    return f"{whose}: `chown {user} {path}`, as root"
-
-
-def _owner(path: Path) -> str:
-    return _user(path.stat().st_uid)
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

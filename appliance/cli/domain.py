@@ -10,13 +10,11 @@ from appliance.cli.options import CommandGroup, flag, text_option
 from appliance.cli.output import printable, record, show, show_list
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from appliance.config.settings import Config
     from appliance.dns.check import CheckedRecord
     from appliance.dns.records import DnsRecord
     from appliance.keys.dkim_keys import SigningKeys
-    from appliance.model.accounts import Domain, StoredDkimKey
+    from appliance.model.accounts import Domain
     from appliance.store import Store
 
 RECORD_FIELDS = ("name", "type", "value", "purpose")
@@ -69,14 +67,12 @@ def list_all(name: str, as_json: bool) -> None:
       appliance domain list --account acme
     """
     domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
-    rows = [_listed(domain, as_json) for domain in domains]
+    rows = []
+    for domain in domains:
+        dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
+        checked = {"dns": dns} if as_json else dns or dict.fromkeys(DNS_FIELDS)
+        rows.append(record(domain, *DOMAIN_FIELDS) | checked)
     show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
-
-
-def _listed(domain: "Domain", as_json: bool) -> dict[str, Any]:
-    dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
-    listed = record(domain, *DOMAIN_FIELDS)
-    return {**listed, "dns": dns} if as_json else {**listed, **(dns or dict.fromkeys(DNS_FIELDS))}
 
 
 @domain.command()
@@ -127,7 +123,7 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
       appliance domain rotate --account acme acme.example
       appliance domain rotate --account acme acme.example --now
     """
-    records = records_of(name, domain, keys=partial(_rotated, at_once=now))
+    records = records_of(name, domain, rotated=True, at_once=now)
     when = " once their records are in DNS" if any(published.pending for published in records) else ""
     text = f"New keys sign for {domain}{when}. Publish their records now:\n\n{_to_publish(records)}"
     show(as_json, _answer(records), text)
@@ -190,7 +186,7 @@ async def register(
     """Let an account send from a domain, and create the keys that sign its mail."""
     # Usable last: for a message before that, the server would create keys as well.
     await store.access.add_domain(account_id, domain, usable=False, return_path=return_path)
-    await _keys(store, settings, account_id, domain)
+    await (await _signing_keys(store, settings)).known(account_id, domain)
     await store.access.add_domain(account_id, domain, usable=True)
 
 
@@ -208,24 +204,15 @@ async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
     return SigningKeys(store, Environment(), await database.installation_key(store, settings))
 
 
-async def _keys(store: "Store", settings: "Config", account_id: str, domain: str) -> "list[StoredDkimKey]":
-    """Return all keys of a domain; create signing keys if it has no keys."""
-    return await (await _signing_keys(store, settings)).known(account_id, domain)
-
-
-async def _rotated(
-    store: "Store", settings: "Config", account_id: str, domain: str, *, at_once: bool
-) -> "list[StoredDkimKey]":
-    return await (await _signing_keys(store, settings)).begin_rotation(account_id, domain, at_once=at_once)
-
-
 def records_of(
     account: str,
     domain: str,
     settings: "Config | None" = None,
     *,
-    keys: "Callable[[Store, Config, str, str], Awaitable[list[StoredDkimKey]]]" = _keys,
+    rotated: bool = False,
+    at_once: bool = False,
 ) -> "list[DnsRecord]":
+    """Return the DNS records of a domain; create signing keys if it has none or they are to be `rotated`."""
     from appliance.dns import records
     from appliance.environment import Environment
 
@@ -233,7 +220,9 @@ def records_of(
 
     async def work(store: "Store", account_id: str) -> "list[DnsRecord]":
         sender = await _registered(store, account, account_id, domain)
-        known = await keys(store, settings, account_id, domain)
+        keys = await _signing_keys(store, settings)
+        rotation = keys.begin_rotation(account_id, domain, at_once=at_once) if rotated else None
+        known = await (rotation or keys.known(account_id, domain))
         return records.records_for(settings, sender, known, Environment().now(), await store.engine.hosts())
 
     return database.run_for(account, work, settings=settings)

@@ -1,4 +1,8 @@
-"""One line for every failure of a command: what an operator can repair, or where the details of a bug are."""
+"""One line for every failure of a command: what an operator can repair, or where the details of a bug are.
+
+SQLite reports "unable to open database file" for any file. So every command and the server first check the data
+directory, its parent if it must be created, and each file in it.
+"""
 
 import errno
 import os
@@ -11,11 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.backup.unfinished import RestoreInterrupted
+from appliance.cli.database import system_user
 from appliance.cli.output import printable
 from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import error_text
-from appliance.keys.keyfile import KeyFileError
+from appliance.keys.keyfile import KEY_FILE, KeyFileError
 from appliance.net.local_addresses import bind_error, binds
 from appliance.store import (
     FILE_NAME,
@@ -30,7 +35,7 @@ from appliance.store import (
     UnfinishedCopy,
     UpgradeRefused,
 )
-from appliance.system.instance_lock import AlreadyRunning
+from appliance.system.instance_lock import LOCK_FILE, AlreadyRunning
 from appliance.times import rfc3339
 
 # Errors of bind(2), which do not name the address.
@@ -167,3 +172,71 @@ def _system_line(error: OSError, config: Config) -> str:
                     advice = f"use another port: appliance serve {' '.join(_free_ports(config))}"
                 return f"cannot listen on {address}: {reason}; {advice}"
     return f"operating system error: {reason}"
+
+
+# ---- the data directory
+
+
+def why_unusable(data_dir: Path, *, make: bool) -> str | None:
+    """Return the fault with its remedy, or None. A missing directory is a fault only if `make` cannot create it."""
+    if not os.path.lexists(data_dir):
+        return _why_not_made(data_dir) if make else None
+    if data_dir.is_symlink() and not data_dir.exists():
+        return f"{data_dir} is a link to {os.readlink(data_dir)}, which does not exist: repair the link"
+    if not data_dir.is_dir():
+        return f"{data_dir} is a file, but server.data_dir must be a directory: move the file or change the setting"
+    if not _may(data_dir, os.R_OK | os.X_OK):
+        return _refused(data_dir, "700")
+    if _is_read_only(data_dir):
+        return f"{data_dir} is on a read-only file system: mount it writable"
+    written = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", LOCK_FILE)
+    files = [(name, os.R_OK | os.W_OK, "600") for name in written]
+    for name, access, mode in (("", os.W_OK, "700"), *files, (KEY_FILE, os.R_OK, "400")):
+        if os.path.lexists(data_dir / name) and not _may(data_dir / name, access):
+            return _refused(data_dir / name, mode)
+    return None
+
+
+def why_not_served(data_dir: Path) -> str | None:
+    """Return why root must not run the server on it: its owner could not open the files that root writes there."""
+    if os.geteuid() != 0 or not data_dir.is_dir() or data_dir.stat().st_uid == 0:
+        return None
+    return (
+        f"{data_dir} belongs to {_owner(data_dir)}: start the server as that user, as `systemctl start appliance` does"
+    )
+
+
+def _why_not_made(data_dir: Path) -> str | None:
+    above = data_dir.parent
+    while not os.path.lexists(above) and above != above.parent:
+        above = above.parent
+    if not above.is_dir():
+        return f"{data_dir} cannot be created: {above} is not a directory; change server.data_dir"
+    if _may(above, os.W_OK | os.X_OK):
+        return None
+    if _is_read_only(above):
+        return f"{data_dir} cannot be created: {above} is on a read-only file system; mount it writable"
+    made = f"`install -d -m 700 -o {system_user(os.geteuid())} {data_dir}`, as root"
+    return f"{data_dir} cannot be created: {system_user(os.geteuid())} may not write to {above}; create it with {made}"
+
+
+def _may(path: Path, access: int) -> bool:
+    return os.access(path, access, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _refused(path: Path, right_mode: str) -> str:
+    facts, user = path.stat(), system_user(os.geteuid())
+    if facts.st_uid == os.geteuid():
+        return f"{path}: permission denied, its mode is {facts.st_mode & 0o7777:04o}: `chmod {right_mode} {path}`"
+    whose = f"{path}: permission denied, it belongs to {_owner(path)} and this runs as {user}"
+    if path.is_dir():
+        return f"{whose}: run this as {_owner(path)}, or `chown -R {user} {path}`, as root"
+    return f"{whose}: `chown {user} {path}`, as root"
+
+
+def _owner(path: Path) -> str:
+    return system_user(path.stat().st_uid)

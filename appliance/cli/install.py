@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.database import config_errors
+from appliance.cli.database import refusals
 from appliance.cli.options import common, flag, named_config
 from appliance.cli.output import show, system_text
 
@@ -114,7 +114,7 @@ def _installation(root: Path, hostname: str, *, start: bool) -> "Installation":
         raise click.BadParameter(f"{hostname!r} is not a host name", param_hint="--hostname")
     target = Installation(root, Path(os.path.abspath(named_config() or CONFIG_FILE)), DATA_DIR, hostname, start)
     file = target.at(target.config_file)
-    with config_errors():
+    with refusals():
         return replace(target, data_dir=load(file, {}, Path("/")).server.data_dir) if file.exists() else target
 
 
@@ -136,7 +136,6 @@ def _check_allowed(target: "Installation", dry_run: bool) -> None:
 
 
 def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> None:
-    """Print the steps, and carry them out unless `dry_run`; stop at the first failure."""
     from appliance.system.service_steps import StepFailed
 
     done = []

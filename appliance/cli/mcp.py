@@ -244,7 +244,6 @@ def _content(text: str, *, failed: bool = False) -> Json:
 
 
 def _run(words: list[str]) -> str:
-    """Run a command with the settings of this one, and return its output."""
     from appliance.cli import main
 
     config, printed = named_config(), io.StringIO()

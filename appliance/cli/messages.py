@@ -124,7 +124,6 @@ def _message_row(account: str, message: "ListedMessage") -> dict[str, Any]:
 
 
 def _worded_message(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row for a table, with the first recipient and the number of others."""
     more = row["recipient_count"] - 1
     to = row["recipients"][0]["email"] if row["recipients"] else ""
     texts = {"from": printable(row["from"]), "subject": printable(row["subject"])}

@@ -18,7 +18,6 @@ CUT_TO, TIME_WIDTH = 10, 16  # characters that a column of a narrow table keeps;
 
 
 def _echo(text: str) -> None:
-    """Print; if stdout cannot be written, fail with a line that says that the command itself succeeded."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -85,7 +84,6 @@ def zone_line(name: str, kind: str, value: str) -> str:
 
 
 def _cell(value: object, *, short: bool = False) -> str:
-    """Return a value for people; `short` shows a time without seconds."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     text = "-" if value is None else str(value)

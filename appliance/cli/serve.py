@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from appliance.cli.database import check_usable, config_errors, load_settings, why_not_served
+from appliance.cli.database import check_usable, load_settings, refusals
 from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
@@ -83,13 +83,14 @@ def _settings(sandbox: bool, port: int | None, smtp_port: int | None) -> "Config
             raise click.UsageError(f"--port and --smtp-port apply to the built-in settings only, but {where}")
         return settings
     ports = {HTTP_PORT_VARIABLE: port, SMTP_PORT_VARIABLE: smtp_port}
-    with config_errors():
+    with refusals():
         chosen = embedded(Path.cwd(), {**os.environ, **{name: str(value) for name, value in ports.items() if value}})
     return replace(chosen, local_webhooks=sandbox)
 
 
 def _run(read_settings: "Callable[[], Config]") -> None:
     from appliance.backup.unfinished import settle
+    from appliance.cli.failures import why_not_served
     from appliance.telemetry import log
 
     serving = log.get_logger("serve")

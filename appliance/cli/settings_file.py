@@ -72,7 +72,6 @@ def with_hostname(text: str, hostname: str) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Replace the file atomically, with the same owner and mode; a new one is for root and the service's group."""
     import shutil
 
     from appliance.system.service_plan import USER

@@ -48,6 +48,7 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
       appliance store copy --to postgresql://appliance@db.example.com/appliance
       appliance store copy --to-sqlite /var/lib/appliance-new
     """
+    from appliance.config.values import DATABASE_URL
     from appliance.environment import Environment
     from appliance.store import DatabaseRefused, copied_tables
     from appliance.store.copying import NotCopied
@@ -56,8 +57,11 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
     where = url or path
     if where is None or (url and path):
         raise click.UsageError("Use either --to URL or --to-sqlite PATH.")
-    if url:
-        _check_url(url)
+    try:
+        if url:
+            DATABASE_URL.read(url)
+    except ValueError as error:
+        raise click.UsageError(f"--to {error}") from None
     settings = database.load_settings()
     database.prepare(settings)
     try:
@@ -75,21 +79,11 @@ def copy(url: str | None, path: Path | None, as_json: bool) -> None:
     show(as_json, answer, "\n".join(_lines(settings, source, target, copied, url)))
 
 
-def _check_url(url: str) -> None:
-    from appliance.config.values import DATABASE_URL
-
-    try:
-        DATABASE_URL.read(url)
-    except ValueError as error:
-        raise click.UsageError(f"--to {error}") from None
-
-
 # ---- the two databases
 
 
 @contextmanager
 def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
-    """Open the database of the settings; no server may run on it."""
     from appliance.store import FILE_NAME, copy_source
     from appliance.system.instance_lock import only_server
 
@@ -103,7 +97,6 @@ def _source(settings: "Config") -> "Iterator[CopyEndpoint]":
 
 @contextmanager
 def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
-    """Open the empty database that the options name; no server may run on it."""
     from appliance.store import FILE_NAME, copy_target
     from appliance.system.instance_lock import only_server
 
@@ -124,7 +117,6 @@ def _target(settings: "Config", where: str | Path) -> "Iterator[CopyEndpoint]":
 
 @contextmanager
 def _progress(as_json: bool) -> "Iterator[Callable[[CopyProgress], None]]":
-    """Show a bar on a terminal, otherwise lines; both on stderr."""
     if sys.stderr.isatty():
         with progress_bar("copy") as bar:
             yield lambda progress: bar(progress.fraction)
@@ -212,7 +204,6 @@ def upgrade(check: bool, as_json: bool) -> None:
 
 
 def _pending(settings: "Config") -> "PendingUpgrade":
-    """Return what would change; refuse if there is no database."""
     import trio
 
     from appliance.store import FILE_NAME, pending
@@ -232,10 +223,9 @@ async def _nothing(_: object) -> None:
 
 
 def _settings() -> "tuple[Config, list[str]]":
-    """Return the settings, and the keys that this version does not know."""
     from appliance.config import load
 
-    with database.config_errors():
+    with database.refusals():
         source = load.find(named_config(), os.environ, Path.cwd())
         return (database.load_settings(), []) if source is None else load.parse_known(source[1], source[0])
 

@@ -160,7 +160,6 @@ def _all(name: str) -> "list[Suppression]":
 
 
 def _read(file: IO[bytes]) -> "tuple[dict[str, str], list[SkippedLine]]":
-    """Return the reasons by address key, and the lines that are not valid."""
     from appliance.message.suppression_file import ROW_LENGTH, SkippedLine, read_suppressions
 
     def lines() -> "Iterator[str]":

@@ -197,7 +197,6 @@ def _aliases(folder: Path) -> list[str]:
 
 
 def _write(directory: Path, content: _Content) -> int:
-    """Write the files of one template, and return how many changed."""
     directory.mkdir(parents=True, exist_ok=True)
     subject = None if content.subject is None else f"{content.subject}\n"
     texts = (subject, content.text, content.html, UNSUBSCRIBE_LINE if content.unsubscribe else None)

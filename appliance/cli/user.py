@@ -179,7 +179,6 @@ def reset_totp(email: str, as_json: bool) -> None:
 
 
 def _run_for_user(email: str, work: "Callable[[Store, User], Awaitable[database.T]]") -> "database.T":
-    """Return the result of `work` on the user of that address, in any account."""
     from appliance.errors import Code, Refused
     from appliance.store.audit import about, concerns
 

@@ -149,7 +149,6 @@ def replay(name: str, delivery: str, wait: bool, as_json: bool) -> None:
 def _post(
     what: str, name: str, begin: "Callable[[Store, str], Awaitable[WebhookDelivery]]", wait: bool, as_json: bool
 ) -> None:
-    """Start a post by hand, and print its result."""
     settings = database.load_settings()
 
     async def work(store: "Store") -> "tuple[Account, WebhookDelivery, bool]":
@@ -179,7 +178,6 @@ def _described(what: str, posted: "WebhookDelivery", *, runs: bool, ok: bool) ->
 
 
 async def _attempted(store: "Store", account: "Account", posted: "WebhookDelivery") -> "WebhookDelivery":
-    """Return the post once it was attempted, or unchanged after POST_SECONDS."""
     import trio
 
     with trio.move_on_after(POST_SECONDS):
@@ -197,7 +195,6 @@ async def _existing(store: "Store", account: "Account") -> None:
 
 
 async def _check_url(url: str, store: "Store", settings: "Config") -> None:
-    """Refuse a URL that the API refuses: not https, an address of this machine or of a private network."""
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
     from appliance.webhook.build import build_poster

@@ -55,7 +55,6 @@ def _schema(facts: ServerFacts) -> Iterator[Finding]:
 
 
 def _durability(facts: ServerFacts) -> Iterator[Finding]:
-    """Check that an acknowledged commit is on disk."""
     if facts.settings["fsync"] == "off":
         text = "is off: a crash of the database machine loses acknowledged mail, and may damage the database"
         yield fault(CHECK, "fsync", text, "Set fsync = on in postgresql.conf, and reload PostgreSQL.")

@@ -135,6 +135,5 @@ def _published(tags: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def _halves(text: str) -> tuple[str, str]:
-    """Split into the state and the advice."""
     state, _, advice = text.partition(". ")
     return state, advice

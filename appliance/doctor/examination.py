@@ -11,8 +11,7 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.dns import check as dns_check
 from appliance.dns.records import records_for, sending_host
 from appliance.dns.resolver import Resolver
-from appliance.doctor import Finding, database_server, domains, machine, names, ok, relays, warning
-from appliance.doctor.complaints import COMPLAINTS_SINCE, judge_complaints
+from appliance.doctor import Finding, database_server, domains, machine, names, ok, warning
 from appliance.environment import Environment
 from appliance.errors import StorageUnavailable
 from appliance.feedback.dmarc_policy import PROPOSAL_DAYS
@@ -81,7 +80,7 @@ class Examination:
         self._findings += findings
         self._findings += machine.check_clock(now, stored.newest_message_at) + machine.check_disk(self.config)
         self._findings += machine.judge_held(stored.holds) + machine.judge_warmups(stored.warmups, now)
-        self._findings += judge_complaints(stored.complaints)
+        self._findings += machine.judge_complaints(stored.complaints)
         return in_order(self._findings)
 
     async def of_machine(self, report: Report) -> None:
@@ -115,7 +114,6 @@ class Examination:
             report([warning(name.partition(" ")[0], name.partition(" ")[2] or "-", text)])
 
     def _checks(self, stored: Stored) -> dict[str, Check]:
-        """Return the checks that take time, by name."""
         checks: dict[str, Check] = {
             "certificate": self._certificates,
             "server": partial(machine.check_name, self.config),
@@ -124,9 +122,9 @@ class Examination:
         }
         if self.config.delivery.mode is not DeliveryMode.SANDBOX:
             checks["port"] = partial(names.check_port, self.resolver, self.config, self.env)
-            for relay in relays.with_login(self.config):
+            for relay in names.relays_with_login(self.config):
                 name = f"relay {relay.username} at {relay.host}:{relay.port}"
-                checks[name] = partial(relays.check_login, self.resolver, self.config, self.env, relay)
+                checks[name] = partial(names.check_login, self.resolver, self.config, self.env, relay)
         for domain, keys in stored.senders:
             checks[f"dkim {domain.name}"] = partial(self._records, domain, keys, stored)
             checks[f"mx {domain.name}"] = partial(self._mx, domain.name)
@@ -144,7 +142,6 @@ class Examination:
         return findings + machine.check_acme(config, now) if config.acme.enabled else findings
 
     async def _names(self) -> list[Finding]:
-        """Check the server's name, then its addresses."""
         hostname, mode = self.config.server.hostname, self.config.delivery.mode
         if mode is DeliveryMode.SANDBOX:
             advice = 'Set delivery.mode to "direct" or "relay".'
@@ -221,7 +218,7 @@ class Examination:
         stored.holds = await store.pools.all_holds()
         stored.newest_message_at = await store.messages.newest_at()
         stored.warmups = await store.warmups.told(self.config.warmup, WARMUPS_READ)
-        stored.complaints = await store.feedback.complaint_rates(self.env.now() - COMPLAINTS_SINCE)
+        stored.complaints = await store.feedback.complaint_rates(self.env.now() - machine.COMPLAINTS_SINCE)
         return stored
 
     def _key(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Checks of the machine: clock, disk, certificates, listeners, database, paused pools, warm-ups."""
+"""Checks of the machine: clock, disk, certificates, listeners, database, paused pools, warm-ups, complaint rates."""
 
 import ctypes
 import errno
@@ -21,6 +21,7 @@ from appliance.config.values import MIB, Endpoint
 from appliance.doctor import Finding, fault, ok, warning
 from appliance.errors import error_text
 from appliance.keys.keyfile import KEY_FILE
+from appliance.model.feedback import COMPLAINT_MARKS, COMPLAINTS_JUDGED_FROM, ComplaintRate
 from appliance.model.queue import PoolHold
 from appliance.model.warmup import WarmupStatus
 from appliance.net.local_addresses import bind_error, binds
@@ -30,7 +31,7 @@ from appliance.store import QuickCheck, newest_known
 from appliance.store.pools import EVERY
 from appliance.system import service_plan
 from appliance.system.instance_lock import is_running
-from appliance.times import SECOND
+from appliance.times import DAY, SECOND
 from appliance.tls.certificate import tls_context
 from appliance.tls.certificate_files import acme_directory
 
@@ -42,6 +43,9 @@ TIMEX = 512  # bytes, more than adjtimex(2) writes
 UNSYNCHRONISED = 5  # TIME_ERROR
 WARMUP_LINES = 20  # there may be a pool for every recipient domain
 ACME = "acme"  # the subject of its findings
+
+COMPLAINTS_SINCE = 7 * DAY
+COMPLAINT_WARNING, COMPLAINT_FAULT = COMPLAINT_MARKS  # rates that large mailbox providers publish for bulk senders
 
 _SEE_LOG = "See the lines of appliance.acme in the log."
 _WITH_NTP = "timedatectl set-ntp true (for a container: on its host)"
@@ -251,7 +255,6 @@ async def _answers(address: Endpoint) -> bool:
 
 
 async def _banner(address: Endpoint, *, tls: bool) -> str:
-    """Return the greeting of a mail server, or an empty text."""
     try:
         with trio.fail_after(LISTENER_TIMEOUT):
             async with await _dial(address) as plain:
@@ -345,4 +348,23 @@ def judge_warmups(warmups: Sequence[WarmupStatus], now: int) -> list[Finding]:
         findings.append(ok("warmup", f"{warmup.pool} from {warmup.source}", text))
     if len(warmups) > WARMUP_LINES:
         findings.append(ok("warmup", "other pools", f"{len(warmups) - WARMUP_LINES} more are being warmed up"))
+    return findings
+
+
+def judge_complaints(rates: Iterable[ComplaintRate]) -> list[Finding]:
+    """Return a finding for each provider with complaints and enough delivered mail."""
+    findings, advice = [], "Send only mail that recipients requested, and let them unsubscribe with one click."
+    advice += " Above 0.3 % large providers reject mail."
+    for provider in rates:
+        if provider.delivered < COMPLAINTS_JUDGED_FROM or not provider.complaints:
+            continue
+        rate = provider.complaints / provider.delivered
+        subject = provider.provider or "other providers"
+        text = f"{provider.complaints:,} complaints of {provider.delivered:,} delivered in 7 days: {rate:.2%}"
+        if rate > COMPLAINT_FAULT:
+            findings.append(fault("complaints", subject, text, advice))
+        elif rate > COMPLAINT_WARNING:
+            findings.append(warning("complaints", subject, text, advice))
+        else:
+            findings.append(ok("complaints", subject, text))
     return findings

@@ -1,4 +1,4 @@
-"""Checks how other servers see this machine: its name and addresses in DNS, port 25, blocklists."""
+"""Checks how other servers see this machine: its name and addresses in DNS, port 25, logins at relays, blocklists."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,6 +8,12 @@ from ipaddress import ip_address
 import trio
 
 from appliance.config.settings import Config, DeliveryMode, RelayTls
+from appliance.deliver.build import relays
+from appliance.deliver.mta_sts import NoPolicy
+from appliance.deliver.route import Host, Relay, Route
+from appliance.deliver.smtp.connection import DeadlineWatch, SmtpConnection
+from appliance.deliver.smtp.protocol import NotOpened, RelayCredentials, ResultKind, Stage, Verdict
+from appliance.deliver.tls_policy import TlsChoice, TlsPolicies
 from appliance.dns.check import addresses_of
 from appliance.dns.resolver import DnsFault, LookupFailed, Resolver
 from appliance.doctor import Finding, RecordToPublish, fault, not_looked_up, ok, warning
@@ -15,9 +21,12 @@ from appliance.environment import Environment
 from appliance.errors import error_text
 from appliance.net.address_policy import Address, refusal
 from appliance.net.local_addresses import UNASSIGNED, source_address
+from appliance.report.explain import encryption
+from appliance.tls.certificate import verifying_context
 
 PROBED_DOMAINS = ("gmail.com", "outlook.com", "yahoo.com")  # their mail servers are reliably up
 PROBE_TIMEOUT = 8.0  # seconds for a connection and its greeting
+LOGIN_TIMEOUT = 10.0  # seconds for a connection, TLS and the login
 GREETING_BYTES = 512
 UNDER_TLS = "220 (implicit TLS, not started)"  # such a server greets only after the handshake
 REFUSED_RESOLVER = "127.255.255."  # the reply of blocklists to a resolver that they do not serve
@@ -187,6 +196,68 @@ async def _probe(
         except trio.BrokenResourceError:
             reason = f"{address}: the connection was closed"
     return MailServerProbe(host_name, None, reason)
+
+
+# ---- relays
+
+
+def relays_with_login(config: Config) -> list[Relay]:
+    """Return the relays with a login, without duplicates."""
+    known = relays(config.delivery)
+    every = [*([known.default] if known.default else []), *known.by_domain.values()]
+    return list(dict.fromkeys(relay for relay in every if relay.username))
+
+
+async def check_login(resolver: Resolver, config: Config, env: Environment, relay: Relay) -> list[Finding]:
+    """Log in to a relay as delivery does, at the first address that answers: no mail, and no password without TLS."""
+    try:
+        addresses = await addresses_of(resolver, relay.host)
+    except LookupFailed as failed:
+        return [not_looked_up("relay", relay.host, failed.text)]
+    trouble = "it has no address"
+    for address in addresses[:2]:
+        try:
+            with trio.fail_after(LOGIN_TIMEOUT):
+                tls = await _log_in(resolver, config, env, relay, address)
+        except NotOpened as failure:
+            return [judge_login(relay, failure.verdict)]
+        except trio.TooSlowError:
+            trouble = f"no login at {address} within {LOGIN_TIMEOUT:.0f} s"
+        except OSError as error:
+            trouble = f"{address}: {error_text(error)}"
+        else:
+            return [ok("relay", relay.host, f"accepts our login, {encryption(tls)}")]
+    return [fault("relay", relay.host, f"login failed: {trouble}", "Check its name, port and firewall.")]
+
+
+def judge_login(relay: Relay, verdict: Verdict) -> Finding:
+    """Judge a session with a relay that could not be opened."""
+    if verdict.stage is Stage.AUTH and verdict.kind is ResultKind.REJECTED:
+        advice = "Check relay_username and relay_password, or username and password of the domain's relay."
+        return fault("relay", relay.host, f"rejects our login: {verdict.text}", advice)
+    advice = "Its mail stays queued; check the relay's settings, TLS first."
+    kind = warning if verdict.kind is ResultKind.DEFERRED else fault
+    return kind("relay", relay.host, f"login failed: {verdict.text}", advice)
+
+
+async def _log_in(resolver: Resolver, config: Config, env: Environment, relay: Relay, address: Address) -> str | None:
+    """Open and close a session; return its encryption. Raises NotOpened or OSError."""
+    host = Host(relay.host, (address,))
+    route = Route("", (host,), relay.port, relay=relay)
+    choice = TlsChoice(TlsPolicies(resolver, _no_policy), verifying_context(config.delivery.ca_file))
+    connection = await SmtpConnection.open(
+        await env.dial(str(address), relay.port),
+        config.server.hostname,
+        watch=DeadlineWatch(),
+        tls=choice.plan(await choice.demand(route, host), route, host),
+        credentials=RelayCredentials(relay.username, relay.password),
+    )
+    await connection.quit()
+    return str(connection.tls) if connection.tls else None
+
+
+async def _no_policy(domain: str) -> str:
+    raise NoPolicy("the operator chooses a relay's TLS")
 
 
 # ---- blocklists
