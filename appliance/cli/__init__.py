@@ -89,7 +89,7 @@ To set everything up, from the settings to a first delivered message:
 
 \b
 To add another sender (the server may be running or not):
-  echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
+  echo 'a long password' | appliance account create acme owner@acme.example --password-stdin
   appliance domain add --account acme acme.example
   appliance key create --account acme --scope full
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from appliance.model.accounts import Account
     from appliance.store import Store
 
-ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "suspended": "SUSPENDED", "credits": "CREDITS"}
-ACCOUNT_COLUMNS |= {"daily_cap": "DAILY CAP", "created_at": "CREATED (UTC)"}
+ACCOUNT_COLUMNS = {"name": "NAME", "email": "EMAIL", "credits": "CREDITS", "daily_cap": "DAILY CAP"}
+ACCOUNT_COLUMNS |= {"suspended": "SUSPENDED", "created_at": "CREATED (UTC)"}
 ACCOUNT_FIELDS = ("id", "name", "email", "credits", "daily_cap", "suspended", "created_at", "stored_bytes")
 CREDIT_BALANCE = number_or("unlimited", r"[0-9]{1,16}", "a number of credits")
 CREDIT_CHANGE = number_or("unlimited", r"[+-]?[0-9]{1,16}", "a number such as 500, +500 or -20")
@@ -34,7 +34,8 @@ account = CommandGroup("account", "Manage accounts and their limits.", {"delete"
 
 @account.command()
 @database.account_argument
-@click.option("--email", required=True, metavar="ADDRESS", help="Login of the account's user.")
+@click.argument("address", metavar="EMAIL", required=False)
+@click.option("--email", hidden=True)
 @password_option
 @click.option(
     "--credits",
@@ -46,24 +47,40 @@ account = CommandGroup("account", "Manage accounts and their limits.", {"delete"
     help="Number of recipients that the account may send to.",
 )
 @flag("--admin", "Make the user an administrator of all accounts.")
-def create(name: str, email: str, password_stdin: bool, balance: int | str, admin: bool, as_json: bool) -> None:
-    """Create the account NAME and the user who logs in to it.
+def create(
+    name: str,
+    address: str | None,
+    email: str | None,
+    password_stdin: bool,
+    balance: int | str,
+    admin: bool,
+    as_json: bool,
+) -> None:
+    """Create the account NAME and the user who logs in to it with EMAIL.
 
     NAME has 1 to 64 letters, digits, dots, underscores and hyphens, and starts with a letter or digit.
 
     Examples:
-      echo 'a long password' | appliance account create acme --email owner@acme.example --password-stdin
-      appliance account create acme --email owner@acme.example --password-stdin --credits 1000 < password.txt
+      echo 'a long password' | appliance account create acme owner@acme.example --password-stdin
+      appliance account create acme owner@acme.example --password-stdin --credits 1000 < password.txt
     """
     from appliance.intake import account_rules
     from appliance.model.accounts import Role
+    from appliance.store.audit import about
 
+    if (login := address if email is None else email) is None:
+        raise click.UsageError("Missing argument 'EMAIL'.")
     typed = _read_password(password_stdin)
     with database.refusals():
-        name, email = account_rules.account_name(name), account_rules.login_email(email)
+        name, login = account_rules.account_name(name), account_rules.login_email(login)
     password_hash, role = _hash(typed), Role.ADMIN if admin else Role.CUSTOMER
     amount = number(balance)
-    made = database.run(lambda store: store.accounts.create(name, email, password_hash, role, amount), create=True)
+
+    async def work(store: "Store") -> "Account":
+        about(name)
+        return await store.accounts.create(name, login, password_hash, role, amount)
+
+    made = database.run(work, create=True)
     text = f"Created account {made.name}. Next: appliance domain add {made.name} DOMAIN"
     show(as_json, record(made, *ACCOUNT_FIELDS), text)
 
@@ -78,8 +95,8 @@ def list_all(as_json: bool) -> None:
     """
     accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
     rows = [_worded(record(account, *ACCOUNT_FIELDS), as_json) for account in accounts]
-    nothing = "No accounts yet. Create one: appliance account create NAME --email ADDRESS --password-stdin"
-    show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing)
+    nothing = "No accounts yet. Create one: appliance account create NAME EMAIL --password-stdin"
+    show_list(as_json, "accounts", rows, ACCOUNT_COLUMNS, nothing, ("created_at", "daily_cap"))
 
 
 @account.command("show")

@@ -72,7 +72,8 @@ def list_all(name: str, as_json: bool) -> None:
         dns = None if domain.dns is None else record(domain.dns, *DNS_FIELDS)
         checked = {"dns": dns} if as_json else dns or dict.fromkeys(DNS_FIELDS)
         rows.append(record(domain, *DOMAIN_FIELDS) | checked)
-    show_list(as_json, "domains", rows, DOMAIN_COLUMNS, f"No domains yet. Add one: appliance domain add {name} DOMAIN")
+    nothing = f"No domains yet. Add one: appliance domain add {name} DOMAIN"
+    show_list(as_json, "domains", rows, DOMAIN_COLUMNS, nothing)
 
 
 @domain.command()

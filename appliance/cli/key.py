@@ -12,17 +12,27 @@ if TYPE_CHECKING:
     from appliance.model.accounts import ApiKey
     from appliance.store import Store
 
-# In tables the first columns matter most: a narrow terminal shows no others.
-KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "scope": "SCOPE", "hint": "ENDS IN", "name": "NAME"}
-KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)", "last_used_at": "LAST USED (UTC)", "expires_at": "EXPIRES (UTC)"}
-KEY_COLUMNS |= {"test": "TEST", "domain": "DOMAIN", "created_at": "CREATED (UTC)", "created_by": "CREATED BY"}
-KEY_COLUMNS |= {"last_used_from": "FROM"}
+KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS IN", "scope": "SCOPE", "test": "TEST"}
+KEY_COLUMNS |= {"domain": "DOMAIN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
+KEY_COLUMNS |= {"expires_at": "EXPIRES (UTC)", "last_used_at": "LAST USED (UTC)", "last_used_from": "FROM"}
+KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
+KEY_SPARE = (
+    "last_used_from",
+    "created_by",
+    "domain",
+    "created_at",
+    "expires_at",
+    "test",
+    "last_used_at",
+    "name",
+    "hint",
+)
 KEY_FIELDS = (
     *("name", "hint", "scope", "test", "domain", "created_by", "created_at", "expires_at", "last_used_at"),
     *("last_used_from", "previous_hint", "previous_expires_at", "revoked_at"),
 )
-CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_at": "CREATED (UTC)", "revoked_at": "REVOKED (UTC)"}
-CREDENTIAL_COLUMNS |= {"created_by": "CREATED BY"}
+CREDENTIAL_COLUMNS = {"username": "USERNAME", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
+CREDENTIAL_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
 SCOPES = ("send", "read", "full", "manage")
 
 
@@ -97,7 +107,7 @@ def list_keys(name: str | None, as_json: bool) -> None:
         keys = database.run_for(name, lambda store, account_id: store.access.keys(account_id))
     rows = [{"id": key.id, "account": key.account_name} | record(key, *KEY_FIELDS) for key in keys]
     nothing = f"No API keys yet. Create one: appliance key create {name or 'NAME'}"
-    show_list(as_json, "keys", rows, KEY_COLUMNS, nothing)
+    show_list(as_json, "keys", rows, KEY_COLUMNS, nothing, KEY_SPARE)
 
 
 @key.command()
@@ -180,7 +190,7 @@ def list_credentials(name: str, as_json: bool) -> None:
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
-    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing)
+    show_list(as_json, "credentials", rows, CREDENTIAL_COLUMNS, nothing, ("created_by",))
 
 
 @credential.command("remove")

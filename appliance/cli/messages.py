@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
     _Explained = tuple[MessageRecord, dict[str, PoolView]]
 
-MESSAGE_COLUMNS = {"id": "ID", "status": "STATUS", "to": "TO", "subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
-MESSAGE_COLUMNS |= {"from": "FROM", "account": "ACCOUNT"}
+MESSAGE_COLUMNS = {"id": "ID", "account": "ACCOUNT", "status": "STATUS", "from": "FROM", "to": "TO"}
+MESSAGE_COLUMNS |= {"subject": "SUBJECT", "created_at": "ACCEPTED (UTC)"}
+MESSAGE_SPARE = ("account", "from", "created_at", "subject")
 MESSAGES_LISTED, MOST_LISTED = 50, 1_000
 MESSAGES_EXPLAINED = 10  # of an address
 SEARCH_SECONDS = 10.0  # enough for a few million messages
 STATUSES = ("queued", "delivered", "partial", "failed")
 OUTCOMES = ("queued", "deferred", "delivered", "bounced", "failed", "suppressed", "cancelled")
-INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "sender": "FROM", "subject": "SUBJECT", "address": "TO"}
-INBOX_COLUMNS |= {"account": "ACCOUNT", "result": "RESULT"}
+INBOX_COLUMNS = {"id": "ID", "received_at": "TIME (UTC)", "account": "ACCOUNT", "address": "TO", "sender": "FROM"}
+INBOX_COLUMNS |= {"subject": "SUBJECT", "result": "RESULT"}
 INBOX_FIELDS = ("id", "kind", "address", "sender", "subject", "result", "received_at", "size")
 MOST_MAILS = 1_000
 
@@ -109,7 +110,8 @@ def list_messages(
     if as_json:
         show(True, {"messages": rows, "searched_to": back_to}, "")
         return
-    show_list(False, "messages", [_worded_message(row) for row in rows], MESSAGE_COLUMNS, "No message matches.")
+    worded = [_worded_message(row) for row in rows]
+    show_list(False, "messages", worded, MESSAGE_COLUMNS, "No message matches.", MESSAGE_SPARE)
     if back_to is not None:
         click.echo(f"Searched back to {back_to} only. To continue, add --until {back_to}")
 
@@ -345,7 +347,7 @@ def list_feedback(mail_id: str | None, limit: int, as_json: bool) -> None:
     mails, names = database.run(read, or_nothing=nothing)
     rows = [_inbox_row(mail, names) for mail in mails]
     shown = rows if as_json else [*map(printable_row, rows)]
-    show_list(as_json, "mails", shown, INBOX_COLUMNS, "The feedback inbox is empty.")
+    show_list(as_json, "mails", shown, INBOX_COLUMNS, "The feedback inbox is empty.", ("result", "account", "address"))
 
 
 @feedback.command("show")

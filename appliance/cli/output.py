@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from appliance.cli.options import is_wide
 from appliance.times import rfc3339
 
 Row = Mapping[str, Any]
-CUT_TO, TIME_WIDTH = 10, 16  # characters that a column of a narrow table keeps; times stay whole
+CUT_TO = 10  # characters that a column of a narrow table keeps
 
 
 def _echo(text: str) -> None:
@@ -54,14 +55,21 @@ def show_record(as_json: bool, answer: Row, worded: Row | None = None) -> None:
     show(as_json, answer, "\n".join(f"{key:<{width}}  {_cell(value)}" for key, value in rows.items()))
 
 
-def show_list(as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str) -> None:
-    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); print `nothing` for no rows."""
+def show_list(
+    as_json: bool, name: str, rows: Sequence[Row], columns: Mapping[str, str], nothing: str, spare: Sequence[str] = ()
+) -> None:
+    """Print `rows` as one JSON object, or as a table of `columns` (key: heading); print `nothing` for no rows.
+
+    A narrow terminal omits the columns `spare`, in that order, then others from the right, but never the first one.
+    """
     if as_json:
         _echo(json.dumps({name: rows}))
     elif not rows:
         _echo(nothing)
     else:
-        _table([[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows], [*columns.values()])
+        order = [*spare, *(key for key in reversed(columns) if key not in spare)][:-1]
+        table = [[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows]
+        _table(table, [*columns.values()], [list(columns).index(key) for key in order])
 
 
 def printable(text: str) -> str:
@@ -97,36 +105,44 @@ def coloured(text: str, colour: str) -> str:
     return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
 
 
-def _table(rows: list[list[str]], headings: list[str]) -> None:
-    """Print a table; on a terminal only its first columns, as many as fit: the last ones matter least."""
-    from rich.cells import cell_len, set_cell_size  # a Chinese character takes two cells
-
-    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+def _table(rows: list[list[str]], headings: list[str], order: list[int]) -> None:
+    widths = dict(enumerate(max(map(_width, column)) for column in zip(headings, *rows, strict=True)))
     if sys.stdout.isatty() and not is_wide():
-        widths = fitted(widths, [TIME_WIDTH if "(UTC)" in heading else CUT_TO for heading in headings])
+        widths = fitted(widths, headings, order, shutil.get_terminal_size().columns)
     for number, line in enumerate((headings, *rows)):
-        cells = [
-            set_cell_size(text, width) if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"
-            for text, width in zip(line, widths, strict=False)
-        ]
-        _echo("  ".join(cells).rstrip() if number else coloured("  ".join(cells).rstrip(), "bold"))
-    if dropped := headings[len(widths) :]:
-        _echo(f"Columns not shown: {', '.join(dropped)}. Show them with --wide or --json.")
+        text = "  ".join(_cut(line[column], width) for column, width in widths.items()).rstrip()
+        _echo(text if number else coloured(text, "bold"))
+    if omitted := [heading for column, heading in enumerate(headings) if column not in widths]:
+        _echo(f"Columns not shown: {', '.join(omitted)}. Show them with --wide or --json.")
 
 
-def fitted(widths: Sequence[int], least: Sequence[int]) -> list[int]:
-    """Return the widths of the columns that fit the terminal, cut down to `least` if that lets another column fit.
+def fitted(widths: dict[int, int], headings: list[str], order: list[int], room: int) -> dict[int, int]:
+    """Return the widths of the columns that fit into `room`: cut to CUT_TO, and omitted in the given order.
 
-    Other commands take the first column as an argument, so it is never cut.
+    Times are never cut, nor the first column: other commands take it as an argument.
     """
-    room, kept = shutil.get_terminal_size().columns, list(widths)
-    floors = [widths[0], *map(min, widths[1:], least[1:])]
-    while len(kept) > 1 and sum(floors[: len(kept)]) + 2 * (len(kept) - 1) > room:
-        kept.pop()
-    while sum(kept) + 2 * (len(kept) - 1) > room and len(kept) > 1:
-        widest = max(range(1, len(kept)), key=lambda column: kept[column] - floors[column])
-        kept[widest] -= 1
+    kept = dict(widths)
+    floors = {at: width if "(UTC)" in headings[at] or not at else min(width, CUT_TO) for at, width in widths.items()}
+    for column in order:
+        if sum(floors[at] + 2 for at in kept) - 2 > room:
+            del kept[column]
+    while sum(kept.values()) + 2 * len(kept) - 2 > room and len(kept) > 1:
+        kept[max(list(kept)[1:], key=lambda at: kept[at] - floors[at])] -= 1
     return kept
+
+
+def _width(text: str) -> int:
+    """Return the cells of a terminal that the text takes: two for a Chinese character."""
+    return len(text) + sum(unicodedata.east_asian_width(character) in "FW" for character in text)
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the text with exactly this width."""
+    if _width(text) > width:
+        while _width(text) >= width:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _width(text))
 
 
 @contextmanager

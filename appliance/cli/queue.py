@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     _Queue = tuple[list[WaitingMail], list[PoolHold], list[PoolState], list[WarmupStatus], int, AllWaiting]
 
-QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "state": "STATE"}
-QUEUE_COLUMNS |= {"oldest": "OLDEST", "next": "NEXT TRY"}
+QUEUE_COLUMNS = {"name": "POOL, DESTINATION", "waiting": "WAITING", "deferred": "DEFERRED", "oldest": "OLDEST"}
+QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
 POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
 # Similarity to a known pool's name from which a name counts as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
@@ -84,7 +84,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
     if sandbox:
         rows.append(dict.fromkeys(QUEUE_COLUMNS, "") | {"name": SANDBOX, "waiting": sandbox})
-    show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.")
+    show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.", ("next", "oldest"))
     if rows:
         click.echo(f"All mail: {counted(total.due, 'recipient')} due, {total.deferred} deferred.")
     if more:

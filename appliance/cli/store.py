@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 LINE_EVERY = 10.0  # seconds between two progress lines of one table
 UPGRADE_PENDING = 3  # exit code of --check if an upgrade would change something
-NODE_COLUMNS = {"name": "node", "state": "state", "in_flight": "in flight", "waiting": "waiting"}
-NODE_COLUMNS |= {"version": "version", "lease_seconds": "lease", "started_at": "started", "address": "address"}
-NODE_COLUMNS |= {"skew_seconds": "skew"}
+NODE_COLUMNS = {"name": "NODE", "state": "STATE", "address": "ADDRESS", "version": "VERSION"}
+NODE_COLUMNS |= {"started_at": "STARTED (UTC)", "lease_seconds": "LEASE", "in_flight": "IN FLIGHT"}
+NODE_COLUMNS |= {"waiting": "WAITING", "skew_seconds": "SKEW"}
 NO_NODES = "This installation uses an SQLite file, so it has no nodes: see docs/cluster.md."
 
 
@@ -281,7 +281,8 @@ def list_nodes(as_json: bool) -> None:
         show(as_json, {"nodes": []}, NO_NODES)
         return
     states: list[NodeState] = database.run(lambda store: store.engine.nodes(), settings=settings)
-    show_list(as_json, "nodes", [*map(_node_row, states)], NODE_COLUMNS, "No node has started yet: appliance serve")
+    rows, nothing = [*map(_node_row, states)], "No node has started yet: appliance serve"
+    show_list(as_json, "nodes", rows, NODE_COLUMNS, nothing, ("started_at", "address", "skew_seconds", "version"))
 
 
 @node.command()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from appliance.model.dashboard import AuditEntry
     from appliance.store import Store
 
-USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "last_seen_at": "LAST SEEN (UTC)"}
-USER_COLUMNS |= {"totp": "SECOND FACTOR", "expires_at": "INVITED UNTIL (UTC)", "created_at": "CREATED (UTC)"}
-AUDIT_COLUMNS = {"created_at": "TIME (UTC)", "action": "ACTION", "object": "OBJECT", "who": "WHO"}
-AUDIT_COLUMNS |= {"account": "ACCOUNT", "address": "FROM"}
+USER_COLUMNS = {"email": "EMAIL", "role": "ROLE", "admin": "ADMIN", "totp": "SECOND FACTOR"}
+USER_COLUMNS |= {"created_at": "CREATED (UTC)", "last_seen_at": "LAST SEEN (UTC)", "expires_at": "INVITED UNTIL (UTC)"}
+AUDIT_COLUMNS = {"created_at": "TIME (UTC)", "account": "ACCOUNT", "who": "WHO", "action": "ACTION"}
+AUDIT_COLUMNS |= {"object": "OBJECT", "address": "FROM"}
 AUDIT_FIELDS = ("actor_kind", "actor", "actor_name", "action", "object", "details", "address")
 MOST_LINES = 10_000
 USER_ROLES = click.Choice(["owner", "developer", "viewer"])
@@ -47,27 +47,41 @@ def list_all(name: str, as_json: bool) -> None:
         show(as_json, {"users": users, "invitations": invitations}, "")
     else:
         empty = dict.fromkeys(USER_COLUMNS)
-        show_list(as_json, "users", [empty | row for row in (*users, *invitations)], USER_COLUMNS, "No users.")
+        show_list(
+            as_json,
+            "users",
+            [empty | row for row in (*users, *invitations)],
+            USER_COLUMNS,
+            "No users.",
+            ("created_at", "totp"),
+        )
 
 
 @user.command()
-@database.of_only_account_and("EMAIL")
-@click.option("--role", type=USER_ROLES, required=True, help="viewer: read only; developer: all but managing users.")
-def add(name: str, email: str, role: str, as_json: bool) -> None:
+@database.words_argument("EMAIL ROLE")
+@click.option("--role", type=USER_ROLES, hidden=True)
+@common
+def add(words: tuple[str, ...], account: str | None, role: str | None, as_json: bool) -> None:
     """Invite a user to the account: print a link, only once, with which the user sets a password.
 
-    Give the link to the user yourself; no mail is sent. It works once, within seven days. Another invitation to the
-    same address replaces it.
+    ROLE is viewer (read only), developer (all but managing users) or owner. Give the link to the user yourself; no mail
+    is sent. It works once, within seven days. Another invitation to the same address replaces it.
 
     Examples:
-      appliance user invite ann@acme.example --role developer
-      appliance user invite --account acme bob@acme.example --role viewer --json
+      appliance user add ann@acme.example developer
+      appliance user add --account acme bob@acme.example viewer
     """
     from appliance.errors import Code, Refused
     from appliance.intake import account_rules
     from appliance.model.accounts import AccountRole
     from appliance.store.audit import about
 
+    if role is None:
+        if len(words) < 2:
+            raise click.UsageError("Missing argument 'ROLE'.")
+        words, role = words[:-1], USER_ROLES.convert(words[-1], None, click.get_current_context())
+    name, email = database.name_and_last(words, account)
+    name = database.only_account(name)
     with database.refusals():
         address = account_rules.login_email(email)
 
@@ -251,4 +265,4 @@ def audit(
         row = record(entry, "created_at") | of_account | record(entry, *AUDIT_FIELDS)
         who = {"who": f"{entry.actor} ({entry.actor_name or entry.actor_kind})"}
         rows.append(row if as_json else printable_row(row | who))
-    show_list(as_json, "audit", rows, AUDIT_COLUMNS, "Nothing was changed yet.")
+    show_list(as_json, "audit", rows, AUDIT_COLUMNS, "Nothing was changed yet.", ("address", "account"))

@@ -14,7 +14,7 @@ __all__ = ["acme", "shell"]  # fixtures
 def test_an_account_is_deleted_by_its_name(acme: Shell) -> None:
     """Nothing lists it afterwards, and name and address are free."""
     answer = acme.json("account", "delete", "acme", "--yes", "acme")
-    assert fields(answer) == fields(documented("account delete"))
+    assert fields(answer) == fields(documented("account remove"))
     assert acme.json("account", "list")["accounts"] == []
     assert "no account named" in acme.refused("account", "show", "acme")
     assert "no account named" in acme.refused("account", "delete", "acme", "--yes", "acme")

@@ -80,7 +80,9 @@ def test_a_pause_is_seen_wherever_one_looks(acme: Shell) -> None:
         accept(acme, "c@example.net", simulated=True),
     )
     assert acme.json("pause", "--reason", "we move") == documented("pause") | {"reason": "we move"}
-    assert acme.json("queue")["paused"]["reason"] == "we move"
+    queued = acme.json("queue")
+    assert (queued["paused"]["reason"], queued["sandbox"], queued["due"], queued["deferred"]) == ("we move", 1, 2, 1)
+    assert "All mail: 2 recipients due, 1 deferred." in acme.text("queue")
     assert acme.text("queue").startswith("All delivery is paused: we move. Resume it: appliance resume\n")
     words = "all mail is paused: we move (`appliance resume` lets it go)"
     for message, told in ((waiting, f"waiting: {words}"), (simulated, f"waiting: {words}"), (later, f"for {words}")):

@@ -27,19 +27,20 @@ from tests.fork_client import fork
 ROOT = Path(__file__).parents[2]
 # Commands whose JSON is held to the document elsewhere: DNS, mail, a backup, a server or another root is needed.
 ELSEWHERE = {"serve", "account create", "domain verify", "explain", "pause", "resume", "backup", "verify", "restore"}
-ELSEWHERE |= {"nodes list", "nodes drain", "store copy", "doctor", "install", "uninstall"}
+ELSEWHERE |= {"node list", "node drain", "status", "help", "store copy", "doctor", "install", "uninstall"}
 ELSEWHERE |= {"webhook show", "webhook set", "webhook remove", "webhook ping", "webhook replay"}
 ELSEWHERE |= {f"template {verb}" for verb in ("list", "show", "pull", "push", "remove")}
-ELSEWHERE |= {f"user {verb}" for verb in ("list", "invite", "role", "remove", "reset-password", "reset-totp")}
+ELSEWHERE |= {f"user {verb}" for verb in ("list", "add", "role", "remove", "reset-password", "reset-totp")}
 ELSEWHERE |= {
     "setup",
-    "account delete",
+    "account remove",
     "completion",
     "upgrade",
     "health",
     "mcp",
-    "messages",
-    "feedback inbox",
+    "message list",
+    "feedback list",
+    "feedback show",
     "send-test",
     "config path",
     "config check",
@@ -614,20 +615,20 @@ def test_the_json_is_as_documented(acme: Shell) -> None:
         "domain remove": ["zoo.example"],
         "domain records": ["acme.example"],
         "domain rotate": ["acme.example"],
-        "credential revoke": [username],
-        "key revoke": [key_id],
+        "credential remove": [username],
+        "key remove": [key_id],
         "key roll": [acme.json("key", "create", "acme")["id"]],
-        "suppressions add": ["ada@example.net"],
-        "suppressions remove": ["ada@example.net"],
-        "suppressions import": ["-"],
+        "suppression add": ["ada@example.net"],
+        "suppression remove": ["ada@example.net"],
+        "suppression import": ["-"],
     }
     acme.json("domain", "add", "acme", "zoo.example")
     acme.json("suppressions", "add", "acme", "bob@example.net")
     for command, _ in leaves(main):
         if command in ELSEWHERE or command.startswith("queue "):
             continue
-        name = [] if command == "account list" else ["acme"]
-        stdin = "ada@example.org\nno address\n" if command == "suppressions import" else "a password"
+        name = [] if command in ("account list", "version") else ["acme"]
+        stdin = "ada@example.org\nno address\n" if command == "suppression import" else "a password"
         answer = acme.json(*command.split(), *name, *last.get(command, []), stdin=stdin)
         assert fields(answer) == fields(documented(command)), command
     assert fields(acme.create("zoo")) == fields(documented("account create"))

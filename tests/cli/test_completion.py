@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import ROOT, Shell, fields, shell
+from tests.cli.test_commands import ROOT, Shell, acme, fields, shell
 from tests.docs.test_cli import documented
 
-__all__ = ["shell"]  # a fixture
+__all__ = ["acme", "shell"]  # fixtures
 
 # What bash does for the Tab key, without a terminal: the words and where the cursor is, then the function.
 PRESS_TAB = """
@@ -34,7 +34,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["appliance", "suppr"], {"suppressions"}),
+        (["appliance", "suppr"], {"suppression"}),
         (["appliance", "webhook", ""], {"show", "set", "remove", "ping", "replay"}),
         (["appliance", "messages", "--st"], {"--status"}),
         (["appliance", "messages", "--status", "q"], {"queued"}),
@@ -47,6 +47,31 @@ def test_bash_completes(installed: dict[str, str], words: list[str], expected: s
     script = PRESS_TAB.format(words=quoted, last=len(words) - 1)
     ran = subprocess.run(["bash", "-c", script], env=installed, capture_output=True, text=True, timeout=120, check=True)
     assert (set(ran.stdout.split()), ran.stderr) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["appliance", "account", "show", ""], {"acme"}),
+        (["appliance", "domain", "list", "--account", "ac"], {"acme"}),
+        (["appliance", "domain", "verify", "a"], {"acme.example"}),
+        (["appliance", "template", "show", "w"], {"welcome"}),
+        (["appliance", "queue", "pause", ""], {"google"}),
+        (["appliance", "key", "list", "--account", "zoo"], set()),
+    ],
+)
+def test_bash_completes_names_of_the_database(
+    installed: dict[str, str], acme: Shell, words: list[str], expected: set[str]
+) -> None:
+    """Of accounts, domains, templates and pools."""
+    acme.json("domain", "add", "acme.example")
+    acme.json("queue", "pause", "google")
+    template = acme.config.parent / "templates" / "welcome"
+    template.mkdir(parents=True)
+    (template / "subject.txt").write_text("Welcome")
+    (template / "text.txt").write_text("Hello")
+    acme.json("template", "push", str(template.parent))
+    test_bash_completes({**installed, "APPLIANCE_CONFIG": str(acme.config)}, words, expected)
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

@@ -64,9 +64,9 @@ def test_the_text_names_the_rule_and_its_source() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((), "Give a message, an address, or --reply TEXT."),
-        (("msg_1", "--reply", "550 no"), "Give a message, an address, or --reply TEXT."),
-        (("msg_1", "--provider", "google"), "--provider is for --reply."),
+        ((), "Name a message or an address, or use --reply TEXT."),
+        (("msg_1", "--reply", "550 no"), "Name a message or an address, or use --reply TEXT."),
+        (("msg_1", "--provider", "google"), "--provider works only with --reply."),
         (("--reply", "550 no", "--provider", "gogle"), "'gogle' is not known"),
     ],
 )

@@ -38,10 +38,12 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
 def test_the_mail_is_listed_and_shown(acme: Shell) -> None:
     """As JSON with the documented fields, and for a terminal without its control characters."""
     listed = acme.json("feedback", "inbox")
-    assert fields(listed) == fields(documented("feedback inbox"))
+    assert fields(listed) == fields(documented("feedback list"))
     (mail,) = listed["mails"]
     assert (mail["account"], mail["kind"], mail["result"]) == ("acme", "fbl", "not_understood")
-    one = acme.json("feedback", "inbox", mail["id"])
+    one = acme.json("feedback", "show", mail["id"])
+    assert fields(one) == fields(documented("feedback show"))
+    assert one == acme.json("feedback", "inbox", mail["id"])
     assert one["mail"] == mail
     assert one["source"].encode() == MIME
     for words in ([], [mail["id"]]):

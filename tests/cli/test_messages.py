@@ -49,7 +49,7 @@ def test_messages_are_listed_newest_first_of_all_accounts(acme: Shell) -> None:
     """Or of one; each with its account and its first recipient."""
     first, second = accept(acme, "Ada@Example.NET", "bob@example.net").id, of_zoo(acme, "cy@example.com")
     answer = acme.json("messages")
-    assert fields(answer) == fields(documented("messages"))
+    assert fields(answer) == fields(documented("message list"))
     assert [(each["id"], each["account"]) for each in answer["messages"]] == [(second, "zoo"), (first, "acme")]
     assert ids(acme, "--account", "acme") == [first]
     assert ids(acme, "--limit", "1") == [second]

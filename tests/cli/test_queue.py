@@ -80,7 +80,7 @@ def due(shell: Shell) -> list[str]:
 def test_an_empty_queue_says_so(acme: Shell) -> None:
     """`queue` alone is `queue show`."""
     assert acme.text("queue") == acme.text("queue", "show") == "The queue is empty.\n"
-    assert acme.json("queue") == {"pools": [], "more": False}
+    assert acme.json("queue") == {"pools": [], "more": False, "sandbox": 0, "due": 0, "deferred": 0}
 
 
 def test_the_queue_is_shown_by_pool_and_destination(acme: Shell) -> None:

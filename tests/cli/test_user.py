@@ -73,7 +73,7 @@ def test_an_invitation_is_a_link_that_is_good_once(acme: Shell) -> None:
     acme.config.write_text(acme.config.read_text() + '[http]\nbase_url = "https://mail.example.com"\n')
     first = acme.json("user", "invite", ANN, "--role", "viewer")
     second = acme.json("user", "invite", "acme", ANN.upper(), "--role", "developer")
-    assert fields(second) == fields(documented("user invite"))
+    assert fields(second) == fields(documented("user add"))
     assert second["link"].startswith("https://mail.example.com/dashboard/invitation#token=")
     assert second["email"] == ANN
     assert opened(acme, first) is None

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from appliance.doctor import FindingLevel
-from appliance.doctor.complaints import judge_complaints
+from appliance.doctor.machine import judge_complaints
 from appliance.model.feedback import ComplaintRate
 from appliance.store import Store
 from appliance.times import DAY

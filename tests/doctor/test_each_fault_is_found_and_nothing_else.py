@@ -202,13 +202,13 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
     "the server does not run, and another program has its ports": (
         lambda w: setattr(w, "runs", False),
         [
-            (WARNING, "server", "appliance"),
+            (FAULT, "server", "appliance"),
             *((FAULT, "listener", lambda w, n=name: f"127.0.0.1:{w.settings[n]}") for name in ("http", "smtp")),
         ],
     ),
     "the server does not run": (
         stopped,
-        [(WARNING, "server", "appliance")],
+        [(FAULT, "server", "appliance")],
     ),
     "the data directory is open to others": (
         lambda w: w.data_dir.chmod(0o755),
@@ -217,7 +217,7 @@ SEEDS: dict[str, tuple[Callable[[World], object], list[tuple[FindingLevel, str, 
     "the key file is another": (other_key_file, [(FAULT, "database", DOMAIN), (FAULT, "database", "account acme")]),
     "all mail is paused": (
         lambda w: w.stored(lambda store: store.pools.hold(EVERY, "restored")),
-        [(WARNING, "queue", "all mail")],
+        [(FAULT, "queue", "all mail")],
     ),
     "a pool is held": (
         lambda w: w.stored(lambda store: store.pools.hold("google", "refused")),

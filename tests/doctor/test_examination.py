@@ -63,7 +63,7 @@ def test_before_the_first_account_there_is_no_database(world: World) -> None:
     world.runs, world.listens = False, False
     found = trio.run(world.examine)
     assert wrong(found) == {
-        (WARNING, "server", "appliance"),
+        (FAULT, "server", "appliance"),
         (WARNING, "database", str(world.data_dir / FILE_NAME)),
     }
     assert not world.data_dir.exists()

@@ -193,7 +193,7 @@ def test_a_postgresql_is_reached_under_the_filter(tmp_path: Path, way: str) -> N
 @needs("seccomp")
 def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
     """The unit's own command, under its filter and with no program to be found by name, makes the server reload."""
-    found = re.search(r"^ExecReload=(.*)$", plan.file("appliance.service"), re.MULTILINE)
+    found = re.search(r"^ExecReload=(/bin/sh .*)$", plan.file("appliance.service"), re.MULTILINE)
     assert found is not None
     command = shlex.split(found[1])
     assert command[0] == "/bin/sh"
@@ -203,6 +203,17 @@ def test_reload_needs_nothing_but_a_shell(tmp_path: Path) -> None:
         subprocess.run(filtered(*command), env=told, check=True, timeout=30)
         running.await_event("reloaded")
         assert running.terminate() == 0
+
+
+def test_reload_first_checks_the_settings(tmp_path: Path) -> None:
+    """The unit's first command for a reload fails with a broken file, so that `systemctl reload` does."""
+    first, second = re.findall(r"^ExecReload=(.*)$", plan.file("appliance.service"), re.MULTILINE)
+    words = shlex.split(first.replace("/etc/appliance/config.toml", str(tmp_path / "config.toml")))[1:]
+    assert "HUP" in second
+    for text, code in (('[server]\nhostname = "mail.example.com"\n', 0), ("[server\n", 1)):
+        (tmp_path / "config.toml").write_text(text)
+        ran = subprocess.run([*THIS, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stderr.count("\n")) == (code, code), ran.stderr
 
 
 @needs("systemd")

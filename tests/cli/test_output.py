@@ -1,0 +1,71 @@
+"""Tables for terminals of any width, and colours only where they are wanted."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from appliance.cli.output import fitted
+from tests.cli.test_commands import ROOT, Shell, acme, shell
+
+__all__ = ["acme", "shell"]  # fixtures
+
+HEADINGS = ["ID", "NAME", "CREATED (UTC)", "REASON"]
+
+
+def test_columns_are_cut_before_any_is_omitted() -> None:
+    """The widest first; times and the first column stay whole."""
+    widths = dict(enumerate([36, 20, 16, 200]))
+    assert fitted(widths, HEADINGS, [3, 2, 1], 300) == widths
+    assert fitted(widths, HEADINGS, [3, 2, 1], 120) == {0: 36, 1: 20, 2: 16, 3: 42}
+    assert fitted(widths, HEADINGS, [3, 2, 1], 80) == {0: 36, 1: 11, 2: 16, 3: 11}
+
+
+def test_columns_are_omitted_in_the_given_order() -> None:
+    """Until the others fit; the first one always stays."""
+    widths = dict(enumerate([36, 20, 16, 200]))
+    assert fitted(widths, HEADINGS, [2, 1, 3], 60) == {0: 36, 1: 10, 3: 10}
+    assert fitted(widths, HEADINGS, [3, 2, 1], 60) == {0: 36, 2: 16}
+    assert fitted(widths, HEADINGS, [3, 2, 1], 20) == {0: 36}
+
+
+def on_a_terminal(shell: Shell, columns: int, *words: str, **environment: str) -> list[str]:
+    """The lines that a command prints on a terminal of this width."""
+    command = f"{sys.executable} -m appliance {' '.join(words)} --config {shell.config}"
+    shown = subprocess.run(
+        [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1].split())", command],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "TERM": "xterm", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    ).stdout
+    return shown.replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_every_list_fits_the_terminal(acme: Shell, columns: int) -> None:
+    """Each row is one line; the last line names the columns that are missing, and --wide shows them."""
+    key_id = acme.json("key", "create", "--name", "a long label of a key", "--scope", "full")["id"]
+    acme.json("domain", "add", "acme.example")
+    acme.json("suppression", "add", "someone.with.a.long.name@a-long-domain.example.net")
+    for words in ("key list", "account list", "domain list", "user list", "suppression list", "audit"):
+        head, *rows = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in on_a_terminal(acme, columns, *words.split())]
+        assert max(map(len, [head, *(row for row in rows if not row.startswith("Columns"))])) <= columns, words
+    shown = on_a_terminal(acme, columns, "key", "list")
+    assert shown[1].startswith(key_id)
+    assert shown[-1].startswith("Columns not shown: ")
+    assert "full" in shown[1]
+    wide = on_a_terminal(acme, columns, "key", "list", "--wide")
+    assert (len(wide), "a long label of a key" in wide[1]) == (2, True)
+
+
+def test_no_color_is_honoured(acme: Shell) -> None:
+    """By tables and by `doctor`; a pipe gets no colours anyway."""
+    acme.json("key", "create")
+    assert "\x1b" in on_a_terminal(acme, 80, "key", "list")[0]
+    assert "\x1b" not in "".join(on_a_terminal(acme, 80, "key", "list", NO_COLOR="1"))
+    assert "\x1b" not in "".join(on_a_terminal(acme, 80, "status", NO_COLOR="1"))
+    assert "\x1b" not in acme.text("key", "list")
