@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from appliance.cli import database
-from appliance.cli.options import common, flag
-from appliance.cli.output import counted, printable, progress_bar, record, show, system_text
+from appliance.cli.options import Parsed, common, flag
+from appliance.cli.output import counted, file_errors, printable, progress_bar, record, show
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
@@ -20,20 +20,17 @@ if TYPE_CHECKING:
     from appliance.backup.verify import Verified
 
 
-class BackupFile(click.Path):
-    """A backup file; not a pipe, because it is written and read at several offsets."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "-":
-            self.fail("a backup cannot go through a pipe: name a file", param, ctx)
-        return super().convert(value, param, ctx)
+def _file(value: str) -> Path:
+    if value == "-":  # it is written and read at several offsets
+        raise ValueError("a backup cannot go through a pipe: name a file")
+    return Path(value)
 
 
-BACKUP_FILE = BackupFile(path_type=Path)
+file_argument = click.argument("file", type=Parsed("path", _file))
 
 
 @click.command()
-@click.argument("file", type=BACKUP_FILE)
+@file_argument
 @common
 def backup(file: Path, as_json: bool) -> None:
     """Write the database and its key file to FILE; the server may keep running.
@@ -70,7 +67,7 @@ def backup(file: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=BACKUP_FILE)
+@file_argument
 @common
 def verify(file: Path, as_json: bool) -> None:
     """Check that the backup in FILE is complete and can be restored.
@@ -87,7 +84,7 @@ def verify(file: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=BACKUP_FILE)
+@file_argument
 @flag("--force", "Replace an existing database; it is moved aside, not deleted.")
 @common
 def restore(file: Path, force: bool, as_json: bool) -> None:
@@ -162,8 +159,7 @@ def _file_errors(file: Path) -> "Iterator[None]":
     from appliance.backup.archive import BrokenBackup
 
     try:
-        yield
+        with file_errors(file):
+            yield
     except BrokenBackup as reason:
         raise click.ClickException(printable(f"{file} is not a backup that can be restored: {reason}")) from None
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None

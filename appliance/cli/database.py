@@ -67,8 +67,9 @@ def load_settings() -> "Config":
         with refusals():
             settings = load(named_config(), os.environ, Path.cwd())
             # A server that was started with --port or a variable noted its ports.
-            ports = {name: str(port) for name, port in read_note(settings.server.data_dir).items() if name in VARIABLES}
-            meta[_SETTINGS] = embedded(Path.cwd(), os.environ | ports) if settings.embedded and ports else settings
+            note = read_note(settings.server.data_dir) if settings.embedded else {}
+            ports = {name: str(port) for name, port in note.items() if name in VARIABLES}
+            meta[_SETTINGS] = embedded(Path.cwd(), os.environ | ports) if ports else settings
     return cast("Config", meta[_SETTINGS])
 
 

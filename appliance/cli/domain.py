@@ -37,7 +37,6 @@ def add(name: str, domain: str, return_path: str | None, as_json: bool) -> None:
 
     Examples:
       appliance domain add --account acme acme.example
-      appliance domain add --account acme bücher.example
       appliance domain add --account acme acme.example --return-path rp.acme.example
     """
     from appliance.intake import account_rules
@@ -102,9 +101,8 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 def show_records(name: str, domain: str, as_json: bool) -> None:
     """Show the DNS records to publish for DOMAIN of the account.
 
-    Examples:
+    Example:
       appliance domain records --account acme acme.example
-      appliance domain records --account acme acme.example --json
     """
     records = records_of(name, domain)
     show(as_json, _answer(records), _to_publish(records))
@@ -120,8 +118,7 @@ def rotate(name: str, domain: str, now: bool, as_json: bool) -> None:
     verify` at once. When all new records exist, the new keys sign, and `appliance domain records` says how long to keep
     the old records. Until then, another rotation changes nothing.
 
-    Examples:
-      appliance domain rotate --account acme acme.example
+    Example:
       appliance domain rotate --account acme acme.example --now
     """
     records = records_of(name, domain, rotated=True, at_once=now)
@@ -138,9 +135,8 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     Exits with 0 if all are correct, otherwise with 1. After a rotation, the new keys sign once all of their records are
     correct. Mail uses the return path once both of its records are correct; the records may be missing, but not wrong.
 
-    Examples:
+    Example:
       appliance domain verify --account acme acme.example
-      appliance domain verify --account acme acme.example --json
     """
     import trio
 

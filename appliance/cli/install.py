@@ -10,7 +10,7 @@ import click
 
 from appliance.cli.database import refusals
 from appliance.cli.options import common, flag, named_config
-from appliance.cli.output import show, system_text
+from appliance.cli.output import file_errors, show
 
 if TYPE_CHECKING:
     from appliance.system.service_plan import Installation, Program
@@ -149,10 +149,9 @@ def _carry_out(steps: "Iterable[InstallStep]", as_json: bool, dry_run: bool) -> 
         if dry_run:
             continue
         try:
-            step.do()
+            with file_errors():
+                step.do()
         except StepFailed as error:
             raise click.ClickException(str(error)) from None
-        except OSError as error:
-            raise click.ClickException(f"{error.filename}: {system_text(error)}") from None
     if as_json:
         show(True, {"dry_run": dry_run, "steps": done}, "")

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -110,7 +111,7 @@ _TOOLS = (
     ),
     _Tool(
         "search_messages",
-        ("messages",),
+        ("message", "list"),
         "Find messages, newest first; a message must match all arguments.",
         (
             _Argument("query", _text("Words, or their prefixes, in addresses, subject, ids, tags and server replies.")),
@@ -167,71 +168,67 @@ def mcp(allow_send: bool) -> None:
       APPLIANCE_API_KEY=ma_test_… appliance mcp
     """
     database.prepare(database.load_settings())
-    server = _Server(os.environ.get(_KEY_VARIABLE) or None, allow_send=allow_send)
+    key = os.environ.get(_KEY_VARIABLE) or None
+    methods: dict[str, Callable[[Json], Json]] = {
+        "initialize": _initialize,
+        "ping": lambda _: {},
+        "tools/list": lambda _: {"tools": [tool.described() for tool in _TOOLS] + ([_SEND] if key else [])},
+        "tools/call": partial(_call, key, allow_send),
+        "resources/list": _list_documents,
+        "resources/read": _read_document,
+    }
     while line := sys.stdin.buffer.readline(_LINE_BYTES):
         if len(line) == _LINE_BYTES:
             raise click.ClickException(f"message larger than {_LINE_BYTES} bytes received")
-        if line.strip() and (answer := server.answer(line)) is not None:
+        if line.strip() and (answer := _answer(line, methods)) is not None:
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
 
 
-class _Server:
-    """Answers one message at a time, without state between messages."""
+def _answer(line: bytes, methods: dict[str, Callable[[Json], Json]]) -> Json | None:
+    """Return the response to a message; None for a notification."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return _failed(None, _Fault(PARSE_ERROR, "not valid JSON"))
+    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+        return _failed(None, _Fault(INVALID_REQUEST, "not a JSON-RPC 2.0 request"))
+    identifier, params = message.get("id"), message.get("params") or {}
+    if identifier is None:
+        return None
+    try:
+        if (method := methods.get(message["method"])) is None:
+            raise _Fault(METHOD_NOT_FOUND, f"no method {message['method'][:100]!r}")
+        if not isinstance(params, dict):
+            raise _Fault(INVALID_PARAMS, "params: must be an object")
+        return {"jsonrpc": "2.0", "id": identifier, "result": method(params)}
+    except _Fault as fault:
+        return _failed(identifier, fault)
 
-    def __init__(self, key: str | None, *, allow_send: bool) -> None:
-        self._key, self._allow_send = key, allow_send
-        self._methods: dict[str, Callable[[Json], Json]] = {
-            "initialize": self._initialize,
-            "ping": lambda _: {},
-            "tools/list": lambda _: {"tools": [tool.described() for tool in _TOOLS] + ([_SEND] if key else [])},
-            "tools/call": self._call,
-            "resources/list": _list_documents,
-            "resources/read": _read_document,
-        }
 
-    def answer(self, line: bytes) -> Json | None:
-        """Return the response to a message; None for a notification."""
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            return _failed(None, _Fault(PARSE_ERROR, "not valid JSON"))
-        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            return _failed(None, _Fault(INVALID_REQUEST, "not a JSON-RPC 2.0 request"))
-        identifier, params = message.get("id"), message.get("params") or {}
-        if identifier is None:
-            return None
-        try:
-            if (method := self._methods.get(message["method"])) is None:
-                raise _Fault(METHOD_NOT_FOUND, f"no method {message['method'][:100]!r}")
-            if not isinstance(params, dict):
-                raise _Fault(INVALID_PARAMS, "params: must be an object")
-            return {"jsonrpc": "2.0", "id": identifier, "result": method(params)}
-        except _Fault as fault:
-            return _failed(identifier, fault)
+def _initialize(params: Json) -> Json:
+    version = params.get("protocolVersion")
+    return {
+        "protocolVersion": version if version in _PROTOCOLS else _PROTOCOLS[0],
+        "capabilities": {"tools": {}, "resources": {}},
+        "serverInfo": {"name": "mail-appliance", "version": __version__},
+        "instructions": _INSTRUCTIONS,
+    }
 
-    def _initialize(self, params: Json) -> Json:
-        version = params.get("protocolVersion")
-        return {
-            "protocolVersion": version if version in _PROTOCOLS else _PROTOCOLS[0],
-            "capabilities": {"tools": {}, "resources": {}},
-            "serverInfo": {"name": "mail-appliance", "version": __version__},
-            "instructions": _INSTRUCTIONS,
-        }
 
-    def _call(self, params: Json) -> Json:
-        name, arguments = params.get("name"), params.get("arguments") or {}
-        if not isinstance(arguments, dict):
-            raise _Fault(INVALID_PARAMS, "arguments: must be an object")
-        try:
-            if name == _SEND["name"] and self._key is not None:
-                return _content(_send(self._key, arguments, allow_send=self._allow_send))
-            for tool in _TOOLS:
-                if tool.name == name:
-                    return _content(_run(tool.words(dict(arguments))))
-        except click.ClickException as error:
-            return _content(error.format_message(), failed=True)
-        raise _Fault(INVALID_PARAMS, f"no tool {str(name)[:100]!r}")
+def _call(key: str | None, allow_send: bool, params: Json) -> Json:
+    name, arguments = params.get("name"), params.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise _Fault(INVALID_PARAMS, "arguments: must be an object")
+    try:
+        if name == _SEND["name"] and key is not None:
+            return _content(_send(key, arguments, allow_send=allow_send))
+        for tool in _TOOLS:
+            if tool.name == name:
+                return _content(_run(tool.words(dict(arguments))))
+    except click.ClickException as error:
+        return _content(error.format_message(), failed=True)
+    raise _Fault(INVALID_PARAMS, f"no tool {str(name)[:100]!r}")
 
 
 def _failed(identifier: object, fault: _Fault) -> Json:

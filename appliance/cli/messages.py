@@ -76,9 +76,7 @@ def list_messages(
     Examples:
       appliance message list
       appliance message list --to ada@example.net --since 2d
-      appliance message list invoice ada@example
       appliance message list --account acme --outcome bounced --limit 10
-      appliance message list --to example.net --until 2026-11-15 --json
     """
     from appliance.intake.account_rules import searched_recipient, searched_sender
     from appliance.message.search_words import query_words
@@ -151,7 +149,6 @@ def explain(what: str | None, dialogue: bool, reply: str | None, provider: str |
     holds the pool, and the rule. This needs no database.
 
     Examples:
-      appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
       appliance explain msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a --dialogue
       appliance explain ada@example.net
       appliance explain --reply '550 5.4.1 Recipient address rejected: Access denied.'

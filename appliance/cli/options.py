@@ -49,9 +49,10 @@ class CommandGroup(click.Group):
         self.aliases, self.default = aliases or {}, default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options_only = not args or args[0].startswith("-")
         named = {*self.commands, *self.aliases, *ctx.help_option_names} & set(args)
-        return super().parse_args(ctx, [self.default, *args] if self.default and options_only and not named else args)
+        if self.default and not named and not ctx.resilient_parsing and (not args or args[0].startswith("-")):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         return super().resolve_command(ctx, [*self.aliases.get(args[0], args[0]).split(), *args[1:]])

@@ -7,6 +7,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -33,6 +34,15 @@ def _echo(text: str) -> None:
 
 def system_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+@contextmanager
+def file_errors(file: Path | None = None) -> Iterator[None]:
+    """Turn an OSError into one line with its file, by default `file`."""
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or file}: {system_text(error)}") from None
 
 
 def record(source: object, *names: str) -> dict[str, Any]:

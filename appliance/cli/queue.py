@@ -105,8 +105,6 @@ def retry(pool: str | None, domain: str | None, message: str | None, recipient: 
     Examples:
       appliance queue retry
       appliance queue retry --pool google
-      appliance queue retry --domain example.net
-      appliance queue retry --message msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
       appliance queue retry --recipient user@example.net
     """
     options = {"pool": pool, "domain": domain, "message": message, "recipient": recipient}

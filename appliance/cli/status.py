@@ -13,9 +13,11 @@ from appliance.times import HOUR, rfc3339
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from appliance.config.settings import Config
     from appliance.doctor import Finding
+    from appliance.model.queue import PoolHold
     from appliance.store import Store
+
+    _Stored = tuple[dict[str, Any], Sequence[PoolHold], int | None]
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 HEALTH_TIMEOUT = 5.0  # seconds between two bytes
@@ -91,11 +93,11 @@ def health(as_json: bool) -> None:
     import http.client
     import ssl
 
-    from appliance.system.instance_lock import is_running
+    from appliance.system.instance_lock import read_note
 
     settings = database.load_settings()
     first, data_dir = settings.http.bind[0], settings.server.data_dir
-    if settings.embedded and not is_running(data_dir):
+    if settings.embedded and not read_note(data_dir):
         raise click.ClickException(f"no server runs on {data_dir}: start it with `appliance serve`")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(first.host, first.host)  # noqa: S104 - compared, not bound
     connection = http.client.HTTPConnection(host, first.port, timeout=HEALTH_TIMEOUT)
@@ -128,58 +130,53 @@ def show_status(as_json: bool) -> None:
     """
     import trio
 
-    from appliance.environment import Environment
-    from appliance.report.explain import span
-    from appliance.system.instance_lock import read_note
-
-    settings, now = database.load_settings(), Environment().now()
-    data_dir = settings.server.data_dir
-    counts: dict[str, Any] = database.run(_counts, settings=settings, or_nothing={})
-    findings = trio.run(_local_findings, settings)
-    started_at = read_note(data_dir).get("started_at")
-    answer: dict[str, Any] = {"version": __version__, "hostname": settings.server.hostname, "data_dir": str(data_dir)}
-    is_running = any(finding.check == "server" and finding.level == "ok" for finding in findings)
-    answer |= {"running": is_running, "started_at": started_at and rfc3339(started_at)}
-    answer |= {"listeners": _texts(findings, "listener"), "queue": counts.get("queue"), "last_hour": counts.get("hour")}
-    answer |= {"certificate": _texts(findings, "certificate"), "disk": _texts(findings, "disk")}
-    problems = [finding for finding in findings if finding.level != "ok"]
-    answer |= {"problems": [*map(_row, problems)], "ok": not any(finding.level == "fault" for finding in problems)}
-    uptime = f"running for {span(now - started_at)}" if started_at else "running" if is_running else "not running"
-    text = {"server": f"{__version__} on {settings.server.hostname}, {uptime}", "data": str(data_dir)}
-    text |= {name: "\n            ".join(answer[key]) or "-" for name, key in (("listeners", "listeners"),)}
-    if counts:
-        waiting = counts["queue"]
-        text["queue"] = f"{waiting['due']} due, {waiting['deferred']} deferred"
-        text["last hour"] = ", ".join(f"{number} {name}" for name, number in counts["hour"].items() if name in COUNTED)
-    text |= {name: "\n            ".join(answer[name]) or "-" for name in ("certificate", "disk")}
-    text["problems"] = f"{len(problems)}, see below" if problems else "none"
-    shown = [f"{name:<11} {value}" for name, value in text.items()]
-    show(as_json, answer, "\n".join([*shown, *([""] if problems else []), *lines(problems)]))
-    if not answer["ok"]:
-        raise click.ClickException("mail is not delivered or not accepted: see the faults above")
-
-
-def _texts(findings: "Sequence[Finding]", check: str) -> list[str]:
-    return [printable(f"{finding.subject} {finding.text}") for finding in findings if finding.check == check]
-
-
-async def _local_findings(settings: "Config") -> "list[Finding]":
     from appliance.dns.resolver import DnsResolver
     from appliance.doctor.examination import Examination
     from appliance.environment import Environment
+    from appliance.report.explain import span
+    from appliance.system.instance_lock import is_running, read_note
 
-    return await Examination(settings, Environment(), DnsResolver(settings.dns.resolvers)).of_server()
+    settings, now = database.load_settings(), Environment().now()
+    data_dir, hostname = settings.server.data_dir, settings.server.hostname
+    empty: _Stored = ({"queue": None, "last_hour": None}, [], None)
+    counts, holds, newest_at = database.run(_stored, settings=settings, or_nothing=empty)
+    examination = Examination(settings, Environment(), DnsResolver(settings.dns.resolvers))
+    findings = trio.run(examination.of_server, holds, newest_at)
+    texts = {
+        check: [printable(f"{finding.subject} {finding.text}") for finding in findings if finding.check == check]
+        for check in ("listener", "certificate", "disk")
+    }
+    problems = [finding for finding in findings if finding.level != "ok"]
+    runs, started_at = is_running(data_dir), read_note(data_dir).get("started_at")
+    answer = {"version": __version__, "hostname": hostname, "data_dir": str(data_dir), "running": runs}
+    answer |= {"started_at": started_at and rfc3339(started_at), "listeners": texts["listener"], **counts}
+    answer |= {"certificate": texts["certificate"], "disk": texts["disk"], "problems": [*map(_row, problems)]}
+    answer["ok"] = not any(finding.level == "fault" for finding in problems)
+    uptime = f"running for {span(now - started_at)}" if started_at else "running" if runs else "not running"
+    rows = [("server", f"{__version__} on {hostname}, {uptime}"), ("data", data_dir)]
+    rows += [("listeners" if not number else "", text) for number, text in enumerate(texts["listener"])]
+    if counts["queue"]:
+        rows.append(("queue", f"{counts['queue']['due']} due, {counts['queue']['deferred']} deferred"))
+        rows.append(("last hour", ", ".join(f"{counts['last_hour'][outcome]} {outcome}" for outcome in COUNTED)))
+    rows += [(check, text) for check in ("certificate", "disk") for text in texts[check]]
+    rows.append(("problems", len(problems) or "none"))
+    shown = [f"{title:<11} {value}" for title, value in rows]
+    show(as_json, answer, "\n".join([*shown, *([""] if problems else []), *lines(problems)]))
+    if not answer["ok"]:
+        raise click.ClickException("the faults above stop mail")
 
 
-async def _counts(store: "Store") -> dict[str, Any]:
-    """Return the queue, and the recipients since the beginning of the last full hour."""
+async def _stored(store: "Store") -> "_Stored":
+    """Return the queue with the recipients since the beginning of the last full hour, pauses, and the newest message."""
     from collections import Counter
 
     from appliance.environment import Environment
 
-    waiting, hour = await store.queue_control.totals(), Counter[str](dict.fromkeys(COUNTED, 0))
+    waiting, hour = await store.queue_control.totals(), Counter[str]()
     since = Environment().now() - HOUR
     for account in await store.accounts.all():
         for (_, outcome), recipients in (await store.statistics.of(account.id, since)).by_hour.items():
             hour[outcome] += recipients
-    return {"queue": record(waiting, "due", "deferred", "oldest_at"), "hour": dict(hour)}
+    queue = record(waiting, "due", "deferred", "oldest_at")
+    counts = {"queue": queue, "last_hour": {outcome: hour[outcome] for outcome in COUNTED}}
+    return counts, await store.pools.all_holds(), await store.messages.newest_at()

@@ -11,7 +11,7 @@ import click
 
 from appliance.cli import database
 from appliance.cli.options import CommandGroup, flag
-from appliance.cli.output import printable, record, show, show_list, system_text
+from appliance.cli.output import file_errors, printable, record, show, show_list
 
 if TYPE_CHECKING:
     from appliance.model.mail import StoredTemplate
@@ -103,11 +103,9 @@ def pull(name: str, dir: str, as_json: bool) -> None:
     """
     templates, folder = database.run_for(name, _all), Path(dir)
     rows = [record(template, "alias", "version") for template in templates]
-    try:
+    with file_errors():
         written = sum([_write(folder / template.alias, _stored(template)) for template in templates])
         others = sorted(set(_aliases(folder)) - {row["alias"] for row in rows}) if folder.is_dir() else []
-    except OSError as error:
-        raise _cannot(error) from None
     text = f"Pulled {len(rows)} templates into {folder}: {written} files changed."
     if others:
         text += f"\nNot in this account: {', '.join(map(printable, others))}"
@@ -122,15 +120,8 @@ class _Folder(NamedTuple):
     unknown: list[str]
 
 
-def _folder(path: str) -> _Folder:
-    try:
-        return _Folder(Path(path), *_read_folder(Path(path)))
-    except OSError as error:
-        raise _cannot(error) from None
-
-
 @template.command()
-@database.of_only_account_and("DIR", _folder)
+@database.of_only_account_and("DIR", lambda path: _read_folder(Path(path)))
 @flag("--dry-run", "Show what would be stored without storing it.")
 def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
@@ -188,10 +179,6 @@ def _stored(template: "StoredTemplate") -> _Content:
 # ---- files
 
 
-def _cannot(error: OSError) -> click.ClickException:
-    return click.ClickException(f"{error.filename}: {system_text(error)}")
-
-
 def _aliases(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
@@ -222,7 +209,8 @@ def _same_options(existing: bytes | None, content: _Content) -> bool:
         return False
 
 
-def _read_folder(folder: Path) -> tuple[dict[str, _Content], list[str]]:
+@file_errors()
+def _read_folder(folder: Path) -> _Folder:
     from appliance.errors import Refused
     from appliance.message.template import check_template
 
@@ -239,7 +227,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, _Content], list[str]]:
             reason = fault.text if isinstance(fault, Refused) else str(fault)
             raise click.ClickException(f"{directory}: {printable(reason)}; nothing was stored") from None
         templates[alias] = content
-    return templates, sorted(name for name in unknown if not name.rpartition("/")[2].startswith("."))
+    return _Folder(folder, templates, sorted(name for name in unknown if not name.rpartition("/")[2].startswith(".")))
 
 
 def _read(path: Path) -> str | None:

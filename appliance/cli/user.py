@@ -46,15 +46,8 @@ def list_all(name: str, as_json: bool) -> None:
     if as_json:
         show(as_json, {"users": users, "invitations": invitations}, "")
     else:
-        empty = dict.fromkeys(USER_COLUMNS)
-        show_list(
-            as_json,
-            "users",
-            [empty | row for row in (*users, *invitations)],
-            USER_COLUMNS,
-            "No users.",
-            ("created_at", "totp"),
-        )
+        rows = [dict.fromkeys(USER_COLUMNS) | row for row in (*users, *invitations)]
+        show_list(as_json, "users", rows, USER_COLUMNS, "No users.", ("created_at", "totp"))
 
 
 @user.command()

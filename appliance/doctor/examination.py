@@ -89,11 +89,10 @@ class Examination:
         checks = {name: check for name, check in self._checks(Stored()).items() if name.partition(" ")[0] in OF_MACHINE}
         await self._observe(checks, trio.current_time() + self.timeout, report)
 
-    async def of_server(self) -> list[Finding]:
+    async def of_server(self, holds: Sequence[PoolHold], newest_message_at: int | None) -> list[Finding]:
         """Check the server, its listeners, certificates, disk, clock and pauses: what needs no DNS."""
-        _, stored = await (self._database_server() if self.config.store.url else self._database_file())
-        findings = machine.check_disk(self.config) + machine.check_clock(self.env.now(), stored.newest_message_at)
-        findings += machine.judge_held(stored.holds) + await self._certificates()
+        findings = machine.check_disk(self.config) + machine.check_clock(self.env.now(), newest_message_at)
+        findings += machine.judge_held(holds) + await self._certificates()
         return in_order(findings + await machine.check_listeners(self.config))
 
     async def _observe(self, checks: dict[str, Check], deadline: float, report: Report) -> None:
