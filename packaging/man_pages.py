@@ -87,7 +87,12 @@ def program_page() -> Iterator[str]:
     yield ".SH EXIT STATUS"
     yield from defined(EXIT_CODES.items())
     yield ".SH ENVIRONMENT"
-    yield from defined([(VARIABLE, "The settings file, if --config names none.")])
+    yield from defined(
+        [
+            (VARIABLE, "The settings file, if --config names none."),
+            ("NO_COLOR", "If it is set, the output has no colours."),
+        ]
+    )
     yield ".SH FILES"
     yield from defined(FILES.items())
     yield ".SH SEE ALSO\n.BR appliance\\-config (5)"

@@ -167,7 +167,7 @@ def show_status(as_json: bool) -> None:
 
 
 async def _stored(store: "Store") -> "_Stored":
-    """Return the queue with the recipients since the beginning of the last full hour, pauses, and the newest message."""
+    """Return the queue, the recipients since the beginning of the last full hour, pauses, and the newest message."""
     from collections import Counter
 
     from appliance.environment import Environment
