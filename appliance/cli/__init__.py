@@ -4,6 +4,7 @@ These files import click and little else. A command imports its dependencies whe
 not load the web server.
 """
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,23 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
+# Values of arguments in the example of a command whose help has none.
+SAMPLES = {"NAME": "acme", "DOMAIN": "acme.example", "ADDRESS": "ada@example.net", "EMAIL": "ann@acme.example"}
+SAMPLES |= {"ALIAS": "welcome", "POOL": "google", "MESSAGE": "msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a", "NODE": "mail2"}
+SAMPLES |= {"ID": "key_01k8hv1f7x5c4t9rq2m6b3n0pw", "MAIL": "fbm_0192f0c1d2e3f4a5b6c7d8e9f0a1b2c3"}
+SAMPLES |= {"FILE": "/var/backups/appliance/2026-11-15.tar", "USERNAME": "smtp_01k8hv1f7x5c4t9rq2m6b3n0pw"}
+
+
+def _with_example(name: str, command: click.Command) -> str:
+    text = inspect.cleandoc(command.help or "")
+    if "\nExample" not in text:
+        arguments = [param.metavar or param.human_readable_name for param in command.params if param.required]
+        words = [SAMPLES.get(word, word) for word in arguments if not word.startswith("-")]
+        text += f"\n\nExample:\n  {' '.join([PROGRAM_NAME, name, *words])}"
+    # click keeps the lines of a paragraph that starts with this mark.
+    return re.sub(r"^(Examples?:)$", "\b\n\\1", text, flags=re.MULTILINE)
+
+
 main = _Program(
     PROGRAM_NAME,
     """A self-hosted transactional-email server in one program.
@@ -117,22 +135,14 @@ click.version_option(__version__, "--version", "-V", prog_name=PROGRAM_NAME, mes
 @click.command()
 @common
 def version(as_json: bool) -> None:
-    """Show the version of this program.
-
-    Example:
-      appliance version
-    """
+    """Show the version of this program."""
     show(as_json, {"version": __version__}, f"{PROGRAM_NAME} {__version__}")
 
 
 @click.command("help")
 @click.argument("words", nargs=-1, metavar="[COMMAND]...")
 def show_help(words: tuple[str, ...]) -> None:
-    """Show the help of a command, or of this program.
-
-    Example:
-      appliance help queue retry
-    """
+    """Show the help of a command, or of this program."""
     main.main([*words, "--help"], prog_name=PROGRAM_NAME)
 
 
@@ -164,6 +174,5 @@ _COMMANDS += (webhook, template, queue, message, explain, feedback, audit, send_
 _COMMANDS += (backup, verify, restore, store, upgrade, config, doctor, health, install, uninstall, completion, mcp)
 for _command in (*_COMMANDS, version, show_help):
     main.add_command(_command)
-for _, _command in leaves(main):
-    # click keeps the lines of a paragraph that starts with this mark.
-    _command.help = re.sub(r"^(Examples?:)$", "\b\n\\1", _command.help or "", flags=re.MULTILINE)
+for _name, _command in leaves(main):
+    _command.help = _with_example(_name, _command)

@@ -88,11 +88,7 @@ def create(
 @account.command("list")
 @listing
 def list_all(as_json: bool) -> None:
-    """List every account.
-
-    Example:
-      appliance account list
-    """
+    """List every account."""
     accounts: list[Account] = database.run(lambda store: store.accounts.all(), or_nothing=[])
     rows = [_worded(record(account, *ACCOUNT_FIELDS), as_json) for account in accounts]
     nothing = "No accounts yet. Create one: appliance account create NAME EMAIL --password-stdin"
@@ -102,11 +98,7 @@ def list_all(as_json: bool) -> None:
 @account.command("show")
 @database.account_argument
 def show_one(name: str, as_json: bool) -> None:
-    """Show one account: its user, credits and limits.
-
-    Example:
-      appliance account show acme
-    """
+    """Show one account: its user, credits and limits."""
     row = _changed(name)
     show_record(as_json, row, _worded(row, as_json))
 
@@ -114,11 +106,7 @@ def show_one(name: str, as_json: bool) -> None:
 @account.command()
 @database.account_argument
 def suspend(name: str, as_json: bool) -> None:
-    """Stop an account from sending. Mail that it has queued is still delivered.
-
-    Example:
-      appliance account suspend acme
-    """
+    """Stop an account from sending. Mail that it has queued is still delivered."""
     row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, True))
     show(as_json, row, f"Suspended account {name}.")
 
@@ -126,11 +114,7 @@ def suspend(name: str, as_json: bool) -> None:
 @account.command()
 @database.account_argument
 def resume(name: str, as_json: bool) -> None:
-    """Let a suspended account send again.
-
-    Example:
-      appliance account resume acme
-    """
+    """Let a suspended account send again."""
     row = _changed(name, lambda store, account: store.accounts.set_suspended(account.id, False))
     show(as_json, row, f"Resumed account {name}.")
 

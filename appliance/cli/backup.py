@@ -70,11 +70,7 @@ def backup(file: Path, as_json: bool) -> None:
 @file_argument
 @common
 def verify(file: Path, as_json: bool) -> None:
-    """Check that the backup in FILE is complete and can be restored.
-
-    Example:
-      appliance verify /var/backups/appliance/2026-11-15.tar
-    """
+    """Check that the backup in FILE is complete and can be restored."""
     from appliance.backup.verify import verify as verify_backup
 
     with _file_errors(file), progress_bar("verify") as report:

@@ -23,11 +23,7 @@ config = CommandGroup("config", "Find, check and show the settings.")
 @config.command()
 @common
 def path(as_json: bool) -> None:
-    """Show which settings file is used, and the search order.
-
-    Example:
-      appliance config path
-    """
+    """Show which settings file is used, and the search order."""
     from appliance.config import load
 
     used = database.load_settings().source
@@ -63,11 +59,7 @@ def check(as_json: bool) -> None:
 @config.command("show")
 @common
 def show_all(as_json: bool) -> None:
-    """Show all settings in effect, including defaults; passwords are masked.
-
-    Example:
-      appliance config show
-    """
+    """Show all settings in effect, including defaults; passwords are masked."""
     from appliance.config import load
     from appliance.config.settings import SECTIONS, named_tables, settings
 

@@ -61,9 +61,6 @@ def list_all(name: str, as_json: bool) -> None:
 
     The running server checks every ten minutes until all records are correct, then once a day; less often while DNS
     does not answer, and never in sandbox mode. `appliance domain verify` checks now.
-
-    Example:
-      appliance domain list --account acme
     """
     domains = database.run_for(name, lambda store, account_id: store.access.domains(account_id))
     rows = []
@@ -82,9 +79,6 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 
     Keep the DNS records for seven days, until all queued mail is delivered. Keep the return path's records for a month,
     until no more bounces can arrive.
-
-    Example:
-      appliance domain remove --account acme acme.example
     """
     domain = domain_name(domain)
 
@@ -99,11 +93,7 @@ def remove(name: str, domain: str, as_json: bool) -> None:
 @domain.command("records")
 @database.of_only_account_and("DOMAIN")
 def show_records(name: str, domain: str, as_json: bool) -> None:
-    """Show the DNS records to publish for DOMAIN of the account.
-
-    Example:
-      appliance domain records --account acme acme.example
-    """
+    """Show the DNS records to publish for DOMAIN of the account."""
     records = records_of(name, domain)
     show(as_json, _answer(records), _to_publish(records))
 
@@ -134,9 +124,6 @@ def verify(name: str, domain: str, as_json: bool) -> None:
 
     Exits with 0 if all are correct, otherwise with 1. After a rotation, the new keys sign once all of their records are
     correct. Mail uses the return path once both of its records are correct; the records may be missing, but not wrong.
-
-    Example:
-      appliance domain verify --account acme acme.example
     """
     import trio
 
@@ -202,12 +189,7 @@ async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
 
 
 def records_of(
-    account: str,
-    domain: str,
-    settings: "Config | None" = None,
-    *,
-    rotated: bool = False,
-    at_once: bool = False,
+    account: str, domain: str, settings: "Config | None" = None, *, rotated: bool = False, at_once: bool = False
 ) -> "list[DnsRecord]":
     """Return the DNS records of a domain; create signing keys if it has none or they are to be `rotated`."""
     from appliance.dns import records
@@ -218,8 +200,8 @@ def records_of(
     async def work(store: "Store", account_id: str) -> "list[DnsRecord]":
         sender = await _registered(store, account, account_id, domain)
         keys = await _signing_keys(store, settings)
-        rotation = keys.begin_rotation(account_id, domain, at_once=at_once) if rotated else None
-        known = await (rotation or keys.known(account_id, domain))
+        rotation = partial(keys.begin_rotation, at_once=at_once)
+        known = await (rotation if rotated else keys.known)(account_id, domain)
         return records.records_for(settings, sender, known, Environment().now(), await store.engine.hosts())
 
     return database.run_for(account, work, settings=settings)

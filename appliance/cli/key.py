@@ -85,11 +85,7 @@ def create(
 @key.command("list")
 @database.list_of_accounts
 def list_keys(name: str | None, as_json: bool) -> None:
-    """List the API keys of all accounts or of one, including revoked ones.
-
-    Example:
-      appliance key list
-    """
+    """List the API keys of all accounts or of one, including revoked ones."""
     keys: list[ApiKey]
     if name is None:
         keys = database.run(lambda store: store.access.keys(), or_nothing=[])
@@ -135,11 +131,7 @@ def roll(words: tuple[str, ...], account: str | None, overlap: int, as_json: boo
 @database.words_argument("ID")
 @common
 def remove(words: tuple[str, ...], account: str | None, as_json: bool) -> None:
-    """Revoke the API key ID. With --account, only if that account owns the key.
-
-    Example:
-      appliance key remove key_01k8hv1f7x5c4t9rq2m6b3n0pw
-    """
+    """Revoke the API key ID. With --account, only if that account owns the key."""
     name, key_id = database.name_and_last(words, account)
 
     async def work(store: "Store") -> str:
@@ -160,11 +152,7 @@ credential = CommandGroup(
 @credential.command("create")
 @database.of_only_account
 def create_credential(name: str, as_json: bool) -> None:
-    """Create an SMTP credential for the account. Its password is shown only once.
-
-    Example:
-      appliance credential create --account acme
-    """
+    """Create an SMTP credential for the account. Its password is shown only once."""
     username, password = database.run_for(name, lambda store, account_id: store.access.create_credential(account_id))
     show_record(as_json, {"username": username, "password": password})
 
@@ -172,11 +160,7 @@ def create_credential(name: str, as_json: bool) -> None:
 @credential.command("list")
 @database.list_of_only_account
 def list_credentials(name: str, as_json: bool) -> None:
-    """List the SMTP credentials of the account, including revoked ones.
-
-    Example:
-      appliance credential list --account acme
-    """
+    """List the SMTP credentials of the account, including revoked ones."""
     credentials = database.run_for(name, lambda store, account_id: store.access.credentials(account_id))
     rows = [record(credential, *CREDENTIAL_COLUMNS) for credential in credentials]
     nothing = f"No SMTP credentials yet. Create one: appliance credential create {name}"
@@ -186,10 +170,6 @@ def list_credentials(name: str, as_json: bool) -> None:
 @credential.command("remove")
 @database.of_only_account_and("USERNAME")
 def remove_credential(name: str, username: str, as_json: bool) -> None:
-    """Revoke the SMTP credential USERNAME of the account.
-
-    Example:
-      appliance credential remove --account acme smtp_01k8hv1f7x5c4t9rq2m6b3n0pw
-    """
+    """Revoke the SMTP credential USERNAME of the account."""
     database.run_for(name, lambda store, account_id: store.access.revoke_credential(account_id, username))
     show(as_json, {"username": username, "revoked": True}, f"Revoked SMTP credential {username}.")

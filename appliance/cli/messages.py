@@ -328,9 +328,6 @@ def list_feedback(mail_id: str | None, limit: int, as_json: bool) -> None:
     """List the newest mails to fbl@, postmaster@ and abuse@ of all return paths.
 
     Use it to register a feedback loop: the provider sends its verification mail to fbl@.
-
-    Example:
-      appliance feedback list
     """
     if mail_id is not None:  # as before `feedback show`
         _show_mail(mail_id, as_json)
@@ -348,14 +345,10 @@ def list_feedback(mail_id: str | None, limit: int, as_json: bool) -> None:
 
 
 @feedback.command("show")
-@click.argument("mail_id", metavar="ID", type=PRINTABLE)
+@click.argument("mail_id", metavar="MAIL", type=PRINTABLE)
 @common
 def show_feedback(mail_id: str, as_json: bool) -> None:
-    """Show the mail ID of the feedback inbox as text.
-
-    Example:
-      appliance feedback show fbm_0192f0c1d2e3f4a5b6c7d8e9f0a1b2c3
-    """
+    """Show MAIL of the feedback inbox as text."""
     _show_mail(mail_id, as_json)
 
 

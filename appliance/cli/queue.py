@@ -123,9 +123,6 @@ def cancel(message: str, as_json: bool) -> None:
     """Cancel the queued recipients of MESSAGE: they fail, their credits are refunded and their events are sent.
 
     A delivery that is in progress may still succeed.
-
-    Example:
-      appliance queue cancel msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a
     """
     count = database.run(lambda store: store.queue_control.cancel(message, "given up by the operator"))
     text = f"Cancelled {counted(count, 'recipient')} of {message}."
@@ -167,9 +164,6 @@ def resume_pool(pool: str, as_json: bool) -> None:
     """Lift all holds and slow-downs of POOL, on all nodes, by the operator or by a server.
 
     A running server lifts its slow-down within a second. Deferred mail stays deferred; `queue retry` makes it due.
-
-    Example:
-      appliance queue resume google
     """
     resumed = database.run(lambda store: store.pools.resume(pool))
     lifted = _lifted(resumed)

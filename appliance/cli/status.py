@@ -124,9 +124,6 @@ def show_status(as_json: bool) -> None:
     """Show the server on one screen: version, uptime, listeners, queue, last hour, certificate, disk and problems.
 
     Problems are the faults and warnings of `appliance doctor` that need no DNS. Exits with 1 if there is a fault.
-
-    Example:
-      appliance status
     """
     import trio
 

@@ -271,11 +271,7 @@ def _changes(answer: dict[str, Any]) -> "Iterator[str]":
 @node.command("list")
 @listing
 def list_nodes(as_json: bool) -> None:
-    """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds.
-
-    Example:
-      appliance node list
-    """
+    """List the nodes: lease in seconds, recipients in flight and waiting, clock skew in seconds."""
     settings = database.load_settings()
     if not settings.store.url:
         show(as_json, {"nodes": []}, NO_NODES)
@@ -286,16 +282,13 @@ def list_nodes(as_json: bool) -> None:
 
 
 @node.command()
-@click.argument("name", type=PRINTABLE)
+@click.argument("name", type=PRINTABLE, metavar="NODE")
 @common
 def drain(name: str, as_json: bool) -> None:
-    """Stop the node NAME and hand its mail over to the other nodes.
+    """Stop NODE and hand its mail over to the other nodes.
 
     The node finishes deliveries in flight, accepts nothing new, and exits with 0. If its service manager would restart
     it, stop the service instead.
-
-    Example:
-      appliance node drain mail2
     """
     settings = database.load_settings()
     if not settings.store.url:

@@ -28,11 +28,7 @@ suppression = CommandGroup("suppression", "Manage suppressions: addresses that a
 @suppression.command("list")
 @database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the suppressed addresses of the account.
-
-    Example:
-      appliance suppression list --account acme
-    """
+    """List the suppressed addresses of the account."""
     rows = [record(suppression, *SUPPRESSION_COLUMNS) for suppression in _all(name)]
     nothing = f"No address is suppressed. Add one: appliance suppression add {name} ADDRESS"
     show_list(as_json, "suppressions", rows, SUPPRESSION_COLUMNS, nothing)

@@ -40,11 +40,7 @@ template = CommandGroup("template", "Manage templates, also as files in a reposi
 @template.command("list")
 @database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the templates of the account.
-
-    Example:
-      appliance template list
-    """
+    """List the templates of the account."""
     fields = ("alias", "version", "subject", "unsubscribe", "updated_at")
     rows = [record(template, *fields) for template in database.run_for(name, _all)]
     shown = rows if as_json else [row | {"subject": printable(row["subject"] or "")} for row in rows]
@@ -55,11 +51,7 @@ def list_all(name: str, as_json: bool) -> None:
 @template.command("show")
 @database.of_only_account_and("ALIAS")
 def show_one(name: str, alias: str, as_json: bool) -> None:
-    """Show the current version of the template ALIAS of the account.
-
-    Example:
-      appliance template show welcome
-    """
+    """Show the current version of the template ALIAS of the account."""
 
     async def work(store: "Store", account_id: str) -> "StoredTemplate":
         if (template := await store.templates.current(account_id, alias)) is None:
@@ -80,11 +72,7 @@ def show_one(name: str, alias: str, as_json: bool) -> None:
 @template.command()
 @database.of_only_account_and("ALIAS")
 def remove(name: str, alias: str, as_json: bool) -> None:
-    """Delete the template ALIAS of the account with all its versions.
-
-    Example:
-      appliance template remove --account acme welcome
-    """
+    """Delete the template ALIAS of the account with all its versions."""
     database.run_for(name, lambda store, account_id: store.templates.delete(account_id, alias))
     show(as_json, {"alias": alias, "removed": True}, f"Removed template {alias}.")
 

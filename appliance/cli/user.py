@@ -32,11 +32,7 @@ user = CommandGroup("user", "Manage the users of an account and their roles.", {
 @user.command("list")
 @database.list_of_only_account
 def list_all(name: str, as_json: bool) -> None:
-    """List the users and the open invitations of the account.
-
-    Example:
-      appliance user list
-    """
+    """List the users and the open invitations of the account."""
 
     async def read(store: "Store", account_id: str) -> "tuple[list[Person], list[PasswordLink]]":
         return await store.people.of(account_id), await store.people.invitations(account_id)
@@ -157,9 +153,6 @@ def reset_password(email: str, as_json: bool) -> None:
     """Print a link, only once, with which a user of any account sets a new password.
 
     It works once, within a day. The old password works until then, and two-factor authentication stays on.
-
-    Example:
-      appliance user reset-password ann@acme.example
     """
     _show_link(as_json, *_run_for_user(email, lambda store, user: store.people.reset(user.id)))
 
@@ -168,11 +161,7 @@ def reset_password(email: str, as_json: bool) -> None:
 @click.argument("email", type=PRINTABLE)
 @common
 def reset_totp(email: str, as_json: bool) -> None:
-    """Turn off two-factor authentication for a user who lost the app and the recovery codes.
-
-    Example:
-      appliance user reset-totp ann@acme.example
-    """
+    """Turn off two-factor authentication for a user who lost the app and the recovery codes."""
     from appliance.errors import Code, Refused
 
     async def work(store: "Store", user: "User") -> str:

@@ -27,11 +27,7 @@ webhook = CommandGroup("webhook", "Manage the webhook of an account: where its e
 @webhook.command("show")
 @database.of_only_account
 def show_one(name: str, as_json: bool) -> None:
-    """Show the webhook of the account, without its secret.
-
-    Example:
-      appliance webhook show
-    """
+    """Show the webhook of the account, without its secret."""
 
     async def work(store: "Store") -> "tuple[Account, Webhook | None]":
         account = await store.accounts.named(name)
@@ -96,11 +92,7 @@ def set_url(name: str, url: str, events: tuple[str, ...], enabled: bool | None, 
 @webhook.command()
 @database.of_only_account
 def remove(name: str, as_json: bool) -> None:
-    """Delete the webhook of the account, its pending posts and its history.
-
-    Example:
-      appliance webhook remove --account acme
-    """
+    """Delete the webhook of the account, its pending posts and its history."""
 
     async def work(store: "Store") -> "Account":
         account = await store.accounts.named(name)
