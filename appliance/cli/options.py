@@ -55,7 +55,8 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        return super().resolve_command(ctx, [*self.aliases.get(args[0], args[0]).split(), *args[1:]])
+        words = self.aliases[args[0]].split() if args[0] in self.aliases else args[:1]
+        return super().resolve_command(ctx, [*words, *args[1:]])
 
 
 def common(command: F) -> F:

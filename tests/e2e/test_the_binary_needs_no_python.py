@@ -19,7 +19,7 @@ from tests.fakes.mx import FakeMx
 from tests.fakes.service_manager import Manager
 from tests.packaging.built_binary import binary
 from tests.programs import needs
-from tests.running_appliance import STOP_TIMEOUT, appliance
+from tests.running_appliance import STOP_TIMEOUT, add_account, appliance
 from tests.system.denying import can_deny, denying_writable_code
 from tests.system.system_calls import filtered
 
@@ -186,3 +186,20 @@ def test_it_installs_itself(program: tuple[str, ...], tmp_path: Path) -> None:
     ran = run((with_path[0], *with_path[1:3], str(installed)), tmp_path, "uninstall", "--root", str(root))
     assert ran.returncode == 0, ran.stderr
     assert not installed.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_runs_it_from_a_closed_home_directory() -> None:
+    """Its modules are loaded after root became the owner of the data directory, who may not enter that directory."""
+    with TemporaryDirectory(dir="/tmp") as made:
+        directory = Path(made)
+        directory.chmod(0o755)
+        add_account(directory / "data", "demo")
+        (directory / "config.toml").write_text('[server]\ndata_dir = "data"\n')
+        for path in (directory / "data", *(directory / "data").iterdir()):
+            shutil.chown(path, "nobody")
+        (directory / "home").mkdir(mode=0o700)
+        program = shutil.copy(binary(), directory / "home" / "appliance")
+        for words in (("upgrade", "--check"), ("account", "list"), ("domain", "list")):
+            ran = run((str(program),), directory / "home", *words, "--config", str(directory / "config.toml"))
+            assert (ran.returncode, ran.stderr) == (0, ""), words
