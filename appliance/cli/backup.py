@@ -1,6 +1,7 @@
 """`appliance backup`, `verify` and `restore`."""
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,6 @@ from appliance.cli.output import counted, file_errors, printable, progress_bar, 
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from appliance.backup.restore import Restored
     from appliance.backup.verify import Verified
 

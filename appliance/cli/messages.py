@@ -3,6 +3,7 @@
 A search reads the newest messages first and ends within a bounded time.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from appliance.cli.output import printable, printable_row, record, show, show_li
 from appliance.times import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from appliance.config.settings import Config
     from appliance.model.dashboard import FoundMail, ListedMessage
     from appliance.model.feedback import InboxMail

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,6 @@ from appliance.cli.database import check_usable, load_settings, refusals
 from appliance.cli.options import config_option, flag, named_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from appliance.config.settings import Config
     from appliance.store import Store
 

@@ -1,5 +1,6 @@
 """`appliance status`, `health` and `doctor`: the state of the server, and checks of what mail depends on."""
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,8 +12,6 @@ from appliance.cli.output import coloured, printable, record, show, zone_line
 from appliance.times import HOUR, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from appliance.doctor import Finding
     from appliance.model.queue import PoolHold
     from appliance.store import Store

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,6 @@ from appliance.cli.options import PRINTABLE, CommandGroup, common, flag, listing
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from appliance.config.settings import Config
     from appliance.model.database import NodeState, PendingUpgrade
     from appliance.store.copying import Copied, CopyEndpoint, CopyProgress

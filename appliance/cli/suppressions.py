@@ -1,6 +1,7 @@
 """`appliance suppression …`: lists, changes, imports and exports the addresses that an account may not send to."""
 
 import sys
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -10,8 +11,6 @@ from appliance.cli.options import CommandGroup, reason_option, text_option
 from appliance.cli.output import printable, progress_bar, record, show, show_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from appliance.message.suppression_file import SkippedLine
     from appliance.model.mail import Suppression
     from appliance.store import Store

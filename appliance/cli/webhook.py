@@ -1,5 +1,6 @@
 """`appliance webhook …`: sets, tests and replays the webhook of an account."""
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,8 +10,6 @@ from appliance.cli.options import CommandGroup, flag
 from appliance.cli.output import printable, record, show, show_record
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from appliance.config.settings import Config
     from appliance.model.accounts import Account
     from appliance.model.webhooks import Webhook, WebhookDelivery
