@@ -20,7 +20,7 @@ EMAIL = "owner@example.com"
 DOMAIN = "example.com"  # RFC 2606 reserves it for examples
 PASSWORD_BYTES = 12  # 96 random bits behind Argon2id, in 16 characters that can be typed
 
-CREATE_ACCOUNT = "account create NAME --email ADDRESS --password-stdin"
+CREATE_ACCOUNT = "account create NAME EMAIL --password-stdin"
 
 
 async def greeting(config: Config, store: Store, url: str, program: str = "appliance") -> str:

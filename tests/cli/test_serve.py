@@ -18,7 +18,7 @@ from tests.ports import free_port
 from tests.running_appliance import STOP_TIMEOUT, add_account
 
 ROOT = Path(__file__).parents[2]
-HINT = "appliance account create NAME --email ADDRESS --password-stdin"
+HINT = "appliance account create NAME EMAIL --password-stdin"
 
 
 def settings(directory: Path, bind: str = "127.0.0.1:0", more: str = "") -> Path:
