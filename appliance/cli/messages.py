@@ -179,7 +179,7 @@ def explain(what: str | None, dialogue: bool, reply: str | None, provider: str |
 
 _HOLDS = {
     True: "a 4xx reply slows the pool down; a 5xx reply counts towards its hold",
-    "if repeated": "slows the pool down only before RCPT, or if it refuses recipients that were accepted before",
+    "if repeated": "slows the pool down only before RCPT, or if it refuses recipients accepted before",
     False: "does not hold the pool",
 }
 

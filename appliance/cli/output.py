@@ -77,7 +77,7 @@ def show_list(
     elif not rows:
         _echo(nothing)
     else:
-        order = [*spare, *(key for key in reversed(columns) if key not in spare)][:-1]
+        order = [*spare, *(key for key in reversed([*columns]) if key not in spare)][:-1]
         table = [[_cell(row[key], short=key.endswith("_at")) for key in columns] for row in rows]
         _table(table, [*columns.values()], [list(columns).index(key) for key in order])
 

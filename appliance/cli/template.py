@@ -108,8 +108,13 @@ class _Folder(NamedTuple):
     unknown: list[str]
 
 
+def _folder(path: str) -> _Folder:
+    with file_errors():
+        return _read_folder(Path(path))
+
+
 @template.command()
-@database.of_only_account_and("DIR", lambda path: _read_folder(Path(path)))
+@database.of_only_account_and("DIR", _folder)
 @flag("--dry-run", "Show what would be stored without storing it.")
 def push(name: str, dir: _Folder, dry_run: bool, as_json: bool) -> None:
     """Store the folder DIR as templates of the account, as a new version of each template that differs.
@@ -197,7 +202,6 @@ def _same_options(existing: bytes | None, content: _Content) -> bool:
         return False
 
 
-@file_errors()
 def _read_folder(folder: Path) -> _Folder:
     from appliance.errors import Refused
     from appliance.message.template import check_template

@@ -322,7 +322,7 @@ def test_json_before_the_command_is_wrong_usage(acme: Shell) -> None:
     """`queue --json` is for `queue` alone; it would otherwise be lost."""
     result = CliRunner().invoke(main, ["queue", "--json", "retry", "--config", str(acme.config)])
     assert result.exit_code == 2
-    assert "appliance queue retry --json" in result.stderr
+    assert "No such option" in result.stderr
 
 
 def test_the_queue_needs_a_database_to_act_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
