@@ -307,7 +307,6 @@ async def _checked(
     import trio
 
     from appliance.dns.check import check
-    from appliance.dns.records import sending_host
     from appliance.dns.resolver import DnsResolver
 
     deadline, correct = trio.current_time() + patience, set()
@@ -316,7 +315,7 @@ async def _checked(
     while True:
         # A new resolver without a cache: a missing record may be published now.
         resolver = DnsResolver(settings.dns.resolvers)
-        checked = await check(resolver, sending_host(settings), records, for_operator=True)
+        checked = await check(resolver, records, for_operator=True)
         for result in checked:
             if result.status == "ok" and result.record not in correct:
                 correct.add(result.record)
