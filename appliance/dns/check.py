@@ -46,9 +46,7 @@ class CheckedRecord:
         return self.record.needed and self.status is not RecordStatus.OK
 
 
-async def check(
-    resolver: Resolver, wanted: Iterable[DnsRecord], *, for_operator: bool = False
-) -> list[CheckedRecord]:
+async def check(resolver: Resolver, wanted: Iterable[DnsRecord], *, for_operator: bool = False) -> list[CheckedRecord]:
     """Each record as DNS has it now, in the order given; all are looked up at once.
 
     Operators see what each resolver did, customers only that there was no answer.

@@ -13,7 +13,9 @@ from appliance.config.settings import Config, DeliveryMode
 from appliance.model.accounts import Domain, StoredDkimKey
 from appliance.times import DAY, SECOND
 
-SPF_NAMES = 5  # hosts named in an SPF record. Receivers follow ten names (RFC 7208 4.6.4); the domain needs some for others
+SPF_NAMES = (
+    5  # hosts named in an SPF record. Receivers follow ten names (RFC 7208 4.6.4); the domain needs some for others
+)
 RETIRED_KEY_KEPT = 7 * DAY  # longer than mail is queued: two days here, and five at a forwarder
 
 _ALGORITHMS = {"rsa": "RSA", "ed25519": "Ed25519"}
