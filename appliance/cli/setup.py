@@ -254,7 +254,7 @@ def _address(text: str) -> str:
     from appliance.intake.account_rules import login_email
 
     with database.refusals():
-        return login_email(text)
+        return login_email(text).lower()
 
 
 # ---- account, key and domain

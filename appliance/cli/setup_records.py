@@ -81,7 +81,8 @@ async def wait_for_records(
     from appliance.dns.check import check
     from appliance.dns.resolver import DnsResolver
 
-    deadline, shown = trio.current_time() + patience, {}
+    deadline = trio.current_time() + patience
+    shown: dict[DnsRecord, tuple[str, str]] = {}
     if verbose and patience:
         click.echo("\nWaiting for the DNS records (Ctrl-C stops; you can run this again at any time):")
     while True:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.settings import parse
+from appliance.config.load import parse
 from appliance.dns.check import CheckedRecord, check, find_senders, read_tags
 from appliance.dns.records import SPF_NAMES, DnsRecord, RecordKind, Senders, records, return_path_records, spf_term
 from appliance.model.accounts import RecordStatus, StoredDkimKey
