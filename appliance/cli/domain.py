@@ -128,16 +128,15 @@ def verify(name: str, domain: str, as_json: bool) -> None:
     import trio
 
     from appliance.deliver.return_paths import use_if_published
-    from appliance.dns import check, records
+    from appliance.dns import check
     from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
 
     settings, domain = database.load_settings(), domain_name(domain)
 
     def check_dns() -> "list[CheckedRecord]":
-        resolver, host = DnsResolver(settings.dns.resolvers), records.sending_host(settings)
-        published = records_of(name, domain, settings)
-        return trio.run(partial(check.check, resolver, host, published, for_operator=True))
+        resolver, published = DnsResolver(settings.dns.resolvers), records_of(name, domain, settings)
+        return trio.run(partial(check.check, resolver, published, for_operator=True))
 
     async def switch(store: "Store", account_id: str) -> bool:
         sender = await store.domains.find(account_id, domain)
@@ -192,7 +191,9 @@ def records_of(
     account: str, domain: str, settings: "Config | None" = None, *, rotated: bool = False, at_once: bool = False
 ) -> "list[DnsRecord]":
     """Return the DNS records of a domain; create signing keys if it has none or they are to be `rotated`."""
-    from appliance.dns import records
+    from appliance.dns.check import find_senders
+    from appliance.dns.records import records_for
+    from appliance.dns.resolver import DnsResolver
     from appliance.environment import Environment
 
     settings, domain = settings or database.load_settings(), domain_name(domain)
@@ -202,7 +203,9 @@ def records_of(
         keys = await _signing_keys(store, settings)
         rotation = partial(keys.begin_rotation, at_once=at_once)
         known = await (rotation if rotated else keys.known)(account_id, domain)
-        return records.records_for(settings, sender, known, Environment().now(), await store.engine.hosts())
+        nodes = await store.engine.hosts()
+        sending = await find_senders(DnsResolver(settings.dns.resolvers), settings, nodes)
+        return records_for(settings, sender, known, Environment().now(), sending, nodes)
 
     return database.run_for(account, work, settings=settings)
 

@@ -16,8 +16,9 @@ KEY_COLUMNS = {"id": "ID", "account": "ACCOUNT", "name": "NAME", "hint": "ENDS I
 KEY_COLUMNS |= {"domain": "DOMAIN", "created_by": "CREATED BY", "created_at": "CREATED (UTC)"}
 KEY_COLUMNS |= {"expires_at": "EXPIRES (UTC)", "last_used_at": "LAST USED (UTC)", "last_used_from": "FROM"}
 KEY_COLUMNS |= {"revoked_at": "REVOKED (UTC)"}
-KEY_SPARE = ("last_used_from", "created_by", "domain", "created_at", "expires_at", "test", "last_used_at")
-KEY_SPARE += ("name", "hint")
+KEY_SPARE = (
+    *("last_used_from", "created_by", "domain", "created_at", "expires_at", "test", "last_used_at", "name", "hint"),
+)
 KEY_FIELDS = (
     *("name", "hint", "scope", "test", "domain", "created_by", "created_at", "expires_at", "last_used_at"),
     *("last_used_from", "previous_hint", "previous_expires_at", "revoked_at"),

@@ -150,7 +150,7 @@ def show_status(as_json: bool) -> None:
     answer["ok"] = not any(finding.level == "fault" for finding in problems)
     uptime = f"running for {span(now - started_at)}" if started_at else "running" if runs else "not running"
     rows = [("server", f"{__version__} on {hostname}, {uptime}"), ("data", data_dir)]
-    rows += [("listeners" if not number else "", text) for number, text in enumerate(texts["listener"])]
+    rows += [("listeners" if not number else "", text) for number, text in enumerate(texts["listener"] or ["-"])]
     if counts["queue"]:
         rows.append(("queue", f"{counts['queue']['due']} due, {counts['queue']['deferred']} deferred"))
         rows.append(("last hour", ", ".join(f"{counts['last_hour'][outcome]} {outcome}" for outcome in COUNTED)))

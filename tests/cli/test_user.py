@@ -98,7 +98,7 @@ def test_an_address_of_another_account_is_named_and_freed(acme: Shell) -> None:
 def test_an_invitation_needs_an_address_and_a_role(acme: Shell) -> None:
     """Of those that there are."""
     assert "email: " in acme.refused("user", "invite", "acme", "--role", "viewer")
-    assert "--role" in acme.misused("user", "invite", ANN)
+    assert "ROLE" in acme.misused("user", "invite", ANN)
     assert "'owner', 'developer', 'viewer'" in acme.misused("user", "invite", ANN, "--role", "admin")
 
 
