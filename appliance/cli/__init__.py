@@ -76,7 +76,7 @@ def leaves(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Co
             yield f"{before}{name}", command
 
 
-# Values of arguments in the example of a command whose help has none.
+# Values of arguments, for the example of a command whose help shows only text.
 SAMPLES = {"NAME": "acme", "DOMAIN": "acme.example", "ADDRESS": "ada@example.net", "EMAIL": "ann@acme.example"}
 SAMPLES |= {"ALIAS": "welcome", "POOL": "google", "MESSAGE": "msg_0019a85f3c6d7c2e4f1b0a9d8e7c6b5a", "NODE": "mail2"}
 SAMPLES |= {"ID": "key_01k8hv1f7x5c4t9rq2m6b3n0pw", "MAIL": "fbm_0192f0c1d2e3f4a5b6c7d8e9f0a1b2c3"}

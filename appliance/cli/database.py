@@ -4,7 +4,6 @@ A command for one account takes --account, which may be omitted if there is only
 """
 
 import os
-import pwd
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from appliance.cli.options import PRINTABLE, common, listing, named_config, text_option, wide_option
-from appliance.cli.output import system_text
+from appliance.cli.output import system_text, system_user
 
 if TYPE_CHECKING:
     from appliance.config.settings import Config
@@ -197,13 +196,6 @@ def _audited() -> tuple[str, str]:
     words = [word for value in arguments for word in (value if isinstance(value, tuple) else (value,))]
     last = next((word for word in reversed(words) if isinstance(word, str)), context.params.get("account") or "")
     return AUDITED_COMMANDS.get(command_words(), ""), "" if last.startswith("ma_") else last
-
-
-def system_user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def run_for(name: str, work: "Callable[[Store, str], Awaitable[T]]", *, settings: "Config | None" = None) -> T:

@@ -190,7 +190,7 @@ async def _signing_keys(store: "Store", settings: "Config") -> "SigningKeys":
 def records_of(
     account: str, domain: str, settings: "Config | None" = None, *, rotated: bool = False, at_once: bool = False
 ) -> "list[DnsRecord]":
-    """Return the DNS records of a domain; create signing keys if it has none or they are to be `rotated`."""
+    """Return the DNS records of a domain; create its first signing keys, or new ones if `rotated`."""
     from appliance.dns.check import find_senders
     from appliance.dns.records import records_for
     from appliance.dns.resolver import DnsResolver

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from appliance.backup.unfinished import RestoreInterrupted
-from appliance.cli.database import system_user
-from appliance.cli.output import printable
+from appliance.cli.output import printable, system_user
 from appliance.config.settings import Config, ConfigError
 from appliance.environment import Environment
 from appliance.errors import error_text

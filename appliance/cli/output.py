@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import shutil
 import sys
 import unicodedata
@@ -34,6 +35,13 @@ def _echo(text: str) -> None:
 
 def system_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+def system_user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ QUEUE_COLUMNS |= {"next": "NEXT TRY", "state": "STATE"}
 POOLS_LISTED, DESTINATIONS_LISTED = 50, 5  # by default; destinations per pool
 # Similarity to a known pool's name from which a name counts as a typing error.
 SIMILAR_DOMAIN, SIMILAR_NAME = 0.8, 0.6
-NOT_LOOKED_UP, SANDBOX = "(not looked up)", "(sandbox)"  # mail without a pool
+NOT_LOOKED_UP, SIMULATED = "(not looked up)", "(sandbox)"  # mail without a pool
 
 
 _HELP = "Show, retry, cancel and pause queued mail. Without a command, show the queue."
@@ -83,7 +83,7 @@ def show_all(pools: int, destinations: int, as_json: bool) -> None:
     now = Environment().now()
     rows = [row for pool in shown for row in _rows(pool, warmups, now)]
     if sandbox:
-        rows.append(dict.fromkeys(QUEUE_COLUMNS, "") | {"name": SANDBOX, "waiting": sandbox})
+        rows.append(dict.fromkeys(QUEUE_COLUMNS, "") | {"name": SIMULATED, "waiting": sandbox})
     show_list(False, "pools", rows, QUEUE_COLUMNS, "The queue is empty.", ("next", "oldest"))
     if rows:
         click.echo(f"All mail: {counted(total.due, 'recipient')} due, {total.deferred} deferred.")

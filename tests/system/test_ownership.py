@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-NOBODY = pwd.getpwnam("nobody")
+OWNER = pwd.getpwuid(65534)
 # PyInstaller's reader, which opens the program again for each module.
 AS_BINARY = """
 import sys, types
@@ -34,14 +34,14 @@ print(open(archive._filename).read())
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A home directory of mode 0700 with the program; next to it an installation of nobody."""
+    """A home directory of mode 0700 with the program; next to it an installation of another user."""
     with TemporaryDirectory(dir="/tmp") as made:
         directory = Path(made)
         directory.chmod(0o755)
         add_account(directory / "data", "demo")
         (directory / "config.toml").write_text('[server]\ndata_dir = "data"\n')
         for path in (directory / "data", *(directory / "data").iterdir()):
-            os.chown(path, NOBODY.pw_uid, NOBODY.pw_gid)
+            os.chown(path, OWNER.pw_uid, OWNER.pw_gid)
         (directory / "home").mkdir(mode=0o700)
         yield directory / "home"
 
@@ -58,7 +58,7 @@ def test_a_program_that_the_owner_cannot_read_is_one_line(home: Path, words: tup
         timeout=60,
         check=False,
     )
-    owner = f"nobody, the owner of {home.parent}/data"
+    owner = f"{OWNER.pw_name}, the owner of {home.parent}/data"
     reason = f"{home}/appliance cannot be read by {owner}: move it to a directory such as /usr/local/bin"
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", f"Error: {reason}\n")
 
