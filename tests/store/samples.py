@@ -38,12 +38,9 @@ REPLIES = {
 
 @dataclass
 class Clock:
-    """A time that goes on by a microsecond with every look at it, so that ids sort as they were made."""
-
     now: int = MORNING
 
     def __call__(self) -> int:
-        """The time."""
         self.now += 1
         return self.now
 
@@ -57,26 +54,21 @@ class Database:
     url: str = ""  # of a PostgreSQL
 
     def open(self, *, inline: bool = False, on_failure: OnFault | None = None) -> AbstractAsyncContextManager[Store]:
-        """Open it as the real server does; `inline` commits each write at once, on this thread."""
         return open_store(self.data_dir, self.env, url=self.url, inline=inline, on_failure=on_failure)
 
     @property
     def broken_rule(self) -> type[Exception]:
-        """What a row raises that the schema refuses."""
         return psycopg.IntegrityError if self.url else apsw.ConstraintError
 
 
 @dataclass
 class Messages:
-    """Makes messages of one account, ready to be accepted."""
-
     env: Environment
     account_id: str
 
     def new(
         self, *addresses: str, key: str | None = None, test: bool = False, simulated: bool = True, size: int = 100
     ) -> NewMessage:
-        """A message to these addresses."""
         now = self.env.now()
         recipients = tuple(
             NewRecipient(self.env.identifier("rcp"), address, address.lower(), address.partition("@")[2])
@@ -105,7 +97,6 @@ class Messages:
 
 
 def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries: int = 1, **fields: Any) -> Outcome:
-    """What a server has said to one recipient, so many times."""
     attempt = Attempt(at - SECOND, at, *REPLIES[status])
     if status is RecipientStatus.DEFERRED:
         fields.setdefault("next_attempt_at", at + 300 * SECOND)
@@ -113,7 +104,6 @@ def outcome(recipient: DueRecipient, status: RecipientStatus, at: int, *, tries:
 
 
 async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]) -> list[DueRecipient]:
-    """Record these results, in order, for the recipients that are due; who those were."""
     due = sorted(await store.queue.due(simulated=True, most=100), key=lambda recipient: recipient.id)
     results = [outcome(recipient, status, clock()) for recipient, status in zip(due, statuses, strict=False)]
     await store.queue.record(results)
@@ -134,7 +124,6 @@ class Faults:
 
     @contextmanager
     def raising(self, **faults: type[apsw.Error]) -> Iterator[None]:
-        """These faults, for a while."""
         for name, fault in faults.items():
             setattr(self, name, fault)
         try:
@@ -144,8 +133,6 @@ class Faults:
 
 
 class FailingDisk(apsw.VFS):
-    """SQLite's own file system, with faults."""
-
     NAME = "failing"
     BASE = "unix"
 
@@ -154,7 +141,6 @@ class FailingDisk(apsw.VFS):
         super().__init__(self.NAME, self.BASE, makedefault=True)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
-        """Open a file; the log gets the faults."""
         return _File(self.faults, name, flags)
 
 
@@ -186,5 +172,4 @@ WEBHOOK_LOG = 7 * DAY
 
 
 async def expire(store: Store, most: int = 500) -> int:
-    """Delete a slice of what has expired, with the log of webhooks kept for a week; how many rows that were."""
     return (await store.deletion.expired(WEBHOOK_LOG, most)).deleted

@@ -45,24 +45,20 @@ COUNT = f"""
 
 
 async def recounted(store: Store) -> dict[str, int]:
-    """What a count of all that is stored finds, by account, with the parts that messages refer to."""
     return {
         account_id: int(count) for account_id, count in await store.engine.rows(f"SELECT id, {COUNT} FROM accounts", {})
     }
 
 
 async def counted(store: Store) -> dict[str, int]:
-    """What is counted now, by account."""
     return {account.id: account.stored_bytes for account in await store.accounts.all()}
 
 
 def limited(new: NewMessage, may_store: int) -> NewMessage:
-    """The same message of an account that may keep so many bytes."""
     return msgspec.structs.replace(new, may_store=may_store)
 
 
 async def test_a_message_counts_its_bytes_and_its_rows(store: Store, messages: Messages, account: Account) -> None:
-    """The content with its receipt, and a fixed price for the record and for each recipient."""
     new = messages.new("a@example.net", "b@example.net", size=5_000)
     await store.messages.accept(new)
     expected = 5_000 + len(new.receipt or b"") + MESSAGE + 2 * RECIPIENT
@@ -71,7 +67,6 @@ async def test_a_message_counts_its_bytes_and_its_rows(store: Store, messages: M
 
 
 async def tidied(store: Store, clock: Clock, age: int) -> None:
-    """Delete all that ledger folding deletes of that age."""
     after, more = START, True
     while more:
         part = await store.ledger_folding.fold_old(after, clock.now - age, clock.now, 50)
@@ -79,7 +74,6 @@ async def tidied(store: Store, clock: Clock, age: int) -> None:
 
 
 def test_all_that_writes_what_is_counted_counts_it() -> None:
-    """A module of the store that adds or deletes messages, their bytes or template versions uses the count."""
     changes = re.compile(
         r"(INSERT INTO|DELETE FROM) (messages|message_bodies|template_versions|suppressions|unsubscriptions)\b"
         r"|message_bodies SET mime"
@@ -94,7 +88,6 @@ def test_all_that_writes_what_is_counted_counts_it() -> None:
 async def test_the_count_is_exact_whatever_happens(
     store: Store, clock: Clock, messages: Messages, account: Account, seed: int
 ) -> None:
-    """After each of many random acceptances, results, deletions and saves it is what counting anew says."""
     choose = random.Random(seed)
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
     makers = [messages, Messages(Environment(now=clock), other.id)]
@@ -139,7 +132,6 @@ async def test_the_count_is_exact_whatever_happens(
 async def test_nothing_is_left_counted_when_all_mail_is_gone(
     store: Store, clock: Clock, messages: Messages, account: Account
 ) -> None:
-    """First the content goes, and its receipt once no request can be repeated, then the record."""
     new = messages.new("a@example.net", "b@example.net", size=5_000)
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED, BOUNCED])
@@ -157,7 +149,6 @@ async def test_nothing_is_left_counted_when_all_mail_is_gone(
 async def test_a_full_account_is_refused_and_others_are_not(
     store: Store, clock: Clock, messages: Messages, account: Account
 ) -> None:
-    """Up to the last byte messages are taken; then 429 with the figures, test mail too, at no cost; others go on."""
     new = messages.new(size=5_000)
     size = of_message(new)
     await store.messages.accept(limited(new, size))
@@ -173,7 +164,6 @@ async def test_a_full_account_is_refused_and_others_are_not(
 
 
 async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, account: Account) -> None:
-    """All versions of it count no more, at once; what is left of other templates still does."""
     await store.templates.save(account.id, "kept", "s", "text", None)
     kept = (await counted(store))[account.id]
     for _ in range(3):
@@ -191,14 +181,12 @@ async def test_a_full_account_makes_room_by_deleting_a_template(store: Store, ac
     [(0, "0 bytes"), (12_345, "12,345 bytes"), (10 * 2**20 - 1, "10,485,759 bytes"), (10 * 2**20, "10.0 MiB")],
 )
 def test_small_figures_are_exact(count: int, shown: str) -> None:
-    """A tenth of a MiB is too coarse for a small quota."""
     assert body_parts.readable(count) == shown
 
 
 async def test_messages_of_one_transaction_see_what_those_before_them_took(
     store: Store, clock: Clock, messages: Messages, account: Account
 ) -> None:
-    """Of ten that are written together, with room for three, three are taken."""
     news = [messages.new(size=5_000) for _ in range(10)]
     room = 3 * of_message(news[0])
 
@@ -213,7 +201,6 @@ async def test_messages_of_one_transaction_see_what_those_before_them_took(
 async def test_room_is_there_again_when_bodies_are_deleted(
     store: Store, clock: Clock, messages: Messages, account: Account
 ) -> None:
-    """What was refused is taken a day after the earlier message is final."""
     first = messages.new(size=50_000)
     room = of_message(first) + 10_000
     await store.messages.accept(limited(first, room))
@@ -227,7 +214,6 @@ async def test_room_is_there_again_when_bodies_are_deleted(
 
 
 async def test_templates_count_and_are_capped(store: Store, account: Account) -> None:
-    """A version counts by its bytes, one that is forgotten no longer, and over the quota none is saved."""
     for number in range(VERSIONS + 5):
         await store.templates.save(account.id, "welcome", "ä" * (number % 7), "text", None)
     assert await counted(store) == await recounted(store)
@@ -242,7 +228,6 @@ async def test_templates_count_and_are_capped(store: Store, account: Account) ->
 
 
 async def test_suppressions_count_and_are_capped(store: Store, account: Account) -> None:
-    """An address counts once, and no longer when it is removed; over the quota none is added, but one is found."""
     for _ in range(3):
         await store.suppressions.add(account.id, "a@example.net", "manual", may_store=SUPPRESSION)
     assert await counted(store) == await recounted(store) == {account.id: SUPPRESSION}

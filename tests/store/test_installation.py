@@ -10,7 +10,6 @@ from tests.store.samples import Database
 
 
 async def test_the_first_key_is_the_installations(store: Store) -> None:
-    """A claim tells whose key it is; another key takes the place only where that is asked for."""
     assert await store.installation.key_fingerprint() is None
     assert await store.installation.claim_key("aa") == "aa"
     assert await store.installation.claim_key("bb") == "aa"
@@ -20,7 +19,6 @@ async def test_the_first_key_is_the_installations(store: Store) -> None:
 
 
 async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> None:
-    """Both are told the same key."""
     told: list[str] = []
 
     async with database.open() as one, database.open() as other:
@@ -36,7 +34,6 @@ async def test_of_two_nodes_that_claim_at_once_one_wins(database: Database) -> N
 
 
 async def test_what_is_sealed_is_a_secret(store: Store, account: Account) -> None:
-    """A webhook's secret, here; accounts alone have none."""
     assert not await store.installation.has_secrets()
     await stored_mail.webhook(store, Environment(), account.id, bytes(32))
     assert await store.installation.has_secrets()

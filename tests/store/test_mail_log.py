@@ -16,13 +16,11 @@ from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
 
 
 def small_blocks(store: Store) -> Store:
-    """The store, searched in blocks of three messages."""
     store.mail_log = replace(store.mail_log, block=3)
     return store
 
 
 async def accept(store: Store, messages: Messages, count: int, to: str = "b@example.net") -> list[str]:
-    """Store so many messages; their ids, newest first."""
     made = [messages.new(to) for _ in range(count)]
     for each in made:
         await store.messages.accept(each)
@@ -30,7 +28,6 @@ async def accept(store: Store, messages: Messages, count: int, to: str = "b@exam
 
 
 async def search(store: Store, account: Account, wanted: MailFilter, most: int) -> tuple[list[str], int]:
-    """What a whole search finds, and in how many pages."""
     found: list[str] = []
     pages, before = 0, None
     while True:
@@ -48,7 +45,6 @@ async def search(store: Store, account: Account, wanted: MailFilter, most: int) 
 async def test_every_message_is_on_one_page(
     store: Store, messages: Messages, account: Account, count: int, most: int, wanted: MailFilter
 ) -> None:
-    """Whatever falls on the edge of a block or of a page is found, once."""
     store = small_blocks(store)
     store.mail_log = replace(store.mail_log, clock=lambda: 0.0)  # time enough, however slow the machine is
     ids = await accept(store, messages, count)
@@ -58,7 +54,6 @@ async def test_every_message_is_on_one_page(
 
 
 async def test_a_search_without_time_goes_on_later(store: Store, messages: Messages, account: Account) -> None:
-    """Every block is a page of its own, empty or not, and `next` leads to the end."""
     store = small_blocks(store)
     needle = await accept(store, messages, 1, "needle@example.net")
     await accept(store, messages, 10)
@@ -85,7 +80,6 @@ async def test_a_search_without_time_goes_on_later(store: Store, messages: Messa
 async def test_what_waits_is_found_either_way(
     store: Store, messages: Messages, account: Account, clock: Clock, few: int
 ) -> None:
-    """By the index of waiting mail when that is little, by a search when it is much: the same messages."""
     store.mail_log = replace(store.mail_log, few_waiting=few)
     await accept(store, messages, 2)
     await record(store, clock, [RecipientStatus.DELIVERED, RecipientStatus.BOUNCED])
@@ -96,7 +90,6 @@ async def test_what_waits_is_found_either_way(
 
 
 async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, account: Account) -> None:
-    """Another account's message has none."""
     (message_id,) = await accept(store, messages, 1)
     facts = await store.mail_log.facts(account.id, message_id)
     assert facts is not None
@@ -107,7 +100,6 @@ async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, 
 async def test_the_newest_of_several_accounts_are_found_in_order(
     store: Store, messages: Messages, account: Account
 ) -> None:
-    """Whatever falls on the edge of a page, of an account or of a time is found once; what is older is left out."""
     store = small_blocks(store)
     store.mail_log = replace(store.mail_log, clock=lambda: 0.0)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -129,7 +121,6 @@ async def test_the_newest_of_several_accounts_are_found_in_order(
 async def test_a_search_for_the_newest_ends_with_its_time(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """It tells how far back it came, and what was accepted before that is found from there on."""
     store = small_blocks(store)
     times = count()
     store.mail_log = replace(store.mail_log, clock=lambda: float(next(times)))
@@ -160,7 +151,6 @@ BOUNCED, FAILED, DEFERRED, DELIVERED = (
 async def test_the_newest_problems_are_told_with_their_reason(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Recipients that bounced, failed or are deferred, by when they did so, with the reply; no others, and so many."""
     made = []
     for status in (BOUNCED, DELIVERED, DEFERRED, FAILED):
         made.append(messages.new(f"{status.value}@example.net", "fine@example.net"))
@@ -188,7 +178,6 @@ async def test_the_newest_problems_are_told_with_their_reason(
 async def test_a_problem_counts_from_when_it_happened(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """A message of two days ago that fails now is the first, whatever has failed in between, indexed or not."""
     old, retried = messages.new("old@example.net"), messages.new("retried@example.net")
     for each in (old, retried):
         await store.messages.accept(each)
@@ -211,14 +200,12 @@ async def test_a_problem_counts_from_when_it_happened(
 
 
 def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
-    """A recipient that is tried again at once."""
     return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
 
 
 async def test_what_was_not_tried_or_is_old_is_no_problem(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Suppressed and cancelled recipients are not among them, nor mail of more than 30 days ago."""
     await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
     due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)
     reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))

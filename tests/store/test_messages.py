@@ -15,25 +15,21 @@ from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Mes
 
 
 async def balance(store: Store) -> int | None:
-    """The credits of the account."""
     return (await store.accounts.named("demo")).credits
 
 
 async def count(store: Store, table: str) -> int:
-    """How many rows a table has."""
     ((found,),) = await store.engine.rows(f"SELECT count(*) FROM {table}", {})
     return int(found)
 
 
 async def refused(store: Store, message: object) -> Refused:
-    """The refusal of a message that must be refused."""
     with pytest.raises(Refused) as raised:
         await store.messages.accept(message)  # type: ignore[arg-type]  # a NewMessage, as replace() gives it
     return raised.value
 
 
 async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, account: Account) -> None:
-    """Message, recipients in their order and bytes are there, everything queued and reserved."""
     new = messages.new("B@example.net", "c@example.net")
     await store.messages.accept(new)
     message = await store.messages.read(account.id, new.id)
@@ -49,7 +45,6 @@ async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, 
 
 
 async def test_another_account_sees_nothing(store: Store, messages: Messages) -> None:
-    """A message of another account is as absent as one that never was."""
     new = messages.new()
     await store.messages.accept(new)
     other = await store.accounts.create("other", "other@example.org", HASH)
@@ -62,7 +57,6 @@ async def test_another_account_sees_nothing(store: Store, messages: Messages) ->
 
 
 async def test_a_message_takes_a_credit_for_each_recipient(store: Store, messages: Messages, account: Account) -> None:
-    """The balance goes down, and the ledger says why and what was left."""
     new = messages.new("a@x.example", "b@x.example", "c@x.example")
     await store.messages.accept(new)
     assert await balance(store) == CREDITS - 3
@@ -72,7 +66,6 @@ async def test_a_message_takes_a_credit_for_each_recipient(store: Store, message
 
 
 async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, account: Account) -> None:
-    """A balance reaches 0 and never goes below; what is refused leaves no trace."""
     await store.accounts.set_credits(account.id, 2)
     await store.messages.accept(messages.new("a@x.example"))
     refusal = await refused(store, messages.new("a@x.example", "b@x.example", key="refused"))
@@ -87,7 +80,6 @@ async def test_the_last_credit_is_spent_once(store: Store, messages: Messages, a
 
 
 async def test_parallel_sends_share_the_last_credits(database: Database) -> None:
-    """Of fifty at once on ten credits exactly ten go through, in the engine of the real server."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=10)
         messages, results = Messages(database.env, account.id), []
@@ -108,7 +100,6 @@ async def test_parallel_sends_share_the_last_credits(database: Database) -> None
 
 
 async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Messages, account: Account) -> None:
-    """Without a balance nothing is taken and nothing noted."""
     await store.accounts.set_unlimited(account.id)
     entries = len(await store.accounts.ledger(account.id))
     await store.messages.accept(messages.new())
@@ -117,7 +108,6 @@ async def test_an_unlimited_account_keeps_no_ledger(store: Store, messages: Mess
 
 
 async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, messages: Messages, account: Account) -> None:
-    """A test key's message is accepted without credits and beyond the day's cap, and not counted."""
     await store.accounts.set_credits(account.id, 0)
     await store.accounts.set_daily_cap(account.id, 0)
     new = messages.new(test=True)
@@ -132,7 +122,6 @@ async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, message
 
 
 async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, account: Account) -> None:
-    """The second message under a key is not written, and the first is remembered word for word."""
     new = messages.new(key="once")
     await store.messages.accept(new)
     with pytest.raises(KeyTaken):
@@ -145,7 +134,6 @@ async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, a
 
 
 async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, account: Account) -> None:
-    """Another credential may use the same key for something else, and remembers nothing of the first."""
     new = messages.new(key="shared")
     await store.messages.accept(new)
     assert new.idempotency is not None
@@ -156,7 +144,6 @@ async def test_a_key_belongs_to_its_scope(store: Store, messages: Messages, acco
 
 
 async def test_an_expired_key_is_free_again(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
-    """After 24 hours a key means nothing, deleted or not."""
     await store.messages.accept(messages.new(key="daily"))
     clock.now += DAY - SECOND
     with pytest.raises(KeyTaken):
@@ -172,7 +159,6 @@ async def test_an_expired_key_is_free_again(store: Store, messages: Messages, ac
 
 
 async def test_a_key_that_was_refused_stays_free(store: Store, messages: Messages, account: Account) -> None:
-    """A refusal is not remembered: the same key works once the reason is gone."""
     await store.accounts.set_suspended(account.id, True)
     new = messages.new(key="later")
     assert (await refused(store, new)).code is Code.ACCOUNT_SUSPENDED
@@ -182,7 +168,6 @@ async def test_a_key_that_was_refused_stays_free(store: Store, messages: Message
 
 
 async def test_fifty_at_once_under_one_key_make_one_message(database: Database) -> None:
-    """In the engine of the real server, one wins and the others find the key taken."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
         messages, results = Messages(database.env, account.id), []
@@ -207,7 +192,6 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
 async def test_the_cap_counts_recipients_of_the_day(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Up to the cap, then no more until midnight (UTC), and the refusal says when that is."""
     await store.accounts.set_daily_cap(account.id, 3)
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     refusal = await refused(store, messages.new("a@x.example", "b@x.example"))
@@ -224,7 +208,6 @@ async def test_the_cap_counts_recipients_of_the_day(
 async def test_the_refusal_of_a_cap_says_when_to_come_back(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
-    """Who waits as long as told is let in."""
     await store.accounts.set_daily_cap(account.id, 1)
     await store.messages.accept(messages.new())
     refusal = await refused(store, messages.new())
@@ -234,7 +217,6 @@ async def test_the_refusal_of_a_cap_says_when_to_come_back(
 
 
 async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: Messages, account: Account) -> None:
-    """Today's volume is known although it was not counted at the time; tests do not count."""
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     await store.messages.accept(messages.new(test=True))
     await store.accounts.set_daily_cap(account.id, 3)
@@ -246,7 +228,6 @@ async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: 
 
 
 async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Messages, account: Account) -> None:
-    """It is charged and returned in the same breath, gets its event, and never becomes due."""
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("Gone@x.example", "here@x.example")
     await store.messages.accept(new)
@@ -265,7 +246,6 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
 async def test_a_message_to_suppressed_recipients_only_has_failed(
     store: Store, messages: Messages, account: Account
 ) -> None:
-    """With no recipient left it is final and free when it is accepted."""
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
@@ -276,7 +256,6 @@ async def test_a_message_to_suppressed_recipients_only_has_failed(
 
 
 async def test_another_accounts_suppressions_do_not_count(store: Store, messages: Messages) -> None:
-    """Each account has its own list."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(other.id, "b@example.net", "manual")
     await store.messages.accept(messages.new("b@example.net"))
@@ -287,7 +266,6 @@ async def test_another_accounts_suppressions_do_not_count(store: Store, messages
 
 
 async def test_a_message_is_handed_to_delivery_after_its_commit(database: Database) -> None:
-    """From before it is on disk until it is taken a poll of the store leaves it alone; what is taken is on disk."""
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
         new = Messages(database.env, account.id).new(simulated=False)
@@ -303,7 +281,6 @@ async def test_a_message_is_handed_to_delivery_after_its_commit(database: Databa
 
 
 async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: Messages) -> None:
-    """A refused message, or one whose key is taken, does not stay expected."""
     poor = messages.new(*(f"user{number}@example.net" for number in range(CREDITS + 1)), simulated=False)
     await refused(store, poor)
     await store.messages.accept(messages.new(key="order-1", simulated=False))
@@ -318,7 +295,6 @@ async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: M
 async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
     store: Store, messages: Messages, account: Account
 ) -> None:
-    """With a suppressed recipient delivery has to read from the store who is left."""
     await store.suppressions.add(account.id, "b@example.net", "by hand")
     await store.messages.accept(messages.new("b@example.net", "c@example.net", simulated=False))
     assert store.new_mail.take() == []
@@ -328,7 +304,6 @@ async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
 async def test_simulated_mail_wakes_the_simulation_only(
     store: Store, messages: Messages, autojump_clock: MockClock
 ) -> None:
-    """Delivery to the world does not hear of it."""
     await store.messages.accept(messages.new())
     before = trio.current_time()
     await store.new_simulated_mail.wait(50)
@@ -338,7 +313,6 @@ async def test_simulated_mail_wakes_the_simulation_only(
 
 
 async def test_a_record_holds_recipients_and_attempts(store: Store, database: Database) -> None:
-    """Each recipient has its domain, its next time and every attempt with what was said."""
     env = database.env
     account = await stored_mail.account(store)
     message = await stored_mail.accept(store, env, account, "a@one.example", "b@two.example")
@@ -363,5 +337,4 @@ async def test_a_record_holds_recipients_and_attempts(store: Store, database: Da
 
 
 async def test_a_message_that_is_not_there_has_no_record(store: Store) -> None:
-    """None, and nothing else."""
     assert await store.records.of("msg_0") is None

@@ -93,7 +93,6 @@ def statements() -> dict[str, str]:
 
 
 def references(text: str) -> int:
-    """How many times a statement chooses among the rows of an owned table."""
     return len(READ.findall(text)) or bool(WRITTEN.search(text))
 
 
@@ -121,7 +120,6 @@ def test_statements_over_owned_rows_are_module_constants() -> None:
 
 @pytest.mark.parametrize(("condition", "column"), [(owned("r"), "r.owner ="), (any_owner("r"), "r.owner = ANY")])
 def test_postgresql_compares_the_owner(condition: str, column: str) -> None:
-    """SQLite has the functions; PostgreSQL has none, so a statement that was not translated fails there."""
     text = statement(f"SELECT 1 FROM recipients r WHERE {condition}")
     assert column in text
     assert not CONDITION.search(text)

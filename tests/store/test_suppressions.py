@@ -11,7 +11,6 @@ from tests.store.samples import HASH
 
 
 async def test_an_address_keeps_its_first_reason(store: Store, account: Account) -> None:
-    """Adding it again changes neither reason nor time."""
     first = await store.suppressions.add(account.id, "a@x.example", "hard bounce")
     again = await store.suppressions.add(account.id, "a@x.example", "manual")
     assert again == first
@@ -28,7 +27,6 @@ async def test_an_address_keeps_its_first_origin(store: Store, account: Account,
 
 
 async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> None:
-    """In order, from the one after the last seen."""
     for name in ("c", "a", "d", "b"):
         await store.suppressions.add(account.id, f"{name}@x.example", "manual")
     pages = (
@@ -39,7 +37,6 @@ async def test_the_list_is_read_page_by_page(store: Store, account: Account) -> 
 
 
 async def test_an_address_can_be_taken_off(store: Store, account: Account) -> None:
-    """Once; what is not on the list cannot be taken off it."""
     await store.suppressions.add(account.id, "a@x.example", "manual")
     await store.suppressions.remove(account.id, "a@x.example")
     assert await store.suppressions.page(account.id, "", 10) == []
@@ -49,7 +46,6 @@ async def test_an_address_can_be_taken_off(store: Store, account: Account) -> No
 
 
 async def test_each_account_has_its_own_list(store: Store, account: Account) -> None:
-    """Another account's entries are neither seen nor removed."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(account.id, "a@x.example", "manual")
     assert await store.suppressions.page(other.id, "", 10) == []
@@ -59,7 +55,6 @@ async def test_each_account_has_its_own_list(store: Store, account: Account) -> 
 
 
 async def test_who_has_unsubscribed_is_listed_too(store: Store, account: Account) -> None:
-    """By address, the suppression of all mail first, then by list; pages of any size have each entry once."""
     for address in ("b@x.example", "a@x.example"):
         for mail_list in ("template:news", "tag:news", "tag:A"):
             await store.unsubscriptions.add(account.id, mail_list, address)
@@ -81,7 +76,6 @@ async def test_who_has_unsubscribed_is_listed_too(store: Store, account: Account
 
 
 async def test_all_that_is_listed_of_an_address_is_found(store: Store, account: Account) -> None:
-    """Of every account, with its name; and what the address has unsubscribed from."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.suppressions.add(other.id, "a@x.example", "by hand")
     await store.suppressions.add(account.id, "b@x.example", "of another address")
@@ -97,7 +91,6 @@ async def test_all_that_is_listed_of_an_address_is_found(store: Store, account: 
 
 
 async def test_the_list_is_searched(store: Store, account: Account) -> None:
-    """By a part of address or reason and by origin, page by page; without time it says where to go on."""
     add = store.suppressions.add
     for number in range(5):
         await add(account.id, f"user{number}@x.example", "hard bounce", origin=SuppressionOrigin.BOUNCE)

@@ -14,12 +14,10 @@ ADA, NEWS = "ada@example.net", "tag:news"
 
 
 async def stored_bytes(store: Store) -> int:
-    """What the account `demo` keeps."""
     return (await store.accounts.named("demo")).stored_bytes
 
 
 async def test_an_address_unsubscribes_once(store: Store, account: Account) -> None:
-    """The first time is written and counted, any other changes nothing."""
     before = await stored_bytes(store)
     assert await store.unsubscriptions.add(account.id, NEWS, ADA)
     assert not await store.unsubscriptions.add(account.id, NEWS, ADA)
@@ -28,12 +26,10 @@ async def test_an_address_unsubscribes_once(store: Store, account: Account) -> N
 
 
 async def test_a_link_of_an_account_that_is_gone_writes_nothing(store: Store) -> None:
-    """A link outlives its account: nothing is written."""
     assert not await store.unsubscriptions.add("acc_gone", NEWS, ADA)
 
 
 async def test_an_unsubscription_is_removed(store: Store, account: Account) -> None:
-    """It is gone with its bytes; what is not there, or another account's, cannot be removed."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     before = await stored_bytes(store)
     await store.unsubscriptions.add(account.id, NEWS, ADA)
@@ -83,7 +79,6 @@ async def test_only_messages_of_that_list_are_suppressed(
     template: str | None,
     bounces: bool,
 ) -> None:
-    """A message with that tag or template bounces at once for that recipient, free of charge; any other goes."""
     await store.unsubscriptions.add(account.id, mail_list, ADA)
     new = replace(messages.new("Ada@example.net", "eve@example.net"), tags=tags, template_alias=template)
     await store.messages.accept(new)
@@ -102,7 +97,6 @@ async def test_only_messages_of_that_list_are_suppressed(
 async def test_another_accounts_unsubscriptions_do_not_count(
     store: Store, messages: Messages, account: Account
 ) -> None:
-    """Each account has its own."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.unsubscriptions.add(other.id, NEWS, ADA)
     await store.messages.accept(replace(messages.new(ADA), tags=("news",)))
@@ -110,7 +104,6 @@ async def test_another_accounts_unsubscriptions_do_not_count(
 
 
 async def test_a_suppressed_address_is_told_as_such(store: Store, messages: Messages, account: Account) -> None:
-    """Who is on the account's list and has unsubscribed as well is on the list."""
     await store.unsubscriptions.add(account.id, NEWS, ADA)
     await store.suppressions.add(account.id, ADA, "by hand")
     new = replace(messages.new(ADA), tags=("news",))

@@ -12,7 +12,6 @@ from tests.store.samples import HASH, SECOND, Clock, Messages, expire
 
 
 async def test_the_first_save_makes_it_and_the_next_changes_it(store: Store, account: Account, clock: Clock) -> None:
-    """Id, secret and age stay; url, events and the flag are replaced."""
     made = await save(store, account.id)
     assert (made.account_id, made.url, made.events, made.enabled) == (account.id, URL, tuple(EventType), True)
     assert (made.secret, made.secret_hint) == (SECRET.sealed, SECRET.hint)
@@ -25,7 +24,6 @@ async def test_the_first_save_makes_it_and_the_next_changes_it(store: Store, acc
 
 
 async def test_a_new_secret_takes_the_place_of_the_old(store: Store, account: Account) -> None:
-    """A rotation changes secret and hint; one for a webhook that is gone is refused."""
     webhook = await save(store, account.id)
     await store.webhooks.replace_secret(webhook, SealedSecret(b"other", "wxyz"))
     found = await store.webhooks.existing(account.id)
@@ -39,7 +37,6 @@ async def test_a_new_secret_takes_the_place_of_the_old(store: Store, account: Ac
 
 
 async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """Neither it nor its history is found any more, its secret is off the disk, and there can be a new one."""
     old = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     await store.webhooks.delete(account.id)
@@ -57,7 +54,6 @@ async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: M
 async def test_retention_deletes_the_log_of_a_deleted_one(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """First what waited for it and what is done, then the row itself; another account's stays."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await save(store, account.id)
     kept = await save(store, other.id)

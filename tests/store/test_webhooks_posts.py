@@ -19,7 +19,6 @@ FINAL = (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAI
 
 
 async def test_each_final_result_is_a_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """One for each recipient, due at once, with the bytes of the event; a deferral is none."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *FINAL, RecipientStatus.DEFERRED)
     due = (await store.webhook_posts.due(events(webhook), 10))[0]
@@ -39,7 +38,6 @@ async def test_each_final_result_is_a_post(store: Store, account: Account, messa
 async def test_without_a_wish_there_is_no_post(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """Without a webhook, with a disabled one, and for a type it does not want, there is an event and no post."""
     await results(store, messages, clock, *FINAL)
     await save(store, account.id, enabled=False)
     await results(store, messages, clock, *FINAL)
@@ -52,7 +50,6 @@ async def test_without_a_wish_there_is_no_post(
 async def test_accounts_with_new_posts_are_named(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """After a result, a suppressed recipient and a cancelled message, and not for an account without a webhook."""
     take_new = store.webhook_posts.take_new
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     assert take_new() == set()
@@ -72,7 +69,6 @@ async def test_accounts_with_new_posts_are_named(
 async def test_lanes_are_found_by_what_waits_in_them(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """Every webhook and cause with something pending is told once, with when its first and last post is due."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     mine, theirs = await save(store, account.id), await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
@@ -92,7 +88,6 @@ async def test_lanes_are_found_by_what_waits_in_them(
 async def test_a_receiver_is_proven_by_its_last_post(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """A success proves it, a failure after that unproves it; both readings of lanes say the same."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
     for ok in (True, False, True):
@@ -104,7 +99,6 @@ async def test_a_receiver_is_proven_by_its_last_post(
 
 
 async def test_an_attempt_changes_the_post(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """After a failure it waits for its next time; after a success it is final; the webhook knows of both."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
@@ -128,7 +122,6 @@ async def test_an_attempt_changes_the_post(store: Store, account: Account, messa
 
 
 async def test_an_attempt_counts_once(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """A result that comes twice, or for a post that has gone on meanwhile, changes nothing."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
@@ -141,7 +134,6 @@ async def test_an_attempt_counts_once(store: Store, account: Account, messages: 
 async def test_what_is_due_can_be_given_up_in_slices(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """Each call fails a slice of what is due, untried; what is due later stays."""
     posts = replace(store.webhook_posts, posts_changed=2)
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
@@ -158,7 +150,6 @@ async def test_what_is_due_can_be_given_up_in_slices(
 async def test_what_a_wrong_clock_put_off_is_brought_forward(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """Only what waits for a time beyond the given one is due now."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
     near, far = (await store.webhook_posts.due(events(webhook), 10))[0]
@@ -172,7 +163,6 @@ async def test_what_a_wrong_clock_put_off_is_brought_forward(
 async def test_a_refused_transaction_leaves_no_post(
     store: Store, account: Account, messages: Messages, clock: Clock
 ) -> None:
-    """A post stands and falls with its event."""
     await save(store, account.id)
     message = messages.new()
     await store.messages.accept(message)
@@ -187,12 +177,10 @@ async def test_a_refused_transaction_leaves_no_post(
 
 
 async def stored(store: Store, query: str) -> list[Row]:
-    """What the database says."""
     return await store.engine.rows(query, {})
 
 
 async def test_a_page_is_newest_first(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """Pages follow each other by the last id of the one before, with or without a message's id."""
     await save(store, account.id)
     for _ in range(2):
         await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
@@ -207,7 +195,6 @@ async def test_a_page_is_newest_first(store: Store, account: Account, messages: 
 
 
 async def test_a_ping_is_a_post_of_its_own_kind(store: Store, account: Account, clock: Clock) -> None:
-    """It is due at once, in a lane of its own, and says that it is a test."""
     await save(store, account.id)
     ping = await store.webhook_history.ping(account.id)
     assert (ping.trigger, ping.type, ping.message_id, ping.status) == (
@@ -223,7 +210,6 @@ async def test_a_ping_is_a_post_of_its_own_kind(store: Store, account: Account, 
 
 
 async def test_pings_wait_for_each_other(store: Store, account: Account, clock: Clock) -> None:
-    """Within 15 seconds the next is refused, with the seconds left; a new webhook does not help, a moved clock does."""
     await save(store, account.id)
     await store.webhook_history.ping(account.id)
     began = clock.now
@@ -241,7 +227,6 @@ async def test_pings_wait_for_each_other(store: Store, account: Account, clock: 
 
 
 async def test_accounts_ping_for_themselves(store: Store, account: Account) -> None:
-    """One account's ping does not make another's wait."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     for each in (account, other):
         await save(store, each.id)
@@ -249,7 +234,6 @@ async def test_accounts_ping_for_themselves(store: Store, account: Account) -> N
 
 
 async def test_a_replay_has_the_same_event(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """A new post with the event id, the bytes and the recipient of the old, to where the webhook is now."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, RecipientStatus.BOUNCED)
     (post,) = (await store.webhook_posts.due(events(webhook), 10))[0]
@@ -265,7 +249,6 @@ async def test_a_replay_has_the_same_event(store: Store, account: Account, messa
 
 
 async def test_only_one_s_own_is_replayed(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """Another account's delivery is as absent as one that never was; a disabled webhook gets nothing by hand."""
     other = await store.accounts.create("other", "other@example.org", HASH)
     await save(store, account.id)
     await save(store, other.id)
@@ -285,7 +268,6 @@ async def test_only_one_s_own_is_replayed(store: Store, account: Account, messag
 
 
 async def test_the_log_is_kept_for_a_week(store: Store, account: Account, messages: Messages, clock: Clock) -> None:
-    """What is final goes after seven days, what still waits never does."""
     webhook = await save(store, account.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
     done, waiting = (await store.webhook_posts.due(events(webhook), 10))[0]

@@ -13,7 +13,6 @@ from tests.programs import require
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PostgresServer]:
-    """A running cluster."""
     require("postgresql")
     with postgresql(listen_addresses="'127.0.0.1'", port=str(free_port())) as running:
         yield running
@@ -21,7 +20,6 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def prepared(server: PostgresServer) -> str:
-    """One database for all tests; they empty it."""
     url = server.new_database()
     trio.run(prepare, url, 0)
     return url
@@ -29,6 +27,5 @@ def prepared(server: PostgresServer) -> str:
 
 @pytest.fixture
 def url(prepared: str) -> str:
-    """A database with this version's schema and no rows."""
     empty(prepared)
     return prepared

@@ -30,21 +30,18 @@ CONNECTING = 3  # seconds, at most
 
 @pytest.fixture
 def between(server: PostgresServer) -> Iterator[Proxy]:
-    """A proxy before the server."""
     with proxy(int(server.settings["port"])) as running:
         yield running
 
 
 @pytest.fixture
 def far_url(url: str, between: Proxy) -> str:
-    """The database, as it is reached through the proxy."""
     database = url.partition("?")[0].rpartition("/")[2]
     return f"postgresql://{USER}@127.0.0.1:{between.port}/{database}?sslmode=disable&gssencmode=disable&application_name=far"
 
 
 @pytest.fixture
 async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
-    """A store on it."""
     opened = Store(PostgresEngine(far_url, statement_timeout=TIMEOUT), Environment(now=clock))
     yield opened
     with trio.CancelScope(shield=True):
@@ -53,18 +50,15 @@ async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def account(store: Store) -> Account:
-    """An account with a hundred credits."""
     return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
 @pytest.fixture
 def messages(account: Account, clock: Clock) -> Messages:
-    """Messages of that account."""
     return Messages(Environment(now=clock), account.id)
 
 
 async def refused(store: Store, work: object = None) -> StorageUnavailable:
-    """Write, and be refused with 503."""
     with pytest.raises(StorageUnavailable) as caught:
         await store.engine.write(work or (lambda tx: rows(tx, "SELECT count(*) FROM accounts", {})))  # type: ignore[arg-type]
     assert caught.value.code is Code.TEMPORARY_FAILURE
@@ -72,7 +66,6 @@ async def refused(store: Store, work: object = None) -> StorageUnavailable:
 
 
 async def until_it_writes(store: Store) -> None:
-    """Wait until a write succeeds again."""
     with trio.fail_after(15):
         while True:
             try:
@@ -83,7 +76,6 @@ async def until_it_writes(store: Store) -> None:
 
 
 async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, between: Proxy) -> None:
-    """However many ask while nothing answers, there is one check at a time."""
     await store.check_writable()
     between.blackhole, before, answers = True, store.engine.ordinary_writes, list[StorageUnavailable]()
 
@@ -111,7 +103,6 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 async def test_a_connection_that_is_lost_during_commit(
     store: Store, between: Proxy, messages: Messages, cut: Cut
 ) -> None:
-    """The caller is told that it is unknown; the same key then gives the same message, stored once."""
     await store.messages.accept(messages.new())
     ours = messages.new(key="k")
     between.cut = cut
@@ -133,7 +124,6 @@ async def test_a_connection_that_is_lost_during_commit(
 
 
 async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, messages: Messages) -> None:
-    """Each of its callers is told; repeating all of them stores each once."""
     news = [messages.new(key=f"k{number}") for number in range(40)]
     results: list[str] = []
 
@@ -172,7 +162,6 @@ async def test_a_connection_that_was_lost_while_idle(store: Store, between: Prox
 
 
 async def test_a_connection_that_is_lost_within_a_transaction(store: Store, between: Proxy) -> None:
-    """It is run once more on a new connection; a second loss is refused, and a third is not tried."""
     runs = 0
 
     def losing(tx: Tx, times: int) -> int:
@@ -233,7 +222,6 @@ async def test_a_slow_connection(store: Store, between: Proxy, messages: Message
 async def test_a_lock_that_does_not_come_in_time(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
-    """503, for all of the batch at once, and it goes on afterwards."""
     monkeypatch.setitem(connection_module._SETTINGS, "lock_timeout", "300")
     env = Environment(now=clock)
     messages, store = Messages(env, account.id), Store(PostgresEngine(url), env)
@@ -257,7 +245,6 @@ async def test_a_lock_that_does_not_come_in_time(
 
 
 async def test_a_statement_that_takes_too_long(store: Store) -> None:
-    """503, for a write and for a read, on a connection that stays."""
     ((before,),) = await store.engine.rows("SELECT pg_backend_pid()", {})
     sleep = "SELECT pg_sleep(30)"
     assert "cannot take writes" in (await refused(store, lambda tx: run(tx, sleep, {}))).text
@@ -270,7 +257,6 @@ async def test_a_statement_that_takes_too_long(store: Store) -> None:
 
 
 async def test_a_server_that_turns_read_only(url: str, store: Store, account: Account) -> None:
-    """Its connections are left, those that read as well; 503 until there is one that takes writes."""
     await store.accounts.find(account.id)
     try:
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
@@ -287,7 +273,6 @@ async def test_a_server_that_turns_read_only(url: str, store: Store, account: Ac
 
 
 async def test_a_server_that_turns_read_only_is_told_before_anything_is_written(url: str, store: Store) -> None:
-    """So that a load balancer leaves the node; nothing but its question is asked."""
     await store.check_writable()
     try:
         _configure(url, "ALTER SYSTEM SET default_transaction_read_only = on")
@@ -325,7 +310,6 @@ async def _connections(url: str) -> int:
 
 
 async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -> None:
-    """After so many runs, not never."""
     runs = 0
 
     def meeting(_: Tx) -> NoReturn:
@@ -338,7 +322,6 @@ async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -
 
 
 async def test_a_transaction_that_meets_others_twice(store: Store) -> None:
-    """It is run again, and nothing of the runs before stays."""
     runs = 0
 
     def meeting(tx: Tx) -> int:
@@ -355,8 +338,6 @@ async def test_a_transaction_that_meets_others_twice(store: Store) -> None:
 
 @pytest.mark.parametrize("fault", [SystemExit, KeyboardInterrupt, MemoryError, psycopg.InterfaceError])
 async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault: type[BaseException]) -> None:
-    """And nothing of what it did before is stored with the next."""
-
     def failing(tx: Tx) -> None:
         run(tx, "INSERT INTO counted_until (kind, id) VALUES ('x', '')", {})
         raise fault
@@ -371,7 +352,6 @@ async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault
 
 
 async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Proxy, clock: Clock) -> None:
-    """All that waits is refused, within seconds."""
     store = Store(PostgresEngine(far_url), Environment(now=clock))  # with the time-outs of a server
     await store.check_writable()
     between.blackhole = True
@@ -397,7 +377,6 @@ async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Pr
 
 
 async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url: str, clock: Clock) -> None:
-    """503 at once while it is away, without waiting for each; then it goes on by itself."""
     store = Store(PostgresEngine(url), Environment(now=clock))
     await store.check_writable()
     await trio.to_thread.run_sync(server.stop)
@@ -417,7 +396,6 @@ async def test_a_server_that_is_stopped_and_started(server: PostgresServer, url:
 
 @pytest.mark.slow
 async def test_ten_crashes_of_the_server_while_mail_is_accepted(server: PostgresServer, url: str, clock: Clock) -> None:
-    """Every message that was acknowledged is stored, once for its key."""
     env = Environment(now=clock)
     stores = [Store(PostgresEngine(url), env) for _ in range(2)]
     account = await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)

@@ -21,14 +21,12 @@ Nodes = tuple[Store, Store]
 
 @pytest.fixture
 async def two(url: str, clock: Clock) -> AsyncIterator[Nodes]:
-    """Two nodes."""
     async with nodes(url, clock, FIRST, SECOND) as (one, other):
         yield one, other
 
 
 @pytest.fixture
 async def account(two: Nodes) -> Account:
-    """An account with room for one of each."""
     return await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
@@ -42,8 +40,6 @@ def _settings(number: int) -> WebhookOptions:
 
 @dataclass(frozen=True)
 class Limit:
-    """A verb with a limit of one: what makes it, before which statement it has counted, and where the rows are."""
-
     make: Callable[[Store, str, int], Verb]
     statement: str
     count: str
@@ -110,7 +106,6 @@ LIMITS = {
 async def test_the_last_place_is_taken_once(
     two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Both have counted before either has written."""
     limit = LIMITS[name]
     monkeypatch.setattr(templates, "TEMPLATES", 1)
     if name == "DKIM keys":
@@ -148,8 +143,6 @@ async def test_two_rotations_of_the_same_signing_keys(
 
 
 async def test_two_nodes_start_for_the_first_time(two: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one first account, and one node is told that there is."""
-
     def create(store: Store, number: int) -> Verb:
         return lambda: store.first_start.create(
             name=f"first{number}", email=f"{number}@example.org", password_hash=HASH, domain="example.org"

@@ -33,15 +33,12 @@ EXPECTED = {
 
 
 class Client:
-    """One of those who do something on a node; each draws its own lots."""
-
     def __init__(self, store: Store, accounts: list[Account], clock: Clock, seed: int) -> None:
         self.store, self.accounts, self.clock, self.lots = store, accounts, clock, random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.accepted: list[tuple[str, str, str]] = []
 
     async def send(self) -> None:
-        """A message, under a key that others use as well."""
         account = self.lots.choice(self.accounts)
         key = f"{self.lots.randrange(KEYS)}"
         addresses = [f"{self.lots.randrange(50)}-{number}@example.net" for number in range(self.lots.randint(1, 4))]
@@ -50,7 +47,6 @@ class Client:
         self.accepted.append((account.id, f"{account.name}-{key}", new.id))
 
     async def deliver(self) -> None:
-        """Record what servers said to some of what is due, which other nodes may try as well."""
         due = await self.store.queue.due(simulated=True, most=60)
         chosen = self.lots.sample(due, min(len(due), 8))
         results = []
@@ -61,13 +57,11 @@ class Client:
         await self.store.queue.record(results)
 
     async def cancel(self) -> None:
-        """Cancel a message that may be under delivery elsewhere."""
         due = await self.store.queue.due(simulated=True, most=60)
         if due:
             await self.store.queue_control.cancel(self.lots.choice(due).message_id, "a test")
 
     async def change(self) -> None:
-        """Something that is seldom done to an account."""
         account = self.lots.choice(self.accounts)
         env = self.store.accounts.env
         verbs: list[Callable[[], Awaitable[object]]] = [
@@ -87,7 +81,6 @@ class Client:
         await self.lots.choice(verbs)()
 
     async def go(self, until: float) -> None:
-        """Do one after the other."""
         verbs = (self.send,) * 5 + (self.deliver,) * 3 + (self.cancel, self.change)
         while monotonic() < until:
             verb = self.lots.choice(verbs)

@@ -15,7 +15,6 @@ from tests.store.test_search_index import index_all, made, small
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
     return Clock()
 
 
@@ -33,7 +32,6 @@ async def _clean(store: Store) -> None:
 
 
 async def _check(store: Store) -> None:
-    """When this node has gone on, both blocks are there once, and all terms are theirs."""
     await index_all(store)
     numbers = await store.engine.rows("SELECT number FROM search_blocks ORDER BY number", {})
     assert await store.engine.rows("SELECT DISTINCT block FROM search_terms ORDER BY block", {}) == numbers
@@ -49,7 +47,6 @@ async def test_a_node_that_another_has_followed_gives_its_block_up(
     step: int,
     others: Callable[[Store], Awaitable[None]],
 ) -> None:
-    """Whichever step it was too slow for; the other takes the block for one that a crash has left behind."""
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
         small(second)
@@ -68,7 +65,6 @@ async def test_a_node_that_another_has_followed_gives_its_block_up(
 async def test_a_block_is_not_deleted_beside_terms_that_are_being_written(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction that deletes it waits, and then finds the terms."""
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
         small(second)

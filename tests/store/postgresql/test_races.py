@@ -40,7 +40,6 @@ Nodes = tuple[Store, Store]
 
 @pytest.fixture
 async def two(url: str, clock: Clock) -> AsyncIterator[Nodes]:
-    """Two nodes; afterwards the ledger is checked."""
     async with nodes(url, clock, FIRST, SECOND) as (one, other):
         yield one, other
         await check_books(one)
@@ -49,23 +48,19 @@ async def two(url: str, clock: Clock) -> AsyncIterator[Nodes]:
 
 @pytest.fixture
 async def account(two: Nodes) -> Account:
-    """An account with a hundred credits."""
     return await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
 @pytest.fixture
 def messages(account: Account, two: Nodes) -> Messages:
-    """Messages of that account."""
     return Messages(two[0].accounts.env, account.id)
 
 
 def refused(result: outcome.Outcome[object], code: Code) -> bool:
-    """Whether it was refused with this code."""
     return isinstance(result, outcome.Error) and isinstance(result.error, Refused) and result.error.code is code
 
 
 async def count(store: Store, table: str) -> int:
-    """The rows of a table."""
     ((found,),) = await store.engine.rows(f"SELECT count(*) FROM {table}", {})
     return int(found)
 
@@ -79,7 +74,6 @@ CLAIM = "INSERT INTO idempotency_keys"
 async def test_a_key_that_was_taken_since_it_was_looked_for(
     two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, expired: bool
 ) -> None:
-    """Both find the key free, or expired; only one message is stored, and the key leads to it."""
     if expired:
         await two[0].messages.accept(messages.new(key="k"))
         clock.now += 2 * DAY
@@ -101,7 +95,6 @@ async def test_a_key_that_was_taken_since_it_was_looked_for(
 async def test_a_key_that_is_being_taken(
     two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, expired: bool
 ) -> None:
-    """The second waits until the first has it for good."""
     if expired:
         await two[0].messages.accept(messages.new(key="k"))
         clock.now += 2 * DAY
@@ -140,7 +133,6 @@ async def test_credits_that_were_spent_since_they_were_looked_for(
 async def test_credits_that_are_being_spent(
     two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second waits for the account, and its lines follow those of the first."""
     ours, theirs = messages.new("a@example.net"), messages.new("b@example.net", "c@example.net")
     with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
         first, second = await queued_behind(
@@ -154,7 +146,6 @@ async def test_credits_that_are_being_spent(
 async def test_a_grant_while_credits_are_spent(
     two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It starts again with what the other has left, and sets the balance from there."""
     with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
         first, second = await queued_behind(
             url,
@@ -211,7 +202,6 @@ async def test_mail_of_several_accounts_in_two_orders(
 async def test_a_capped_message_and_one_among_others(
     two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The account is locked before the count of its day, by both."""
     await two[0].accounts.set_daily_cap(messages.account_id, 5)
     env, several = messages.env, [messages.new(), messages.new()]
     reruns = STORE_RERUNS.values[""]
@@ -229,7 +219,6 @@ async def test_a_capped_message_and_one_among_others(
 async def test_a_daily_cap_that_comes_while_mail_is_accepted(
     two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cap counts what was accepted without it."""
     with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
         first, second = await overtaken(
             barrier,
@@ -244,7 +233,6 @@ async def test_a_daily_cap_that_comes_while_mail_is_accepted(
 async def test_an_account_that_is_changed_again_and_again_while_mail_is_accepted(
     two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time the account is not as it was found, it is looked at once more."""
     caps = iter([1_001, 1_002, 1_003])
 
     class Overtaking(Barrier):
@@ -261,7 +249,6 @@ async def test_an_account_that_is_changed_again_and_again_while_mail_is_accepted
 async def test_an_account_that_was_suspended_since_it_was_looked_at(
     two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is stored any more."""
     with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
         first, second = await overtaken(
             barrier,
@@ -292,13 +279,11 @@ async def test_a_quota_that_was_used_since_it_was_looked_at(
 
 
 async def due(store: Store, messages: Messages, *addresses: str) -> list[DueRecipient]:
-    """The recipients of a new message."""
     await store.messages.accept(messages.new(*addresses))
     return sorted(await store.queue.due(simulated=True, most=10), key=lambda each: each.id)
 
 
 async def status(store: Store, messages: Messages, recipient: DueRecipient) -> MessageStatus:
-    """What the message of a recipient is now."""
     message = await store.messages.read(messages.account_id, recipient.message_id)
     assert message is not None
     return message.status
@@ -307,7 +292,6 @@ async def status(store: Store, messages: Messages, recipient: DueRecipient) -> M
 async def test_two_nodes_finish_the_last_two_recipients(
     two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One counts after the other, so the message becomes final."""
     one, other = await due(two[0], messages, "a@example.net", "b@example.net")
     with stopping(monkeypatch, Barrier(FIRST, "GROUP BY status", after=True)) as barrier:
         first, second = await queued_behind(
@@ -324,7 +308,6 @@ async def test_two_nodes_finish_the_last_two_recipients(
 async def test_an_outcome_while_the_rest_is_cancelled(
     two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelling counts what was recorded since it began, so the message becomes final."""
     one, other = await due(two[0], messages, "a@example.net", "b@example.net")
     two[0].under_delivery.begin([one.id])
     with stopping(monkeypatch, Barrier(FIRST, "ORDER BY r.id", after=True)) as barrier:
@@ -342,7 +325,6 @@ async def test_an_outcome_while_the_rest_is_cancelled(
 async def test_an_outcome_that_another_has_recorded_before(
     two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, theirs: RecipientStatus
 ) -> None:
-    """The one that comes first stays; the other leaves nothing behind."""
     (recipient,) = await due(two[0], messages)
     with stopping(monkeypatch, Barrier(FIRST, "UPDATE recipients SET status")) as barrier:
         first, second = await overtaken(
@@ -361,7 +343,6 @@ async def test_an_outcome_that_another_has_recorded_before(
 async def test_an_outcome_that_another_is_recording(
     two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second waits for the row, and then finds it changed."""
     (recipient,) = await due(two[0], messages)
     with stopping(monkeypatch, Barrier(FIRST, "UPDATE recipients SET status", after=True)) as barrier:
         first, second = await queued_behind(
@@ -379,7 +360,6 @@ async def test_an_outcome_that_another_is_recording(
 async def test_two_bounces_of_one_address(
     two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is suppressed once, and counted once."""
     (one,) = await due(two[0], messages)
     *_, other = await due(two[0], messages)
 
@@ -401,7 +381,6 @@ async def test_two_bounces_of_one_address(
 async def test_parts_that_another_node_clears_while_their_message_is_accepted(
     two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for the message, and then finds its parts no longer loose."""
     new = messages.new(size=INLINE + 10 * PART)
 
     async def clear() -> bool:
@@ -418,7 +397,6 @@ async def test_parts_that_another_node_clears_while_their_message_is_accepted(
 async def test_parts_of_another_node_are_left_alone(
     two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is young enough may be in another node's hands."""
     new = messages.new(size=INLINE + 10 * PART)
     with stopping(monkeypatch, Barrier(FIRST, "FROM loose_parts WHERE message_id IN")) as barrier:
         first, second = await overtaken(
@@ -432,7 +410,6 @@ async def test_parts_of_another_node_are_left_alone(
 
 
 async def test_an_account_that_is_always_written_can_still_be_changed(two: Nodes, url: str, account: Account) -> None:
-    """A serializable transaction that meets another each time gets its turn by a lock that keeps others waiting."""
     runs = 0
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("SET lock_timeout = '300ms'")
@@ -451,7 +428,6 @@ async def test_an_account_that_is_always_written_can_still_be_changed(two: Nodes
 
 
 async def test_feedback_can_be_finished_while_other_feedback_always_comes(two: Nodes, url: str) -> None:
-    """A mail that leaves the queue changes the same count as each that enters it, and gets its turn in the same way."""
     store, runs = two[0].feedback, 0
     mail_id = await store.add(["b+token@bounces.example.com"], b"mail")
     with psycopg.connect(url, autocommit=True) as other:

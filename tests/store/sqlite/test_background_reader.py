@@ -19,18 +19,15 @@ from appliance.store.sqlite.connection import open_writer
 
 @pytest.fixture
 def scanner(tmp_path: Path) -> Scanner:
-    """A scanner of an empty database."""
     apsw.Connection(str(tmp_path / "db")).close()
     return Scanner(tmp_path / "db", inline=True)
 
 
 def noted(order: list[str], name: str) -> Callable[[object], None]:
-    """A reading that notes whose it is."""
     return lambda _: order.append(name)
 
 
 async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
-    """Another account's only reading, which came last, is not behind all of them."""
     apsw.Connection(str(tmp_path / "db")).close()
     scanner, order, released = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
     async with trio.open_nursery() as nursery:
@@ -47,7 +44,6 @@ async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) 
 
 
 async def test_the_first_read_of_a_server_opens_no_file(tmp_path: Path) -> None:
-    """A server that is out of descriptors by then reads all the same."""
     writer = open_writer(tmp_path / "db")
     writer.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
     scanner = Scanner(tmp_path / "db", inline=False)
@@ -59,7 +55,6 @@ async def test_the_first_read_of_a_server_opens_no_file(tmp_path: Path) -> None:
 
 
 async def test_only_an_account_is_refused(scanner: Scanner) -> None:
-    """Beyond a number of readings that wait an account is told to retry; the server's own go on."""
     refused: list[Refused] = []
     order: list[str] = []
 

@@ -15,27 +15,23 @@ from appliance.store.sqlite.upgrade import bring_up_to_date
 
 
 async def test_a_sound_database_in_use(tmp_path: Path) -> None:
-    """Looked at beside the server."""
     async with open_store(tmp_path, Environment()) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
         assert quick_check(tmp_path / FILE_NAME, 10) == QuickCheck(newest_known(), "", finished=True)
 
 
 async def test_a_look_ends_in_time(tmp_path: Path) -> None:
-    """What was not looked at by then is neither called sound nor damaged."""
     async with open_store(tmp_path, Environment(), inline=True):
         assert quick_check(tmp_path / FILE_NAME, -1, steps=1) == QuickCheck(newest_known(), "", finished=False)
 
 
 def test_what_is_no_database_is_told(tmp_path: Path) -> None:
-    """And what is not there at all."""
     (tmp_path / FILE_NAME).write_bytes(b"nothing of the kind" * 100)
     assert quick_check(tmp_path / FILE_NAME, 10).damage.startswith("cannot be read: ")
     assert quick_check(tmp_path / "gone", 10).damage.startswith("cannot be read: ")
 
 
 async def damaged(tmp_path: Path) -> Path:
-    """A database with a page of rubbish."""
     async with open_store(tmp_path, Environment(), inline=True) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
     path = tmp_path / FILE_NAME
@@ -54,7 +50,6 @@ async def test_a_start_refuses_what_is_damaged(tmp_path: Path) -> None:
 
 
 async def test_a_look_at_the_start_ends_in_time(tmp_path: Path) -> None:
-    """What was not looked at by then is not refused, and later statements may take as long as they need."""
     path = await damaged(tmp_path)
     connection = open_writer(path)
     try:
