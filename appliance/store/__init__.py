@@ -67,13 +67,11 @@ from appliance.store.sqlite.faults import (
     translated,
 )
 from appliance.store.sqlite.file_care import (
-    RESCUED,
     CopyProgress,
-    CopyWaits,
     FilesMoved,
+    Space,
     checkpoint_file,
     copy_inside,
-    refuse_waiting_copy,
     sync,
 )
 from appliance.store.sqlite.integrity import (
@@ -85,7 +83,6 @@ from appliance.store.sqlite.integrity import (
     schema_inside,
 )
 from appliance.store.sqlite.migrate import newest_known
-from appliance.store.sqlite.space import Space
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
 from appliance.store.suppressions import Suppressions
@@ -97,11 +94,11 @@ if TYPE_CHECKING:  # its driver may not be installed
     from appliance.store.copying import CopyEndpoint
     from appliance.store.postgresql.engine import PostgresEngine
 
-__all__ = ["CopyWaits", "DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
+__all__ = ["DatabaseRefused", "FilesMoved", "KeyTaken", "NewerDatabase", "NoDatabase", "OlderDatabase"]
 __all__ += ["NO_SPACE_ERRNOS", "DamagedDatabase", "DatabaseFault", "StorageFault", "UnfinishedCopy", "UpgradeRefused"]
 __all__ += ["DiskFault", "QuickCheck", "copied_tables", "has_secrets", "newest_known", "quick_check"]
 # For backups, which copy and check the file of the embedded database.
-__all__ += ["RESCUED", "Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
+__all__ += ["Contents", "CopyProgress", "Damaged", "DiskFull", "checkpoint_file", "copy_inside"]
 __all__ += ["examine_inside", "failed_writing", "schema_inside", "sync", "translated"]
 
 FILE_NAME = "appliance.db"
@@ -218,7 +215,6 @@ async def open_store(
         store = Store(engine, env)
     else:
         path = data_dir / FILE_NAME
-        refuse_waiting_copy(path)
         bring_up_to_date(path, env.now(), is_server=not inline, may_upgrade=may_upgrade)
         file = SqliteEngine(path, Inline(path) if inline else GroupCommit(path, on_failure or _raise))
         store = Store(file, env, Space(file, path))
@@ -284,7 +280,6 @@ def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
         with server_endpoint.source(url, copied_tables()) as source:
             yield source
         return
-    refuse_waiting_copy(data_dir / FILE_NAME)
     with copy_endpoint.source(data_dir / FILE_NAME) as file:
         yield file
 

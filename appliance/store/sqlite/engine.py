@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +26,7 @@ import apsw
 import outcome
 import trio
 
-from appliance.concurrency.workers import SERVER_WORK
+from appliance.concurrency.workers import SERVER_WORK, FairQueue
 from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
@@ -41,7 +42,6 @@ from appliance.store.engine import (
     together,
 )
 from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy
-from appliance.store.sqlite.background_reader import Scanner
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, Connection, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.faults import found_no_room, heard_by, translated
 from appliance.store.sqlite.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch
@@ -253,14 +253,14 @@ class GroupCommit:
         """Check the files while the writer is idle: a commit checks them too."""
         if self._idle and not self._closing and self._broken is None and not self._files.in_place():
             self._idle = False
-            self._for_thread.put((self._rescue, []))
+            self._for_thread.put((self._stop, []))
 
-    def _rescue(self, connection: Connection, _: list[Job]) -> None:
-        raise self._files.rescue(connection)
+    def _stop(self, connection: Connection, _: list[Job]) -> None:
+        raise self._files.stop(connection)
 
     def _answer(self, jobs: list[Job], failure: StorageFault | None) -> None:
         if failure is None and self._broken is None and not self._files.in_place():
-            self._for_thread.put((self._rescue, jobs))  # none of these writes is acknowledged
+            self._for_thread.put((self._stop, jobs))  # none of these writes is acknowledged
             return
         if failure is not None:
             self._fail(failure)
@@ -315,6 +315,42 @@ class Inline:
 
     async def close(self) -> None:
         self._connection.close()
+
+
+class Scanner:
+    """Runs longer reads on a thread, one at a time. Accounts share its time; one with dozens waiting is refused more."""
+
+    def __init__(self, path: Path, *, inline: bool) -> None:
+        self._path = path
+        self._inline = inline  # on the caller's thread, for tests on a virtual clock
+        self._connection: Connection | None = None
+        if not inline:
+            # At once, with the log: later the server may have no descriptor left. A single command may never need it.
+            self._connection = open_reader(path)
+            self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        self._turns = FairQueue(1, patience=inf, rest=0)
+        self._thread = trio.CapacityLimiter(1)
+
+    async def read(self, work: Work[T], owner: str = SERVER_WORK) -> T:
+        """What `work` finds for an account; all of its statements see one state."""
+        async with self._turns.take(owner):
+            if self._inline:
+                return self._snapshot(work)
+            # A cancelled reader still waits for the thread, which has the connection until it ends.
+            return await trio.to_thread.run_sync(self._snapshot, work, limiter=self._thread)
+
+    def _snapshot(self, work: Work[T]) -> T:
+        if self._connection is None:
+            self._connection = open_reader(self._path)
+        self._connection.execute("BEGIN")
+        try:
+            return work(self._connection)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
 
 class SqliteEngine(Engine):

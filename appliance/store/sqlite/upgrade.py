@@ -17,10 +17,9 @@ from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, NoDatabase, O
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged
-from appliance.store.sqlite.file_care import copy_beside
+from appliance.store.sqlite.file_care import copy_beside, usage
 from appliance.store.sqlite.integrity import check, refuse_damaged, schema_of
 from appliance.store.sqlite.migrate import has_table, migrate, newest_known, steps_after
-from appliance.store.sqlite.space import usage
 from appliance.system.instance_lock import AlreadyRunning, only_server
 from appliance.telemetry.log import get_logger
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.store.sqlite.connection import Connection, open_reader, open_writer
-from appliance.store.sqlite.file_care import CHECK_DIRECTORY_EVERY, CopyWaits, FileWatch, refuse_waiting_copy
+from appliance.store.sqlite.file_care import CHECK_DIRECTORY_EVERY, FileWatch
 from tests.cpu_time import cpu_seconds
 
 LOOKS = 1_000
@@ -54,14 +54,14 @@ def test_a_file_that_is_deleted_is_noticed_in_a_moment(path: Path, writer: Conne
     Path(f"{path}{end}").unlink()
     time.sleep(CHECK_DIRECTORY_EVERY)
     assert not watch.in_place()
-    assert str(path) + end in str(watch.rescue(writer))
+    assert str(path) + end in str(watch.stop(writer))
 
 
 def test_a_deleted_log_is_copied_home(path: Path, writer: Connection) -> None:
     watch = FileWatch(path)
     writer.execute("INSERT INTO notes (id) VALUES (1), (2)")
     Path(f"{path}-wal").unlink()
-    assert "what it held was saved" in str(watch.rescue(writer))
+    assert "what it held was saved" in str(watch.stop(writer))
     copy = path.with_name("copy.db")
     copy.write_bytes(path.read_bytes())  # as a kill at this moment would leave it
     assert rows(copy) == [1, 2]
@@ -73,11 +73,8 @@ def test_a_log_that_another_has_begun_is_not_mixed_with_ours(path: Path, writer:
     Path(f"{path}-wal").unlink()
     Path(f"{path}-wal").write_bytes(b"the log of another process")
     before = path.read_bytes()
-    assert "a copy of everything was saved" in str(watch.rescue(writer))
+    assert "restore the last backup" in str(watch.stop(writer))
     assert path.read_bytes() == before
-    assert rows(path.with_name("notes.db.rescued")) == [1, 2]
-    with pytest.raises(CopyWaits, match=r"mv .*notes\.db\.rescued"):
-        refuse_waiting_copy(path)
     Path(f"{path}-wal").unlink()
 
 

@@ -13,7 +13,7 @@ import trio.testing
 from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused
 from appliance.store.engine import rows
-from appliance.store.sqlite.background_reader import Scanner
+from appliance.store.sqlite.engine import Scanner
 from appliance.store.sqlite.connection import open_writer
 
 

@@ -7,7 +7,7 @@ import apsw
 
 from appliance.environment import Environment
 from appliance.store import FILE_NAME, Store, open_store
-from appliance.store.sqlite.space import FREE_BYTES, Space, Usage
+from appliance.store.sqlite.file_care import FREE_BYTES, Space, Usage
 from tests.store.samples import DAY, Clock, Faults, Messages
 from tests.store.test_retention import bodies
 
