@@ -10,9 +10,8 @@ from psycopg import errors
 from appliance.store.copying import NotCopied, Table, check_source
 from appliance.store.engine import Bindings, Row, Tx
 from appliance.store.faults import UNFINISHED_COPY, DatabaseRefused
-from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run
+from appliance.store.postgresql.connection import DATABASE_CLIENT, PostgresTx, connect, run, statement
 from appliance.store.postgresql.migrate import check, has_table, migrate, newest_known, state
-from appliance.store.postgresql.statements import statement
 
 NAME = f"{DATABASE_CLIENT} copy"
 PATIENCE = 5.0  # seconds until the connections of a program that was killed must have ended

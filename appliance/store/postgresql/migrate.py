@@ -14,7 +14,8 @@ A node joins while it keeps others from taking steps, so no step is taken that o
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import resources
 from itertools import takewhile
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 import psycopg
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from appliance.store.engine import Row
 from appliance.store.faults import (
@@ -269,3 +271,57 @@ def check(connection: psycopg.Connection[Row]) -> None:
     if tables and not is_ours(connection):
         text = f"the database holds tables that are not the appliance's ({tables[0][0]})"
         raise DatabaseRefused(f"{text}: give the appliance a database of its own")
+
+
+# ---- why a database cannot be used, in one line without the password
+
+_UNSAID = "***"
+NO_URL = (
+    'this is no URL of a database, such as "postgresql://appliance:PASSWORD@db.example.com/appliance"; '
+    "@, /, % and the like in a password are written as %40, %2F, %25"
+)
+
+_WRAPPING = re.compile(r".*All failures were: |connection failed: |connection is bad: ")
+_PORTS = re.compile(r"[\d,]*")
+
+
+@contextmanager
+def refusals(url: str) -> Iterator[None]:
+    """Turn every error of the database into DatabaseRefused."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise DatabaseRefused(reason(url, error)) from error
+
+
+def reason(url: str, error: psycopg.Error) -> str:
+    """One line: what is wrong, and what to do where that is known."""
+    result = _parts(url)
+    if result is None:
+        return NO_URL
+    text = _WRAPPING.sub("", " ".join(str(error).split()))
+    if password := result.get("password"):
+        text = re.sub(rf"(?<!\w){re.escape(password)}(?!\w)", _UNSAID, text)
+    if text.endswith("session is read-only") or isinstance(error, errors.ReadOnlySqlTransaction):
+        return READ_ONLY
+    if isinstance(error, errors.InsufficientPrivilege):
+        return f"{text}: let the user of the URL own the database, or grant it the right to create tables there"
+    return f"the database cannot be used: {text}"
+
+
+def place(url: str) -> str:
+    """Where the database is, without user and password."""
+    result = _parts(url)
+    if result is None:
+        return "store.url"
+    return f"{result.get('dbname') or result.get('user') or 'database'} at {result.get('host') or 'this machine'}"
+
+
+def _parts(url: str) -> dict[str, str] | None:
+    """The parts of a URL; None if it is none, or if a password was taken for one of them."""
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.Error:
+        return None
+    misread = "@" in parts.get("host", "") + parts.get("dbname", "") or not _PORTS.fullmatch(parts.get("port", ""))
+    return None if misread else parts

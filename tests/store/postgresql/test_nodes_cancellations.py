@@ -12,7 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.engine import CancelRequest, RecordAnswer
-from appliance.store.postgresql import cancellations, engine
+from appliance.store.postgresql import engine
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.migrate import newest_known
 from appliance.store.postgresql.nodes import NodeIdentity
@@ -187,7 +187,7 @@ async def test_a_request_that_was_withdrawn_cancels_nothing(
     await owner.messages.accept(new)
 
     async def late(cancel: Callable[[CancelRequest, RecordAnswer], Awaitable[None]]) -> None:
-        await cancel(CancelRequest("gone", new.id, None, "a test"), partial(cancellations.answer, "gone"))
+        await cancel(CancelRequest("gone", new.id, None, "a test"), partial(engine._answer, "gone"))
 
     monkeypatch.setattr(owner.engine, "answer_cancellations", late)
     with pytest.raises(Refused, match="withdrawn"):
