@@ -154,10 +154,7 @@ class Store:
         self.space = space  # of the embedded database's file
 
     async def check_writable(self) -> None:
-        """Raise unless something can be written right now; that takes at most WRITABLE_WITHIN.
-
-        Concurrent callers share one check. It continues after they stop waiting, because a write cannot be abandoned.
-        """
+        """Raise unless a write succeeds within WRITABLE_WITHIN. Concurrent callers share one check."""
         if self._check is None:
             self._check = _WriteCheck()
             trio.lowlevel.spawn_system_task(self._run_check, self._check)
@@ -272,7 +269,6 @@ async def examine_server(url: str, env: Environment) -> ServerFacts:
 
 @contextmanager
 def copy_source(data_dir: Path, url: str) -> Iterator["CopyEndpoint"]:
-    """The installation's database, opened for `copying.copy`; no server may run on it."""
     if url:
         with driver_needed():
             from appliance.store.postgresql import copy_endpoint as server_endpoint
@@ -309,7 +305,7 @@ def driver_needed() -> Iterator[None]:
 
 
 def _home(data_dir: Path) -> str:
-    """A name that only the node on this data directory knows."""
+    """Return a name that only the node on this data directory knows."""
     path = data_dir / HOME_FILE
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():

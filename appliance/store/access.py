@@ -94,8 +94,6 @@ _FORGET = """DELETE FROM {table} WHERE account_id = :account_id AND {ended} IS N
 
 @dataclass(frozen=True, slots=True)
 class CredentialLimits:
-    """How many of either kind an owner may have."""
-
     working: int = 100  # at once
     revoked: int = 1_000  # kept to be shown; a program that makes and revokes all day would fill the lists without end
 
@@ -124,7 +122,6 @@ _ROLE_OF = "SELECT account_role FROM users WHERE id = :created_by AND account_id
 
 
 def sha256(secret: str) -> bytes:
-    """How our own 256-bit secrets are stored."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -134,10 +131,7 @@ def sha256(secret: str) -> bytes:
 def add_domain(
     tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:
-    """Register a From domain; adding it again may make it usable, never the reverse.
-
-    Another return path than it has is not in use before DNS shows its records; with None it stays.
-    """
+    """Register a From domain, or make it usable. A new return path (None: keep it) needs DNS records before its use."""
     run(tx, _ADD_DOMAIN, {"account_id": account_id, "name": name, "usable": int(usable), "now": env.now()})
     if return_path is not None:
         run(tx, _SET_RETURN_PATH, {"account_id": account_id, "name": name, "return_path": return_path})
@@ -155,7 +149,6 @@ def domain_of(
     return_path_at: int | None,
     dns: str | None,
 ) -> Domain:
-    """The domain of a row of SELECTED_DOMAIN."""
     shown = None if dns is None else _dns.decode(dns)
     return Domain(name, bool(usable), created_at, verified_at, return_path, return_path_at, shown)
 
@@ -212,10 +205,7 @@ def disown_access(tx: Tx, account_id: str, user_id: str) -> None:
 
 
 def limit_access_to_reading(tx: Tx, account_id: str, user_id: str, now: int) -> None:
-    """Take from a user's API keys and SMTP credentials what a viewer may not do. Those that only send are revoked.
-
-    So is every SMTP credential: it sends, and has no scope.
-    """
+    """Reduce a user's API keys to reading; revoke those that only send, and all SMTP credentials."""
     user = {"account_id": account_id, "created_by": user_id, "now": now, "scope": Scope.SEND.value}
     run(tx, _REVOKE_KEYS, user)
     run(tx, _REVOKE_CREDENTIALS, user)
@@ -252,7 +242,6 @@ class Access(StorePart):
     # ---- domains
 
     async def add_domain(self, account_id: str, name: str, *, usable: bool, return_path: str | None = None) -> None:
-        """Register a From domain; adding it again may make it usable, never the reverse."""
         add = partial(add_domain, usable=usable, return_path=return_path)
         await self.engine.write(lambda tx: add(tx, self.env, account_id, name))
 
@@ -277,7 +266,6 @@ class Access(StorePart):
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
 
     async def newest_credentials(self, account_id: str, before: str | None, most: int) -> list[SmtpCredential]:
-        """Up to `most` of them, the newest first, from the one before `before` on."""
         bindings = {"account_id": account_id, "before": before or NEWEST, "most": most}
         return await self._credentials("AND s.username < :before ORDER BY s.username DESC LIMIT :most", bindings)
 
@@ -321,10 +309,7 @@ class Access(StorePart):
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
     ) -> str:
-        """Give a key that works a new secret, which is known only now; the former one is good for `overlap` more.
-
-        The key then belongs to the user who rolled it and knows the secret, so that it is revoked with that user.
-        """
+        """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
         secret, now = _new_key(self.env, test=key.test), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
         if not await self.engine.change(
@@ -340,10 +325,7 @@ class Access(StorePart):
     async def newest_keys(
         self, account_id: str, before: str | None, most: int, domain: str | None = None
     ) -> list[ApiKey]:
-        """Up to `most` API keys of an account, the newest first, from the one before `before` on.
-
-        With a domain only those that are limited to it.
-        """
+        """Return up to `most` API keys, newest first, before `before`; with a domain, only keys limited to it."""
         page = {"account_id": account_id, "before": before or NEWEST, "most": most, "domain": domain}
         limited = "" if domain is None else "AND k.domain = :domain"
         return await self._keys(
@@ -371,7 +353,6 @@ class Access(StorePart):
         return str(revoked[0][0])
 
     async def of_people(self, account_id: str) -> dict[str, OwnedAccess]:
-        """The API keys and SMTP credentials that work, by the user who created them."""
         account = {"account_id": account_id, "now": self.env.now()}
         by_user: dict[str, OwnedAccess] = {}
         for user_id, key_id, name, hint in await self.engine.rows(_PEOPLES_KEYS, account):
@@ -400,10 +381,7 @@ class Access(StorePart):
         return None
 
     async def caller_by_key(self, key: str) -> Caller | None:
-        """Who an API key stands for, also one that has expired: `key` tells when.
-
-        Looking it up by its hash is the constant-time comparison.
-        """
+        """Return the caller of an API key, expired or not. The look-up by hash is the constant-time comparison."""
         for *sender, key_id, scope, test, name, domain, expires_at, previous_at, created_by in await self.engine.rows(
             _CALLER_BY_KEY, {"sha256": sha256(key)}
         ):

@@ -77,10 +77,7 @@ LedgerLine = tuple[str, LedgerKind, int, int, str | None, str | None]
 
 
 def write_ledger(tx: Tx, env: Environment, lines: Iterable[LedgerLine]) -> None:
-    """Write lines in the order of what they did to the balance, as a step of the transaction that changes it.
-
-    Ids sort in that order, also with a clock that was set back: else the balances shown would not add up.
-    """
+    """Write lines in the order of their effect on the balance. Their ids sort so even after the clock was set back."""
     last: dict[str, str | None] = {}
     numbered, now = [], env.now()
     for account_id, kind, *rest in lines:
@@ -103,7 +100,6 @@ def return_credits(tx: Tx, account_id: str, recipients: Sequence[tuple[str, str]
 def create_account(
     tx: Tx, env: Environment, name: str, email: str, password_hash: str, role: Role, credit: int | None
 ) -> Account:
-    """An account with its first user, as a step of a transaction."""
     now, account_id = env.now(), env.identifier("acc")
     if credit is not None:
         _check_credits(credit)
@@ -123,7 +119,6 @@ class Accounts(StorePart):
     async def create(
         self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
     ) -> Account:
-        """Create an account with its first user; `credit` None means unlimited."""
         return await self.engine.write(
             lambda tx: create_account(tx, self.env, name, email, password_hash, role, credit)
         )
@@ -171,12 +166,12 @@ class Accounts(StorePart):
         return await self.engine.write(work)
 
     async def set_credits(self, account_id: str, balance: int) -> None:
-        """Start counting (again) at this balance, also on an account that was unlimited."""
+        """Start counting at this balance, also on an unlimited account."""
         _check_credits(balance)
         await self._set_balance(account_id, balance)
 
     async def set_unlimited(self, account_id: str) -> None:
-        """Stop counting credits for this account. A ledger line removes the balance, so that the lines still add up."""
+        """Stop counting credits. A ledger line removes the balance, so that the lines still add up."""
         await self._set_balance(account_id, None)
 
     async def _set_balance(self, account_id: str, balance: int | None) -> None:
@@ -192,10 +187,7 @@ class Accounts(StorePart):
         await self.engine.change(_SET_SUSPENDED, {"account_id": account_id, "suspended": int(suspended)})
 
     async def delete(self, account_id: str) -> None:
-        """Delete an account: it can no longer log in, send or receive posts. Queued mail is still delivered.
-
-        The only administrator of the installation cannot be deleted.
-        """
+        """Delete an account: no login, sending or posts. Queued mail still goes. The only administrator stays."""
         row = {"account_id": account_id, "now": self.env.now()}
 
         def work(tx: Tx) -> None:
@@ -208,11 +200,7 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def set_role(self, account_id: str, role: Role) -> None:
-        """Make the account's first owner an administrator, or all of its users customers.
-
-        So none is left who was the first owner once. Tokens that were given with the former role end. The last
-        administrator of the installation stays one.
-        """
+        """Make the account's first owner an administrator, or all its users customers. The last administrator stays."""
 
         def work(tx: Tx) -> list[Row]:
             changed = rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value})
@@ -233,7 +221,6 @@ class Accounts(StorePart):
         await self.engine.write(work)
 
     async def ledger(self, account_id: str, most: int = 100, before: str | None = None) -> list[LedgerEntry]:
-        """The newest changes of a balance, or those before one of them."""
         bindings = {"account_id": account_id, "most": most, "before": before or NEWEST}
         return [
             LedgerEntry(line, LedgerKind(kind), *rest)
@@ -261,10 +248,7 @@ class Accounts(StorePart):
         return User(*known, AccountRole(account_role), bool(has_totp))
 
     async def set_password(self, user_id: str, password_hash: str, epoch: int | None = None) -> bool:
-        """Change a password, and with it end every session, token and password-reset link of that user.
-
-        With an epoch, only if the password is still the one of then; whether it was changed.
-        """
+        """Change a password and end the user's sessions, tokens and links; with `epoch`, only if unchanged since."""
         change = {"user_id": user_id, "password_hash": password_hash, "epoch": epoch}
 
         def work(tx: Tx) -> bool:
@@ -317,7 +301,6 @@ class FirstAccount:
 
 class FirstStart(StorePart):
     async def any_account(self) -> str | None:
-        """The name of the oldest account, or None before the first."""
         return await self.engine.one(str, _ANY_ACCOUNT, {})
 
     async def create(self, *, name: str, email: str, password_hash: str, domain: str) -> FirstAccount | None:

@@ -48,7 +48,6 @@ _BODIES = Bulk("""SELECT (SELECT r.account_id FROM recipients r WHERE r.message_
 
 
 def of_record(recipients: int) -> int:
-    """What the record of a message with so many recipients counts."""
     return MESSAGE + RECIPIENT * recipients
 
 
@@ -68,7 +67,6 @@ def check_room(tx: Tx, account_id: str, count: int, limit: int | None) -> None:
 
 
 def add(tx: Tx, account_id: str, count: int) -> None:
-    """An account keeps so many bytes more, or less, as a step of a transaction."""
     run(tx, _ADD, {"account_id": account_id, "count": count})
 
 
@@ -95,7 +93,6 @@ def over_quota(kept: int, limit: int) -> Refused:
 
 
 def readable(count: int) -> str:
-    """A number of bytes as people read it; a small one to the byte."""
     return f"{count:,} bytes" if count < EXACT else f"{count / 2**20:,.1f} MiB"
 
 
@@ -149,18 +146,15 @@ def are_there(tx: Tx, new: NewMessage) -> bool:
 
 
 def refer(tx: Tx, new: NewMessage) -> None:
-    """The message's record is written: its parts are loose no longer."""
     if head_of(new)[1]:
         run(tx, _UNLIST, {"id": new.id})
 
 
 def loosen(tx: Tx, messages: Sequence[Row]) -> None:
-    """The records of these messages will refer to their parts no longer."""
     _LOOSEN.run(tx, messages)
 
 
 def whole(tx: Tx, message_id: str, head: bytes, parts_size: int) -> bytes:
-    """Return a message's bytes, as its record describes them."""
     if not parts_size:
         return head
     parts = [content for (content,) in rows(tx, _CONTENTS, {"id": message_id})]

@@ -37,22 +37,18 @@ class NotCopied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the schema, which both engines have."""
-
     name: str
     columns: tuple[str, ...]
     kinds: tuple[str, ...]  # of the columns, as in `Bulk`
     key: tuple[str, ...]  # the columns of its primary key
 
     def select(self, *, after: bool = False) -> str:
-        """All rows in the order of the key; `after` those that come after a key."""
         key = ", ".join(self.key)
         names = ", ".join(f":k{number}" for number in range(len(self.key)))
         where = f" WHERE ({key}) > ({names})" if after else ""
         return f"SELECT {', '.join(self.columns)} FROM {self.name}{where} ORDER BY {key}"
 
     def select_last(self) -> str:
-        """The last key."""
         last = ", ".join(f"{column} DESC" for column in self.key)
         return f"SELECT {', '.join(self.key)} FROM {self.name} ORDER BY {last} LIMIT 1"
 
@@ -110,10 +106,7 @@ class Copied:
 def copy(
     source: CopyEndpoint, target: CopyEndpoint, tables: Sequence[Table], now: int, on: Callable[[CopyProgress], None]
 ) -> Copied:
-    """Copy all tables, parents first, or what an earlier copy left; then compare every row. Raises NotCopied.
-
-    The caller that opened the source has run `check_source`.
-    """
+    """Copy all tables, parents first, or continue an earlier copy; then compare every row. Raises NotCopied."""
     identity = _identity(source)
     resumed = _check_target(target, tables, identity)
     target.create(now)
@@ -183,8 +176,6 @@ def _mark(identity: str, now: int, tx: Tx) -> None:
 
 
 class _Meter:
-    """Adds up what is done."""
-
     def __init__(self, on: Callable[[CopyProgress], None], total: int) -> None:
         self._on, self._total = on, max(1, total)
         self._before = self._rows = self._of = 0

@@ -67,10 +67,7 @@ class Reportable(NamedTuple):
 
 
 def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Counter[str]:
-    """Write the requested reports, one for all recipients of a message that meet one condition.
-
-    Returned is by account how many bytes more it keeps, which the caller has to count.
-    """
+    """Write one report per message and condition; return the stored bytes by account, which the caller counts."""
     stored: Counter[str] = Counter()
     for _, together in groupby(sorted(results, key=lambda item: item.group), lambda item: item.group):
         items = list(together)

@@ -119,7 +119,6 @@ class Domains(StorePart):
     # ---- return paths
 
     async def return_path(self, account_id: str, name: str) -> str | None:
-        """The return path of a domain's mail; None if no return path is in use."""
         selected = await self.engine.all(str, _RETURN_PATH, {"account_id": account_id, "name": name})
         return selected[0] if selected else None
 
@@ -135,7 +134,6 @@ class Domains(StorePart):
         return await self.engine.all(_owned, _TO_STOP if in_use else _TO_START, bindings)
 
     async def of_return_path(self, return_path: str) -> list[tuple[str, str]]:
-        """The accounts and their domains whose return path has this name, in use or not."""
         return await self.engine.all(_pair, _OWNERS, {"return_path": return_path})
 
 
@@ -169,10 +167,7 @@ class DkimKeys(StorePart):
     async def replace(
         self, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
     ) -> None:
-        """Let these keys sign from now on; the ones before them retire, their records to stay published for a while.
-
-        With `unless_there` nothing is changed where others sign already. Pending keys have signed nothing, and go.
-        """
+        """Let these keys sign; earlier ones retire, pending ones go. `unless_there`: change nothing if others sign."""
 
         def work(tx: Tx) -> None:
             whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
@@ -214,11 +209,9 @@ class DkimKeys(StorePart):
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})
 
     async def with_pending(self, most: int) -> list[tuple[str, str]]:
-        """The accounts and their domains that have pending keys."""
         return await self.engine.all(_pair, _WITH_PENDING, {"most": most})
 
     async def selectors(self, domain: str) -> list[str]:
-        """The names of all keys for a domain, whichever account they are of."""
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
 
 
@@ -246,7 +239,6 @@ def _add(
     *,
     pending: bool = False,
 ) -> None:
-    """Refused if keys of these names were made meanwhile."""
     if {key.selector for key in keys} & {key.selector for key in known}:
         text = f"The keys of {whose['domain']} were replaced at the same moment. Look at them before you do it again."
         raise Refused(Code.CONFLICT, text)

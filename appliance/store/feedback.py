@@ -116,7 +116,6 @@ class FeedbackStore(StorePart):
     # ---- mail
 
     async def check_room(self, shares: Iterable[QueueShare]) -> None:
-        """Raise Refused if one more mail with these shares would be over a limit of the queue."""
         await self.engine.read(lambda tx: check_room(tx, all_shares(shares), self.limits))
 
     async def add(self, addresses: Sequence[str], mime: bytes, shares: Iterable[QueueShare] = ()) -> str:
@@ -149,10 +148,7 @@ class FeedbackStore(StorePart):
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 
     async def finish(self, mail_id: str, steps: Sequence[FeedbackStep], *, large: bool = False) -> list[str] | None:
-        """Take these steps and delete the mail; the results, or None if that has been done before.
-
-        `large` steps write much of the mail again, so they run off the event loop.
-        """
+        """Take these steps and delete the mail; None if that was done before. `large` steps run off the event loop."""
 
         def work(tx: Tx) -> tuple[list[str], set[str]] | None:
             deleted = first(tx, _DELETE, {"id": mail_id})
@@ -176,10 +172,7 @@ class FeedbackStore(StorePart):
     # ---- recipients
 
     async def recipient(self, first_id: str, last_id: str, name: str) -> FeedbackRecipient | None:
-        """The recipient with an id of this range, if there is one, unless the name is another account's.
-
-        The token that told the range was made for this name; the domain may have another return path since.
-        """
+        """Return the only recipient with an id of this range, unless the return path belongs to another account."""
         given_at = identifier_time(first_id)
         bindings = {
             "earliest": identifier_from("msg", max(0, given_at - SAME_TIME)),
@@ -198,7 +191,6 @@ class FeedbackStore(StorePart):
         return _recipient(*row)
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
-        """The recipients of a message, if its account has this return path."""
         bindings = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
         results = [_recipient(*row) for row in await self.engine.rows(_OF_MESSAGE, bindings)]
         return [item for item in results if item is not None]
@@ -232,7 +224,6 @@ class FeedbackStore(StorePart):
         return Slice(deleted, seconds, more=deleted > 0)
 
     async def complaint_rates(self, since: int) -> list[ComplaintRate]:
-        """Complaints and deliveries of all accounts by provider, since the day of that time."""
         return await self.engine.all(_rate, _RATES, {"since": since // DAY})
 
 
@@ -298,7 +289,6 @@ def _record_late_bounce(
 
 
 def _report(tx: Tx, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, dsn: str) -> None:
-    """Tell the sender of a late bounce by mail, if that was asked for: it came to our return path instead."""
     result = Reportable(
         recipient.message_id,
         recipient.account_id,

@@ -69,7 +69,6 @@ class FeedbackInbox(StorePart):
         return (InboxMail(*selected[0][:-1]), bytes(selected[0][-1])) if selected else None
 
     async def forget(self, before: int, most: int) -> Slice:
-        """Delete mails that were received before a time."""
         bindings = {"before": identifier_from("fbm", before), "most": most}
         if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
             return Slice(0, 0.0, more=False)
@@ -104,11 +103,7 @@ def _keep(tx: Tx, *, env: Environment, mail: KeptMail, result: FeedbackResult, f
 
 
 def _forward(tx: Tx, env: Environment, mail: KeptMail, account_id: str, domain: str, forward_to: str) -> bool:
-    """Queue a copy for the operator, as mail of the account that owns the domain; False if the account may not send it.
-
-    As for a delivery report (delivery_reports.py), the empty envelope sender keeps it free of charge, out of the
-    statistics, and without a bounce that could come back.
-    """
+    """Queue a copy for the operator as free mail of the domain's owner; False if the account may not send it."""
     recipient = parse(forward_to, "inbound.forward_to")
     if suppressed(tx, [(account_id, recipient.key)]):
         return False

@@ -46,7 +46,6 @@ class QueueLimits:
     bytes: int = QUEUED_BYTES
 
     def check(self, scope: str, mails: int, size: int) -> None:
-        """Raise Refused if this many mails and bytes are more than the share of the scope."""
         part = SHARE_PARTS[ShareScope(scope)]
         if mails > max(1, self.mails // part) or size > self.bytes // part:
             text = "Too much mail is waiting to be read. Try again later."
@@ -55,11 +54,7 @@ class QueueLimits:
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """These shares and the shares of the whole queue, each once.
-
-    The count of all mail is first. One transaction stores several mails, and each locks its counts in this order: two
-    nodes wait for each other at the first count only, and never deadlock.
-    """
+    """Return these shares and those of the whole queue, whose row every transaction locks first: no deadlock."""
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
     if not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
@@ -71,20 +66,17 @@ def has_token(shares: Iterable[QueueShare]) -> bool:
 
 
 def count_in(tx: Tx, shares: Sequence[QueueShare], size: int, limits: QueueLimits) -> None:
-    """Add one mail to its counts; raises Refused if one of them is then over its limit."""
     for scope, mails, total in _COUNT.run(tx, [(scope.value, name, 1, size) for scope, name in shares]):
         limits.check(scope, mails, int(total))
 
 
 def count_out(tx: Tx, stored: str, size: int) -> None:
-    """Subtract one mail, whose shares are as `encoded` wrote them, from its counts."""
     if shares := _stored.decode(stored):
         _COUNT.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
         run(tx, _DELETE_EMPTY, {})
 
 
 def check_room(tx: Tx, shares: Sequence[QueueShare], limits: QueueLimits) -> None:
-    """Raise Refused if there is no room for one more mail."""
     for scope, mails, total in _READ.run(tx, [(scope.value, name) for scope, name in shares]):
         limits.check(scope, mails + 1, int(total) + 1)
 

@@ -38,7 +38,6 @@ def note_resumed(tx: Tx, pool: str) -> None:
 
 
 def last_start(tx: Tx) -> LastStart | None:
-    """Which server started last; None if it was of a version that did not note it."""
     results = one(tx, str, _VALUE, {"name": LAST_START})
     return None if results is None else msgspec.json.decode(results, type=LastStart)
 
@@ -59,11 +58,9 @@ class InstallationRecords(StorePart):
         return await self.engine.write(work)
 
     async def replace_key(self, fingerprint: str) -> None:
-        """Make this key file the installation's in place of any other."""
         await self.engine.change(_SET, {"name": KEY_FINGERPRINT, "value": fingerprint})
 
     async def has_secrets(self) -> bool:
-        """Whether anything is stored that only the key file opens."""
         return await self.engine.read(lambda tx: first(tx, _SEALED, {})) is not None
 
     async def note_start(self, start: LastStart) -> None:

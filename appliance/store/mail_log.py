@@ -144,11 +144,7 @@ class MailLog(StorePart):
         most: int,
         seconds: float,
     ) -> FoundMail:
-        """The newest messages of these accounts that match.
-
-        Reads page after page of the account that is least far back, until no newer message can be missing, or about so
-        many seconds are over.
-        """
+        """Return the newest matching messages of these accounts, read page by page for about so many seconds."""
         end = self.clock() + seconds
         start = identifier_from("msg", self.env.now() + 1 if filters.until is None else filters.until)
         reached, results, reading = dict.fromkeys(account_ids, start), list[tuple[str, ListedMessage]](), False
@@ -185,8 +181,6 @@ class MailLog(StorePart):
 
 
 class _Search:
-    """The search for one page; `before` is its position."""
-
     def __init__(
         self,
         account_id: str,
@@ -254,7 +248,6 @@ class _Search:
         return conditions
 
     def _hints(self) -> list[str]:
-        """Conditions that every message meets which has the words."""
         hints = []
         for number, word in enumerate(self._words):
             if part := plain_part(word):
@@ -283,7 +276,6 @@ class _Search:
     # ---- the search
 
     def run(self, tx: Tx, until: float, clock: Callable[[], float]) -> MailPage:
-        """Search until there is a page full, nothing left, or no time."""
         waits = self._wanted.outcome in (RecipientOutcome.QUEUED, RecipientOutcome.DEFERRED)
         if (waits or self._wanted.status is MessageStatus.QUEUED) and (waiting := self._waiting(tx)) is not None:
             if self._check(tx, iter(waiting), until, clock):
@@ -372,7 +364,6 @@ class _Search:
         return True
 
     def _matching(self, tx: Tx, ids: list[str]) -> list[str]:
-        """Those of these messages that match, newest first."""
         results = read_texts(tx, self._account_id, ids, self._condition, self._bindings)
         return sorted((item.id for item in results if item.has(self._words)), reverse=True)
 
@@ -384,5 +375,4 @@ class _Search:
 
 
 def _following(message_id: str) -> str:
-    """The lowest id after this one."""
     return f"msg_{int(message_id.removeprefix('msg_'), 16) + 1:032x}"

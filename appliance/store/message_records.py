@@ -32,12 +32,10 @@ _late_bounces = msgspec.json.Decoder(LateBounce)
 
 
 def read_mime(tx: Tx, message_id: str) -> bytes | None:
-    """A message's bytes, while they are kept, as a step of a reading that sees one state."""
     return one(tx, partial(whole, tx, message_id), _MIME, {"id": message_id})
 
 
 def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
-    """A message of this account with its recipients, as a step of a reading."""
     row = first(tx, _MESSAGE, {"id": message_id, "account_id": account_id})
     if row is None:
         return None
@@ -48,8 +46,6 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
 
 
 class _RecipientRow(NamedTuple):
-    """A row of `_RECIPIENTS`, named like the fields of a Recipient."""
-
     id: str
     email: str
     status: str

@@ -147,7 +147,6 @@ def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
 
 
 def _note_suppressed(tx: Tx, pairs: Sequence[tuple[NewMessage, _Standing]]) -> None:
-    """Note which recipients are to be bounced at once, and why."""
     keys = [
         (new.account_id, recipient.key)
         for new, standing in pairs
@@ -183,7 +182,6 @@ class _Earlier:
             self.keys[new.idempotency.scope, new.idempotency.key] = new.idempotency.expires_at
 
     def change(self, standing: _Standing, new: NewMessage) -> None:
-        """Apply what earlier messages of this transaction took."""
         standing.size = of_message(new)
         standing.stored_bytes += self.bytes[new.account_id]
         if standing.balance is not None:
@@ -228,10 +226,7 @@ def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
 
 
 def _write(tx: Tx, env: Environment, accepted: Sequence[_Accepted]) -> None:
-    """Write everything but the keys; accounts late, because other transactions wait for those rows until the commit.
-
-    What may be another's too, such as the count of a day, comes after them: it is written by one at a time then.
-    """
+    """Write all but the keys; accounts late, because other transactions wait for those rows until the commit."""
     insert(tx, [(new, charged) for new, _, charged in accepted])
     _charge(tx, env, accepted)
     for new, standing, charged in accepted:
@@ -311,10 +306,7 @@ class Messages(StorePart):
     new_simulated_mail: Wake  # for its simulation
 
     async def accept(self, new: NewMessage) -> Acceptance:
-        """Write message, recipients, credits and idempotency row together, then hand the message to delivery.
-
-        The message is on disk when this returns.
-        """
+        """Write message, recipients, credits and key in one durable transaction, then hand the message to delivery."""
         if new.simulated:
             acceptance = await self._write(new)
             self.new_simulated_mail.set()
@@ -365,14 +357,12 @@ class Messages(StorePart):
         return selected
 
     async def content(self, message_id: str) -> bytes:
-        """The bytes of a message that is not final yet, read off the event loop."""
         results = await self.engine.scan(lambda tx: read_mime(tx, message_id))
         if results is None:
             raise LookupError(f"there are no bytes of {message_id}")
         return results
 
     async def mime(self, message_id: str) -> bytes | None:
-        """The message's bytes, while they are kept; on this thread."""
         return await self.engine.snapshot(lambda tx: read_mime(tx, message_id))
 
     async def newest_at(self) -> int | None:

@@ -40,7 +40,6 @@ class UnderDelivery:
         return message_id in self._cancelling
 
     def begin(self, recipients: Iterable[str]) -> None:
-        """These recipients cannot be cancelled from now on."""
         self._recipients.update(recipients)
 
     def end(self, recipients: Iterable[str]) -> None:
@@ -84,8 +83,6 @@ class Acceptance(NamedTuple):
 
 
 class Fresh(NamedTuple):
-    """A message that has just been accepted, with what each of its recipients was charged."""
-
     message: NewMessage
     charged: int
 
@@ -109,7 +106,6 @@ class NewMail:
         self._coming.add(message_id)
 
     def give_up(self, message_id: str) -> None:
-        """It will not be offered after all."""
         self._coming.discard(message_id)
 
     def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
@@ -124,7 +120,6 @@ class NewMail:
         self._wakeup.set()
 
     def request_poll(self) -> None:
-        """Ask the reader to poll the store."""
         self._poll_requested = True
         self._wakeup.set()
 
@@ -134,21 +129,17 @@ class NewMail:
         return fresh
 
     def poll_requested(self) -> bool:
-        """Whether a poll was asked for since the last time."""
         requested, self._poll_requested = self._poll_requested, False
         return requested
 
     def wake(self) -> None:
-        """Let the reader continue, without a poll."""
         self._wakeup.set()
 
     async def wait(self, seconds: float) -> None:
-        """Return after `seconds`, or as soon as there is something to do."""
         await self._wakeup.wait(seconds)
 
 
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
-    """The recipients of a new message, as the store would give them out."""
     message, charged = fresh
     message_id, account_id, envelope_from = message.id, message.account_id, message.envelope_from
     rest = (0, None, None, envelope_from, message.subject, len(message.recipients), charged, message.sender)

@@ -70,7 +70,6 @@ _REMOVE = "DELETE FROM users WHERE id = :user_id"
 
 class People(StorePart):
     async def of(self, account_id: str) -> list[Person]:
-        """The users, the first one first."""
         bindings = {"account_id": account_id, "now": self.env.now()}
         return await self.engine.all(_person, f"{_PEOPLE} ORDER BY u.id", bindings)
 
@@ -124,15 +123,10 @@ class People(StorePart):
     # ---- links
 
     async def invitations(self, account_id: str) -> list[PasswordLink]:
-        """Those that are open, the oldest first."""
         return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.env.now()})
 
     async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
-        """A new invitation and its token; an earlier one of that address to this account ends.
-
-        Only using the link reveals that an address logs in to another account: an owner must not be able to
-        test the addresses of other accounts.
-        """
+        """Create an invitation and its token. It does not reveal whether the address logs in to another account."""
         now = self.env.now()
         row: dict[str, object] = {
             "id": self.env.identifier("inv"),
@@ -190,7 +184,6 @@ class People(StorePart):
         return link, token
 
     async def open_link(self, token: str) -> PasswordLink | None:
-        """The link of a token, as long as it is good."""
         return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.env.now()})
 
     async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
@@ -233,7 +226,6 @@ def check_admin(tx: Tx) -> None:
 
 
 def _check_owner(tx: Tx, account_id: str) -> None:
-    """Refuse the change, which is then undone, if it has left the account without an owner."""
     if not one(tx, int, _OWNERS, {"account_id": account_id}):
         raise Refused(Code.CONFLICT, LAST_OWNER)
 

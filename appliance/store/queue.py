@@ -100,10 +100,7 @@ def billing_of(result: Outcome) -> Billing:
 
 
 def message_result(counts: dict[RecipientStatus, int], released: int | None = None) -> tuple[MessageStatus, Billing]:
-    """What a message's recipients make of the message: queued until all are final, then their sum.
-
-    `released` are those that gave their credit back: the bounced ones, unless something was cancelled.
-    """
+    """Return the state of a message: queued until all recipients are final, then their sum."""
     if counts.get(RecipientStatus.QUEUED) or counts.get(RecipientStatus.DEFERRED):
         return MessageStatus.QUEUED, Billing.RESERVED
     total, delivered = sum(counts.values()), counts.get(RecipientStatus.DELIVERED, 0)
@@ -129,10 +126,7 @@ class Queue(StorePart):
         return await self.engine.all(DueRecipient, _DUE_RETRIES, bindings)
 
     async def next_due(self, *, simulated: bool, after: int | None = None) -> int | None:
-        """When the first recipient is due after `after`, or after now.
-
-        What becomes due between two reads must not be missed by both: ask for it before a poll, or with its time.
-        """
+        """Return when the first recipient is due after `after` (default: now). Ask before a poll: it misses none."""
         bindings = {"simulated": int(simulated), "now": self.env.now() if after is None else after}
         due_at: int | None = (await self.engine.rows(_NEXT_DUE, bindings))[0][0]
         return due_at
@@ -147,10 +141,7 @@ class Queue(StorePart):
 
 
 def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
-    """Apply each outcome to a recipient that still waits as it did; one that was recorded meanwhile stays as it is.
-
-    Returned are the accounts whose webhook is to hear of it.
-    """
+    """Record outcomes of recipients that still wait; return the accounts with new posts."""
     accounts: set[str] = set()
     for together in _rounds(list(outcomes)):
         accounts |= _record_together(tx, env, together)
@@ -218,7 +209,6 @@ def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> s
 def _reportable(
     changed: Iterable[Outcome], delayed: Iterable[Outcome], asked: Mapping[str, tuple[str, bool]]
 ) -> list[Reportable]:
-    """The results whose reports the senders requested."""
     results = [(result, DSN_CONDITIONS[result.status]) for result in changed if result.status in DSN_CONDITIONS]
     results += [(result, DsnCondition.DELAY) for result in delayed]
     reports: list[Reportable] = []
@@ -248,10 +238,7 @@ def _reportable(
 
 
 def _change_accounts(tx: Tx, env: Environment, outcomes: Iterable[Outcome], stored: Mapping[str, int]) -> None:
-    """Suppress addresses, give credits back with one statement an account, and count the bytes of reports.
-
-    Last, and one account after the other, because other transactions wait for those rows until the commit.
-    """
+    """Suppress, return credits and count bytes: last, because other transactions wait for the accounts' rows."""
     released: dict[str, list[DueRecipient]] = {}
     to_suppress: dict[str, list[Row]] = {}
     for result in outcomes:
@@ -368,10 +355,8 @@ class Lanes(StorePart):
         return await self.engine.all(str, _ACCOUNTS, {})
 
     async def domains(self, account_id: str, after: str, most: int) -> list[str]:
-        """Domains this account has mail waiting for, in order, from the one after `after`."""
         return await self.engine.all(str, _DOMAINS, {"account_id": account_id, "after": after, "most": most})
 
     async def due(self, account_id: str, domain: str, most: int) -> list[DueRecipient]:
-        """The due recipients of one lane, the longest waiting first."""
         bindings = {"account_id": account_id, "domain": domain, "now": self.env.now(), "most": most}
         return await self.engine.all(DueRecipient, _LANE, bindings)

@@ -108,8 +108,6 @@ _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many recipients wait, and for what."""
-
     due: int
     deferred: int
     overdue: float  # seconds that the first of those due has waited
@@ -126,7 +124,6 @@ class QueueControl(StorePart):
     # ---- for the running server
 
     async def version(self) -> int:
-        """A number that changes when anything is written, also by another process."""
         return await self.engine.version()
 
     async def waiting(self, message_id: str) -> frozenset[str]:
@@ -147,7 +144,6 @@ class QueueControl(StorePart):
         return await self.engine.read(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
-        """The same, on a thread: over a million recipients it takes long."""
         return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
@@ -155,12 +151,10 @@ class QueueControl(StorePart):
         return await self.engine.scan(lambda tx: one(tx, int, _SIMULATED, {}) or 0)
 
     async def totals(self) -> AllWaiting:
-        """How much waits in all; it reads as many entries of an index as there are."""
         ((waiting, deferred, oldest),) = await self.engine.rows(_TOTALS, {"now": self.env.now()})
         return AllWaiting(waiting - deferred, deferred, None if oldest is None else identifier_time(oldest))
 
     async def depth(self) -> Depth:
-        """Count the queued recipients of this node, on a thread."""
         held, node = _HELD_ON_NODE if self.engine.is_shared else _HELD, {"node": self.engine.node}
         return await self.engine.scan(lambda tx: _depth(tx, self.env.now(), rows(tx, held, node)))
 
@@ -171,11 +165,9 @@ class QueueControl(StorePart):
         return await self._retry(_ANY)
 
     async def retry_pool(self, pool: str) -> int:
-        """The same for the domains whose mail goes through a pool."""
         return await self._retry(_THROUGH_POOL, pool)
 
     async def retry_domain(self, domain: str, address: str | None = None) -> int:
-        """The same for a domain, or for one address at it, in whatever case that was written."""
         return await self._retry(_TO_DOMAIN, domain, address)
 
     async def retry_message(self, message_id: str) -> int:
@@ -207,10 +199,7 @@ class QueueControl(StorePart):
     # ---- give it up
 
     async def cancel(self, message_id: str, reason: str, account_id: str | None = None) -> int:
-        """Let every recipient of a message that is not final fail, its credit released; how many these were.
-
-        Only if it is a message of that account, when one is named; and none that a node is delivering just now.
-        """
+        """Let a message's waiting recipients fail, credits released; return how many. Those in a session stay."""
         elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
         count = sum(answer.cancelled for answer in elsewhere)
         try:

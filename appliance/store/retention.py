@@ -144,10 +144,7 @@ class Deletion(StorePart):
         return Slice(deleted, seconds, more=deleted > 0)
 
     async def audit(self, after: str, most: int) -> Slice:
-        """Delete the oldest lines beyond those that are kept, from the logs of the next accounts.
-
-        `after` is START, or a slash and the account that was looked at last; the installation's has an empty name.
-        """
+        """Delete the oldest lines of the next accounts' logs; `after` is START or a slash and an account id."""
 
         sure = identifier_from("aud", self.env.now() - AUDIT_SURE)
 
@@ -246,10 +243,7 @@ class Deletion(StorePart):
 
 
 def within(budget: int, scanned: Iterable[Row], after: str, *, more: bool) -> Found:
-    """Of rows that begin with an id, a weight and whether they may go: those that may, as many as weigh the budget.
-
-    `after` is the row before them, and `more` whether there are others behind them. No I/O.
-    """
+    """Return the rows that may go (row[2]) within the budget of weights (row[1]), and where to continue."""
     results: list[Row] = []
     weight = 0
     for row in scanned:
@@ -267,7 +261,6 @@ def is_final(final_at: int | None, before: int) -> bool:
 
 
 def _final(tx: Tx, selected: Sequence[Row]) -> list[Row]:
-    """The ids of those messages that are final, asked in the transaction that deletes."""
     bindings = [(message_id,) for (message_id, *_) in selected]
     undelivered = set(_UNDELIVERED.run(tx, bindings))
     return [row for row in bindings if row not in undelivered]

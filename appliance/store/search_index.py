@@ -113,16 +113,12 @@ class Block:
 
 
 def blocks_before(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[Block]:
-    """The blocks that have messages of this range, newest first."""
     bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
     return [Block(*row) for row in rows(tx, _BLOCKS, bindings)]
 
 
 def look_up(tx: Tx, blocks: Sequence[Block], words: Sequence[str]) -> Iterator[str]:
-    """The ids of the messages in these blocks, newest first, that have all words, and maybe of others.
-
-    Which they are is read as they are taken: a page is often full after one block.
-    """
+    """Yield ids of messages that may have all words, newest first. Ids are read as they are taken."""
     everywhere, weights = _among([block.number for block in blocks]), dict[str, int]()
     for word in words if words[1:] else ():
         weights[word] = one(tx, int, _WEIGHT, {**everywhere, **_range(word)}) or 0
@@ -153,7 +149,6 @@ def _range(word: str) -> dict[str, str]:
 
 
 def changed_lately(tx: Tx, account_id: str, before: str, from_id: str, most: int) -> list[str]:
-    """The messages of this range that have changed since they were indexed, newest first."""
     bindings = {"account_id": account_id, "before": before, "from": from_id, "most": most}
     return [message_id for (message_id,) in rows(tx, _CHANGED, bindings)]
 
@@ -233,10 +228,7 @@ class SearchIndex(StorePart):
     progress: _Progress = field(default_factory=_Progress)
 
     async def index_some(self) -> bool:
-        """Do some of what is to be done, a block at most, unless another node does; whether there may be more at once.
-
-        Raises Refused.
-        """
+        """Index one block or less, unless another node does; return whether more can be done at once."""
         try:
             await self._ask_for_chore()
             return await self._add_changes() or await self._add_block() or await self._clean()
@@ -278,7 +270,6 @@ class SearchIndex(StorePart):
         return True
 
     async def _next_account(self, limit: str) -> str | None:
-        """An account that may have enough for a block."""
         progress = self.progress
         if not progress.is_known:
             progress.is_known, progress.unchecked = True, deque(await self.engine.all(str, _ACCOUNTS, {}))
@@ -412,7 +403,6 @@ def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:
 
 
 def _add_changes(tx: Tx, changes: Sequence[Row]) -> None:
-    """Add the words of as many of these messages as one commit may have."""
     added = 0
     for done, change in enumerate(changes):
         if added >= TERMS_ADDED_TOGETHER:

@@ -46,8 +46,6 @@ def readable_tags(text: str | msgspec.Raw) -> Iterable[str]:
 
 
 class MessageTexts(msgspec.Struct, frozen=True):
-    """All of a message that words are looked for in."""
-
     id: str
     status: str
     source: str
@@ -95,7 +93,6 @@ _messages = msgspec.json.Decoder(list[MessageTexts])
 def read_texts(
     tx: Tx, account_id: str, ids: Sequence[str], condition: str = "TRUE", bindings: dict[str, object] | None = None
 ) -> list[MessageTexts]:
-    """Those of these messages that are there and meet a condition on `m`, in any order."""
     query_values = {**(bindings or {}), "account_id": account_id, "ids": msgspec.json.encode(ids).decode()}
     ((selected,),) = rows(tx, _TEXTS.format(condition=condition), query_values)
     return _messages.decode(selected or "[]")

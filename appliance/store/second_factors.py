@@ -61,8 +61,6 @@ class SecondFactors(StorePart):
         return await self.engine.one(int, _CODES_LEFT, {"user_id": user_id}) or 0
 
     async def remove(self, user_id: str) -> bool:
-        """Turn it off; whether it was in force."""
-
         def work(tx: Tx) -> bool:
             run(tx, _FORGET_CODES, {"user_id": user_id})
             row = first(tx, _REMOVE, {"user_id": user_id})

@@ -62,10 +62,7 @@ class Sessions(StorePart):
         return LoginSession(*begun[0]) if begun else None
 
     async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
-        """Advance to the next generation, or stay at one that this browser has just advanced to.
-
-        A client with an older one has a copy: then the session ends.
-        """
+        """Advance to the next generation, or keep one just reached. An older generation is a copy: the session ends."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
 
         def work(tx: Tx) -> Renewal:
@@ -83,7 +80,6 @@ class Sessions(StorePart):
         return bool(await self.engine.change(_END, {"id": session_id, "user_id": user_id}))
 
     async def end_all(self, user_id: str, but: str = "") -> int:
-        """End the user's sessions, but this one; how many."""
         return len(await self.engine.change(_END_ALL, {"user_id": user_id, "but": but}))
 
     async def of(self, user_id: str) -> list[LoginSession]:

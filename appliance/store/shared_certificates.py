@@ -62,7 +62,6 @@ class SharedCertificates(StorePart):
         return await self._if_ours(lambda tx: run(tx, _WITHDRAW, {}))
 
     async def challenges(self) -> dict[str, str]:
-        """The texts of all challenges by their tokens."""
         return dict(await self.engine.rows(_CHALLENGES, {"most": CHALLENGES_READ}))
 
     async def _if_ours(self, change: Callable[[Tx], None]) -> bool:

@@ -43,7 +43,6 @@ _AMONG = Bulk("SELECT account_id, address FROM suppressions WHERE (account_id, a
 
 
 def suppressed(tx: Tx, addresses: Sequence[Row]) -> set[Row]:
-    """Those of these accounts and addresses that are listed."""
     return set(_AMONG.run(tx, addresses))
 
 
@@ -108,10 +107,7 @@ class Suppressions(StorePart):
     async def search(
         self, account_id: str, filters: SuppressionFilter, after: str, most: int, after_list: str = ""
     ) -> tuple[list[Suppression], Suppression | None]:
-        """The matching entries of a page, read off the event loop, and where to continue; None at the end of the list.
-
-        The list is read block by block for a bounded time: there may be few or none although the search is not over.
-        """
+        """Return matching entries and where to continue (None at the end), read for a bounded time: maybe none yet."""
 
         def work(tx: Tx) -> tuple[list[Suppression], Suppression | None]:
             results: list[Suppression] = []
@@ -133,7 +129,6 @@ class Suppressions(StorePart):
         return await self.engine.scan(work, account_id)
 
     async def of_address(self, address: str) -> list[tuple[str, Suppression]]:
-        """What is listed of an address, each with the name of the account."""
         results = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
         return [(name, _entry(*entry)) for name, *entry in results]
 

@@ -37,7 +37,6 @@ def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
 
 
 def unsubscribe(tx: Tx, account_id: str, mail_list: str, address: str, now: int) -> bool:
-    """Unsubscribe an address; False where it was already, or where there is no such account any more."""
     row = {"account_id": account_id, "list": mail_list, "address": address, "now": now}
     if first(tx, _ACCOUNT, row) is None or not changed(tx, _ADD, row):
         return False

@@ -53,7 +53,6 @@ class WebhookStore(StorePart):
         return await self.engine.read(lambda tx: existing_webhook(tx, account_id))
 
     async def by_id(self, webhook_id: str) -> Webhook | None:
-        """A webhook, unless it has been deleted."""
         return await self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
 
     async def save(
@@ -85,7 +84,6 @@ class WebhookStore(StorePart):
 
 
 def existing_webhook(tx: Tx, account_id: str) -> Webhook:
-    """Return the webhook of an account; raise Refused without one."""
     webhook = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
     if webhook is None:
         raise _none()
@@ -93,7 +91,6 @@ def existing_webhook(tx: Tx, account_id: str) -> Webhook:
 
 
 def enabled_webhook(tx: Tx, account_id: str) -> Webhook:
-    """The same, refused also when nothing may be posted to it."""
     webhook = existing_webhook(tx, account_id)
     if not webhook.enabled:
         raise Refused(Code.CONFLICT, "The webhook is disabled, so nothing is posted to it. Enable it first.")
@@ -165,10 +162,7 @@ _BRING_FORWARD = f"""UPDATE webhook_deliveries SET next_attempt_at = :now
 
 
 def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
-    """Write the posts of events whose account wants them, as a step of the transaction that writes the events.
-
-    An event is a row of its table. Returned are the accounts that have something to be posted now.
-    """
+    """Write the posts of these rows of `events` whose account wants them; return the accounts with new posts."""
     if not events:
         return set()
     selected = _WHO_WANTS.run(tx, [(account_id,) for account_id in {event[1] for event in events}])
@@ -187,8 +181,6 @@ def post_events(tx: Tx, env: Environment, events: Sequence[Row]) -> set[str]:
 
 
 class WaitingLane(NamedTuple):
-    """A lane in which something waits."""
-
     lane: Lane
     proven: bool  # its receiver
     first_due: int
@@ -204,7 +196,6 @@ class WebhookPosts(StorePart):
     _new: set[str] = field(default_factory=set)
 
     def add_new(self, accounts: Iterable[str]) -> None:
-        """Posts of these accounts have been committed."""
         self._new.update(accounts)
         self._wake.set()
 
@@ -213,23 +204,18 @@ class WebhookPosts(StorePart):
         return bool(self._new)
 
     def take_new(self) -> set[str]:
-        """The accounts with posts committed since the last call."""
         accounts = set(self._new)
         self._new.clear()
         return accounts
 
     async def wait_for_new(self, seconds: float) -> None:
-        """Return after `seconds`, or as soon as there are new posts or `wake` is called."""
         await self._wake.wait(seconds)
 
     def wake(self) -> None:
         self._wake.set()
 
     async def lanes(self) -> tuple[list[WaitingLane], float]:
-        """Every lane in which something waits; and the scan's seconds.
-
-        These are without the wait for a connection, which tells nothing of how much there was to scan.
-        """
+        """Return every lane with waiting posts, and the scan's seconds without the wait for a connection."""
 
         def scan(tx: Tx) -> tuple[list[WaitingLane], float]:
             began = perf_counter()
@@ -340,11 +326,7 @@ class WebhookHistory(StorePart):
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
     ) -> tuple[list[WebhookDelivery], str | None]:
-        """Posts of this status and type, the newest first, and where to continue; None at the end of the log.
-
-        The log is read off the event loop, block by block, for a bounded time: there may be few or none although the
-        search is not over.
-        """
+        """Return matching posts, newest first, and where to continue (None at the end), read for a bounded time."""
         bindings, end = (status, kind), perf_counter() + POST_SEARCH_TIME
         return await self.engine.scan(
             lambda tx: _search(tx, account_id, bindings, before or NEWEST, most, end), account_id

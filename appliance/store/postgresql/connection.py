@@ -226,10 +226,7 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 
 class PostgresConnection(psycopg.Connection[Row]):
-    """A connection that gives up when an answer does not come in time.
-
-    TCP alone does not notice that: a proxy between, or a peer whose disk hangs, keeps the connection alive.
-    """
+    """A connection that gives up when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
 
     patience = float("inf")  # seconds for one answer
     given_up = False  # set by another thread: no one waits for the answer any more
@@ -255,10 +252,7 @@ class PostgresConnection(psycopg.Connection[Row]):
 def connect(
     url: str, owner: str = "", statement_timeout: int = STATEMENT_TIMEOUT, *, name: str = DATABASE_CLIENT
 ) -> PostgresConnection:
-    """Open a connection that can write; `owner` is the run of a node whose rows are written and delivered there.
-
-    Raises psycopg.Error.
-    """
+    """Open a connection that can write, as the node run `owner`. Raises psycopg.Error."""
     settings: dict[str, Any] = _DEFAULTS | {"application_name": name} | conninfo_to_dict(url)
     values = _SETTINGS | {"statement_timeout": str(statement_timeout * 1000), "appliance.owner": owner}
     connection, backend = _open(settings, values)
@@ -318,12 +312,7 @@ def _hosts(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _check_pooler(connection: PostgresConnection, backend: int) -> None:
-    """Raise OperationalError unless the session behind this connection is its own; closes it.
-
-    PostgreSQL ends the session as soon as it is idle. A pooler by session then closes the connection as well. Any other
-    pooler runs the next statement in another session. Comparing two statements without that would prove nothing: an
-    idle pooler runs both in the same session.
-    """
+    """Raise unless the pooler pools by session: then the connection ends with its idle session in PostgreSQL."""
     with closing(connection):
         if connection.info.server_version < 14_00_00:
             raise psycopg.OperationalError(OLD_BEHIND_POOLER)
@@ -345,12 +334,10 @@ def _check_pooler(connection: PostgresConnection, backend: int) -> None:
 
 
 def command(connection: psycopg.Connection[Row], words: str) -> None:
-    """Run a command without values, in one message."""
     connection.execute(words.encode(), prepare=False)
 
 
 def run(connection: psycopg.Connection[Row], sql: str, values: Sequence[Any] = ()) -> list[Row]:
-    """The rows of a statement of PostgreSQL's own."""
     selected = connection.execute(sql, values, binary=True)
     return selected.fetchall() if selected.description is not None else []
 
@@ -379,8 +366,6 @@ def _locking(statement: Bulk) -> Bulk:
 
 
 class PostgresTx:
-    """The `Tx` of the verbs over a connection."""
-
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._cursor = connection.cursor(binary=True)
         self._found = PostgresRows(self._cursor)
@@ -411,7 +396,6 @@ class PostgresTx:
         return self.execute(f"SELECT {columns} FROM ({sql}) found", bindings).fetchall()
 
     def lock(self, statement: Bulk, values: Sequence[Row], /) -> None:
-        """Lock the rows that a query finds, in its order."""
         self.many(_locking(statement), values)
 
     def _run(self, text: str, values: Bindings | Sequence[Any]) -> None:

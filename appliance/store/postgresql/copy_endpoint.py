@@ -52,8 +52,6 @@ def _opened(url: str) -> Iterator["PostgresEndpoint"]:
 
 
 class PostgresEndpoint:
-    """A `CopyEndpoint`."""
-
     has_nul = False
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
@@ -64,7 +62,6 @@ class PostgresEndpoint:
             connection.execute(_UNHURRIED)
 
     def refuse_others(self) -> None:
-        """Raise NotCopied if an appliance is connected."""
         deadline = time.monotonic() + PATIENCE
         with _told(self.name):
             while run(self._connection, _OTHERS) != [(0,)]:
@@ -108,7 +105,6 @@ class PostgresEndpoint:
 
 @contextmanager
 def _told(name: str) -> Iterator[None]:
-    """PostgreSQL's errors become NotCopied."""
     try:
         yield
     except DatabaseRefused as refused:

@@ -105,11 +105,7 @@ async def prepare(
     *,
     may_upgrade: bool = True,
 ) -> Membership | None:
-    """Bring the database to this version's schema, and join its nodes if this is one.
-
-    `home` is that of a node which has run before. Raises DatabaseRefused or NewerDatabase, with nothing written, nor
-    `identify` called.
-    """
+    """Bring the database to this version's schema and join as a node. Raises before anything is written."""
 
     def prepared() -> Membership | None:
         with closing(connect(url, statement_timeout=MIGRATION_TIMEOUT)) as connection:

@@ -177,7 +177,6 @@ def advance(connection: psycopg.Connection[Row], now: int, home: str = "", *, co
 
 
 def state(connection: psycopg.Connection[Row]) -> tuple[int, int]:
-    """The last step that was taken, and the oldest that a program must know."""
     ((newest, since),) = run(connection, _STATE)
     return newest, since
 
@@ -236,7 +235,6 @@ def _last_expansion() -> int:
 
 
 def key_fingerprint(connection: psycopg.Connection[Row]) -> str | None:
-    """Return the fingerprint of the installation's key file, or None before the first."""
     results = run(connection, _FINGERPRINT, (KEY_FINGERPRINT,)) if has_table(connection, "installation") else []
     return str(results[0][0]) if results else None
 
@@ -287,7 +285,6 @@ _PORTS = re.compile(r"[\d,]*")
 
 @contextmanager
 def refusals(url: str) -> Iterator[None]:
-    """Turn every error of the database into DatabaseRefused."""
     try:
         yield
     except psycopg.Error as error:

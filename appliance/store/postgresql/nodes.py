@@ -88,7 +88,6 @@ _DRAIN = "UPDATE nodes SET draining = 1 WHERE name = %s AND adopted_by IS NULL R
 
 
 def states(connection: psycopg.Connection[Row]) -> list[NodeState]:
-    """All nodes, the live ones first."""
     return [
         NodeState(*row[:9], draining=bool(row[9]), ended=bool(row[10]))  # type: ignore[misc] # nine columns
         for row in run(connection, _NODES)
@@ -117,7 +116,6 @@ class SharedFailures:
     def exchange(
         self, connection: psycopg.Connection[Row], own: Sequence[LoginFailure], now: int
     ) -> list[LoginFailure]:
-        """Tell of these; what others have told since the last time."""
         since = now - FAILURES_SHARED
         if own:
             kinds, accounts, networks, times = zip(*own, strict=True)
@@ -139,8 +137,6 @@ class Fenced(StorageFault):
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """A node as it joins."""
-
     owner: str  # of this run
     name: str
     home: str
@@ -205,10 +201,7 @@ class Membership:
                 pass
 
     def beat(self, connection: psycopg.Connection[Row], in_flight: int, addresses: Sequence[str] = ()) -> None:
-        """Renew the lease, tell where this node is, and hear that of the others.
-
-        Raises Fenced when the rows of this run are others'.
-        """
+        """Renew the lease and exchange places with the other nodes. Raises Fenced when others own this run's rows."""
         asked, before = self._clock(), time.time_ns() // 1_000
         lease = round(LEASE * 1_000_000)
         selected = run(connection, _BEAT, (lease, self.skew, in_flight, " ".join(addresses), self.identity.owner))
@@ -250,7 +243,6 @@ class Membership:
         return self.holds() and bool(run(connection, _CHORE, (name, self.identity.owner, CHORE_LEASE)))
 
     def _hear(self, connection: psycopg.Connection[Row]) -> None:
-        """Which other nodes live, and where."""
         live = [where for owner, *where in run(connection, _LIVE) if owner != self.identity.owner]
         self.live = 1 + len(live)
         self.others = OtherNodes(

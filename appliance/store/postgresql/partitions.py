@@ -93,7 +93,6 @@ def _name(table: str, start: int) -> str:
 
 
 def spans(connection: Connection, kind: str) -> list[Span]:
-    """The partitions of a kind, in the order of time."""
     results = []
     for bounds, oid in run(connection, _PARTITIONS, (_TABLES[kind][0].name,)):
         if match := _BOUNDS.search(bounds):
@@ -102,7 +101,6 @@ def spans(connection: Connection, kind: str) -> list[Span]:
 
 
 def length(kept: int) -> int:
-    """The length of a partition whose rows are kept for so long."""
     return max((item for item in LENGTHS if item * PARTITIONS_KEPT <= kept), default=LENGTHS[0])
 
 
@@ -185,8 +183,6 @@ _IS_CLOSED = "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgnam
 
 @dataclass(slots=True)
 class _Look:
-    """The contents of a partition, as far as it has been read."""
-
     span: Span
     after: str = ""
     goes: int = 0
@@ -259,8 +255,6 @@ class _NotNow(Exception):
 
 
 class _Dropping:
-    """The transaction that drops a partition."""
-
     def __init__(self, connection: Connection, kind: str, look: _Look) -> None:
         self._connection, self._kind, self._look = connection, kind, look
         self._stays = TextArray(look.stays)
@@ -352,14 +346,10 @@ class _Dropping:
 
 
 class _Run(Protocol):
-    """Runs a function on a connection, on a thread."""
-
     def __call__(self, work: Callable[[Connection], T], /) -> Awaitable[T]: ...
 
 
 class TimePartitions:
-    """Clears partitions whose time is over, a step at a time."""
-
     def __init__(self, run_on_thread: _Run, rows_read: int = ROWS_READ, worthwhile: int = WORTHWHILE) -> None:
         self._run, self._rows_read, self._worthwhile = run_on_thread, rows_read, worthwhile
         self._looks: dict[str, _Look] = {}  # that are going on, by kind
@@ -368,7 +358,6 @@ class TimePartitions:
         self._sliced_until: dict[str, int] = {}
 
     async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for the time that its rows are kept, and discard earlier readings."""
         self._looks.clear()  # another node may have deleted rows since then
 
         def work(connection: Connection) -> None:
@@ -378,11 +367,9 @@ class TimePartitions:
         await self._run(work)
 
     def sliced_until(self, kind: str) -> int:
-        """The time before which rows are to be deleted in slices: what follows is dropped, at once or later."""
         return self._sliced_until.get(kind, 0)
 
     async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
-        """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
         began = perf_counter()
         look = self._looks.get(kind)
         if look is None and (look := await self._next(kind, ended, now)) is None:
@@ -448,5 +435,4 @@ def _error_of(connection: Connection, work: Callable[[Connection], None]) -> Exc
 
 
 def _is_late(span: Span, ended: int) -> bool:
-    """Whether it has been possible to drop it for as long as it is."""
     return ended - span.end > span.end - span.start

@@ -59,7 +59,6 @@ log = get_logger("store")
 
 
 def away(error: Exception | None = None) -> StorageUnavailable:
-    """Why nothing can be read or written: the database does not answer."""
     text = "The database cannot be reached right now. Retry with the same key."
     refusal = StorageUnavailable(text)
     refusal.__cause__ = error
@@ -67,7 +66,6 @@ def away(error: Exception | None = None) -> StorageUnavailable:
 
 
 def unknown(error: Exception) -> StorageUnavailable:
-    """The connection was lost during a commit."""
     text = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
     refusal = StorageUnavailable(text)
     refusal.__cause__ = error
@@ -174,7 +172,6 @@ def _is_of_server(error: Exception) -> bool:
 
 
 def _ends_batch(connection: PostgresConnection, error: Exception) -> bool:
-    """Whether it is not for one job alone."""
     again = isinstance(error, (*_AGAIN, errors.ReadOnlySqlTransaction))
     return again or connection.closed or _is_of_server(error)
 
@@ -345,8 +342,6 @@ class Writer:
 
 
 class Readers:
-    """Threads that read, each with a connection of its own."""
-
     def __init__(self, links: list[Link]) -> None:
         self._free = links
         self._limiter = trio.CapacityLimiter(len(links))

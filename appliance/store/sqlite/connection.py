@@ -71,8 +71,6 @@ def _always(*_: object) -> int:
 
 
 class Connection(apsw.Connection):
-    """A connection with SQLite's form of statements over many rows; the `Tx` of the verbs."""
-
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
@@ -132,10 +130,7 @@ def open_reader(path: Path) -> Connection:
 
 
 def open_fixed(path: Path) -> Connection:
-    """Open an existing database for reading one state of it, and keep every other process from writing meanwhile.
-
-    The file itself stays as it is, byte for byte.
-    """
+    """Open a database to read one state of it, byte for byte unchanged, while no other process can write."""
     connection = Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -190,8 +185,6 @@ class _Part(apsw.VFSFile):
 
 
 class _Inside(apsw.VFS):
-    """A file system whose one file begins somewhere inside another."""
-
     def __init__(self, begin: int, size: int | None) -> None:
         super().__init__(_VFS, "")
         self._begin, self._size = begin, size
@@ -239,11 +232,7 @@ INDEX_BYTES = 4 * 32 * 1024
 
 
 class ReservedIndex:
-    """The space of an open database. On a disk that is full already there may be less.
-
-    To be closed after every connection to the database, because closing any descriptor of a file drops all locks that
-    this process has on it (POSIX).
-    """
+    """The reserved space. Close it last: closing any descriptor of a file drops this process's locks on it (POSIX)."""
 
     def __init__(self, database: Path) -> None:
         self._descriptor: int | None = None

@@ -62,8 +62,6 @@ def target(path: Path) -> Iterator["SqliteEndpoint"]:
 
 
 class SqliteEndpoint:
-    """A `CopyEndpoint`."""
-
     has_nul = True
 
     def __init__(self, path: Path, connection: Connection) -> None:
@@ -101,7 +99,6 @@ class SqliteEndpoint:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """SQLite's errors become NotCopied."""
     try:
         yield
     except apsw.BusyError as error:

@@ -53,10 +53,7 @@ Step = Callable[[Connection, list[Job]], None]
 
 
 def run_batch(connection: Connection, jobs: list[Job]) -> None:
-    """Run every job in one transaction; afterwards each has its result. May wait for another process's lock.
-
-    Raises CommitUnknown when the commit may or may not be on disk.
-    """
+    """Run every job in one transaction. Raises CommitUnknown when the commit may or may not be on disk."""
     connection.set_busy_timeout(BUSY_TIMEOUT)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -77,11 +74,7 @@ def try_begin(connection: Connection) -> bool:
 
 
 def perform(connection: Connection, jobs: list[Job]) -> None:
-    """Run all jobs in the open transaction, so that one that fails leaves nothing behind.
-
-    Savepoints copy every page they touch, and nearly every job that fails does so before it has written anything. So
-    all run without; should one fail half-way, all is rolled back and run again, this time with a savepoint each.
-    """
+    """Run all jobs. Savepoints copy every page, so they are used only for a second run, after one failed half-way."""
     try:
         if not _perform_plainly(connection, jobs):
             if connection.in_transaction:
@@ -123,7 +116,6 @@ def _perform_in_savepoints(connection: Connection, jobs: list[Job]) -> None:
 
 
 def commit(connection: Connection, jobs: list[Job]) -> None:
-    """Make the batch durable, or turn every result into a refusal."""
     if not connection.in_transaction:
         return  # it failed already
     try:
@@ -176,10 +168,7 @@ class GroupCommit:
         self._thread.start()
 
     async def write(self, work: Callable[..., Any], item: Any, *, urgent: bool, large: bool, bulk: bool) -> Any:
-        """Run `work`, with its item if it has one, as part of the next commit.
-
-        Cancellation counts only before that: commit or nothing.
-        """
+        """Run `work` as part of the next commit; from here on it cannot be cancelled."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closing or self._broken is not None:
             raise busy()
@@ -197,7 +186,6 @@ class GroupCommit:
             self._on_failure(fault)
 
     async def close(self) -> None:
-        """Finish the pending writes, end the thread, close the file."""
         self._closing = True
         with trio.CancelScope(shield=True):
             if not self._idle:
@@ -235,10 +223,7 @@ class GroupCommit:
                 self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
-        """All that wait, outcomes of deliveries first: what a remote server has taken must not be repeated.
-
-        Bulk work is committed alone, and at most every second time while other writers wait.
-        """
+        """Take what waits, outcomes of deliveries first. Bulk work is committed alone, at most every second time."""
         if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
             self._bulk_next = False
             return [self._bulk.popleft()]
@@ -250,7 +235,6 @@ class GroupCommit:
         return jobs
 
     def _check_files(self) -> None:
-        """Check the files while the writer is idle: a commit checks them too."""
         if self._idle and not self._closing and self._broken is None and not self._files.in_place():
             self._idle = False
             self._for_thread.put((self._stop, []))
@@ -332,7 +316,6 @@ class Scanner:
         self._thread = trio.CapacityLimiter(1)
 
     async def read(self, work: Work[T], owner: str = SERVER_WORK) -> T:
-        """What `work` finds for an account; all of its statements see one state."""
         async with self._turns.take(owner):
             if self._inline:
                 return self._snapshot(work)

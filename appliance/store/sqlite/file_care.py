@@ -67,13 +67,11 @@ def copy_beside(path: Path, target: Path) -> None:
 
 
 def checkpoint_file(path: Path) -> None:
-    """Copy the log into the database while its writer continues."""
     with closing(open_writer(path)) as connection:
         checkpoint(connection)
 
 
 def checkpoint(connection: apsw.Connection) -> None:
-    """The same on an open connection, not the writer's own."""
     connection.execute(_CHECKPOINT).fetchall()
 
 
@@ -92,8 +90,6 @@ LONGEST_LOG_PAGES = CHECKPOINT_PAGES
 
 
 class Checkpoints:
-    """The copying, for one writer; `committed` is its hook."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -223,8 +219,6 @@ class FilesMoved(StorageFault):
 
 
 class _Names(NamedTuple):
-    """What the names of a database lead to; None where there is nothing."""
-
     directory: Identity | None
     database: Identity | None
     log: Identity | None
@@ -242,7 +236,6 @@ class FileWatch:
         self._checked_at = time.monotonic()  # at the files
 
     def in_place(self) -> bool:
-        """Whether every name still leads to the file that is open."""
         now = time.monotonic()
         if now < self._next_check:
             return True
