@@ -28,7 +28,7 @@ from appliance.deliver.slow_sessions import SlowSessions
 from appliance.deliver.upkeep import Intervals, Upkeep
 from appliance.errors import StorageUnavailable
 from appliance.net.dial import SHORTAGE_PAUSE, Shortage
-from appliance.store.new_mail import NewMail, due_recipients
+from appliance.store.queue import NewMail, due_recipients
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import OPEN_CONNECTIONS
 

@@ -20,7 +20,7 @@ from appliance.deliver.slow_sessions import SlowSessions
 from appliance.model.mail import Outcome
 from appliance.net.dial import Shortage
 from appliance.store import Store
-from appliance.store.new_mail import NewMail
+from appliance.store.queue import NewMail
 
 POOLS_PER_SLICE = 200  # pools served between two checkpoints: less than a millisecond
 

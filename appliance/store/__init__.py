@@ -25,9 +25,9 @@ from appliance.store.audit import Audit
 from appliance.store.body_parts import BodyParts
 from appliance.store.breakdown import Breakdown
 from appliance.store.domains import DkimKeys, Domains
-from appliance.store.engine import Engine
-from appliance.store.faults import (
+from appliance.store.engine import (
     DatabaseRefused,
+    Engine,
     NewerDatabase,
     NoDatabase,
     OlderDatabase,
@@ -37,22 +37,18 @@ from appliance.store.faults import (
 )
 from appliance.store.feedback import FeedbackStore
 from appliance.store.feedback_inbox import FeedbackInbox
-from appliance.store.installation import InstallationRecords
-from appliance.store.ledger_folding import LedgerFolding
+from appliance.store.installation import InstallationRecords, SharedCertificates
 from appliance.store.mail_log import MailLog
 from appliance.store.message_records import MessageRecords
 from appliance.store.messages import KeyTaken, Messages
-from appliance.store.new_mail import NewMail, UnderDelivery
 from appliance.store.people import People
 from appliance.store.pools import PoolStates, WarmupStates
-from appliance.store.queue import Lanes, Queue
-from appliance.store.queue_control import QueueControl
+from appliance.store.queue import Lanes, NewMail, Queue
+from appliance.store.queue_control import QueueControl, UnderDelivery
 from appliance.store.reports import Reports
-from appliance.store.retention import Deletion
+from appliance.store.retention import Deletion, LedgerFolding
 from appliance.store.search_index import SearchIndex
-from appliance.store.second_factors import SecondFactors
-from appliance.store.sessions import Sessions
-from appliance.store.shared_certificates import SharedCertificates
+from appliance.store.sessions import SecondFactors, Sessions
 from appliance.store.sqlite import copy_endpoint
 from appliance.store.sqlite.copy_endpoint import tables as copied_tables
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
@@ -85,9 +81,8 @@ from appliance.store.sqlite.integrity import (
 from appliance.store.sqlite.migrate import newest_known
 from appliance.store.sqlite.upgrade import UpgradeRefused, bring_up_to_date, pending_upgrade
 from appliance.store.statistics import Statistics
-from appliance.store.suppressions import Suppressions
+from appliance.store.suppressions import Suppressions, Unsubscriptions
 from appliance.store.templates import Templates
-from appliance.store.unsubscriptions import Unsubscriptions
 from appliance.store.webhooks import WebhookHistory, WebhookPosts, WebhookStore
 
 if TYPE_CHECKING:  # its driver may not be installed

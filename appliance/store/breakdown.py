@@ -16,7 +16,7 @@ from typing import NamedTuple
 from appliance.environment import identifier_from, identifier_time
 from appliance.model.dashboard import CountsByValue, Dimension
 from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, rows, run
-from appliance.store.search_texts import OUTCOME, readable_tags
+from appliance.store.message_records import OUTCOME, readable_tags
 from appliance.store.statistics import (
     EVENT_LAG,
     FINAL_EVENT,

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from appliance.store.engine import Bindings, Bulk, Row, Tx, run
-from appliance.store.faults import UNFINISHED_COPY, NewerDatabase
+from appliance.store.engine import UNFINISHED_COPY, Bindings, Bulk, NewerDatabase, Row, Tx, run
 
 BATCH_ROWS = 1_000  # in one transaction, at most
 BATCH_BYTES = 4 * 1024 * 1024  # after which it ends; no row has more than the longest text that is accepted

@@ -17,6 +17,7 @@ import msgspec
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_from, identifier_time
+from appliance.errors import Code, Refused
 from appliance.message.addresses import parse
 from appliance.model.feedback import (
     ComplaintRate,
@@ -25,29 +26,18 @@ from appliance.model.feedback import (
     FeedbackResult,
     NewComplaint,
     QueueShare,
+    ShareScope,
 )
 from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
 from appliance.model.webhooks import EventType, envelope
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Slice, StorePart, Tx, changed, first, one, run, timed
-from appliance.store.feedback_shares import (
-    ANY_COUNT,
-    DELETE_STALE,
-    QueueLimits,
-    all_shares,
-    check_room,
-    count_in,
-    count_out,
-    encoded,
-    has_token,
-)
+from appliance.store.engine import Bulk, Slice, StorePart, Tx, changed, first, one, run, timed
 from appliance.store.queue import INSERT_EVENTS
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
-from appliance.store.suppressions import suppress
-from appliance.store.unsubscriptions import unsubscribe
+from appliance.store.suppressions import suppress, unsubscribe
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import DAY
 
@@ -98,6 +88,77 @@ _RATES = """SELECT provider, sum(CASE WHEN kind = 'complained' THEN recipients E
 _encoder = msgspec.json.Encoder()
 _tags = msgspec.json.Decoder(list[str])
 
+# ---- the counts of the queue, in all and by client network, account, address and token; each has a share as its limit
+
+QUEUED_MAILS = 10_000
+QUEUED_BYTES = 512 * 1024 * 1024
+# One part in so many of either. The smallest has room for two mails of the largest size that is kept.
+SHARE_PARTS = {
+    ShareScope.ALL: 1,
+    ShareScope.WITHOUT_TOKEN: 4,  # anyone can send such mail
+    ShareScope.NETWORK: 8,
+    ShareScope.ACCOUNT: 8,
+    ShareScope.ACCOUNT_WITHOUT_TOKEN: 16,
+    ShareScope.ADDRESS: 32,
+    ShareScope.TOKEN: 64,
+}
+RETRY_AFTER = 600  # seconds
+
+_COUNT_SHARES = Bulk("""INSERT INTO feedback_counts (scope, name, mails, bytes) VALUES {(?, ?, ?i, ?i)}
+    ON CONFLICT (scope, name) DO UPDATE SET mails = feedback_counts.mails + excluded.mails,
+        bytes = feedback_counts.bytes + excluded.bytes RETURNING scope, mails, bytes""")
+_READ_SHARES = Bulk("SELECT scope, mails, bytes FROM feedback_counts WHERE (scope, name) IN (VALUES {(?, ?)})")
+_DELETE_EMPTY = "DELETE FROM feedback_counts WHERE mails <= 0"
+_ANY_COUNT = "SELECT 1 FROM feedback_counts LIMIT 1"
+# A node of an older version deletes mail and leaves its counts: an empty queue corrects them.
+_DELETE_STALE = "DELETE FROM feedback_counts WHERE NOT EXISTS (SELECT 1 FROM feedback_mail)"
+
+_stored = msgspec.json.Decoder(list[QueueShare])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    mails: int = QUEUED_MAILS
+    bytes: int = QUEUED_BYTES
+
+    def check(self, scope: str, mails: int, size: int) -> None:
+        part = SHARE_PARTS[ShareScope(scope)]
+        if mails > max(1, self.mails // part) or size > self.bytes // part:
+            text = "Too much mail is waiting to be read. Try again later."
+            # Not TEMPORARY_FAILURE, after which PostgreSQL's writer runs the transaction again.
+            raise Refused(Code.SERVICE_UNAVAILABLE, text, retry_after=RETRY_AFTER)
+
+
+def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
+    """Return these shares and those of the whole queue, whose row every transaction locks first: no deadlock."""
+    distinct = {QueueShare(ShareScope.ALL, ""), *shares}
+    if not has_token(distinct):
+        distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
+    return sorted(distinct, key=lambda share: (share.scope is not ShareScope.ALL, share))
+
+
+def has_token(shares: Iterable[QueueShare]) -> bool:
+    return any(share.scope is ShareScope.TOKEN for share in shares)
+
+
+def count_in(tx: Tx, shares: Sequence[QueueShare], size: int, limits: QueueLimits) -> None:
+    for scope, mails, total in _COUNT_SHARES.run(tx, [(scope.value, name, 1, size) for scope, name in shares]):
+        limits.check(scope, mails, int(total))
+
+
+def count_out(tx: Tx, stored: str, size: int) -> None:
+    if shares := _stored.decode(stored):
+        _COUNT_SHARES.run(tx, [(scope.value, name, -1, -size) for scope, name in shares])
+        run(tx, _DELETE_EMPTY, {})
+
+
+def check_room(tx: Tx, shares: Sequence[QueueShare], limits: QueueLimits) -> None:
+    for scope, mails, total in _READ_SHARES.run(tx, [(scope.value, name) for scope, name in shares]):
+        limits.check(scope, mails + 1, int(total) + 1)
+
+
+# ---- verbs
+
 # What one address of a mail leads to, as a step of the transaction that deletes the mail: the result, and the accounts
 # that have something to be posted.
 FeedbackStep = Callable[[Tx], tuple[str, set[str]]]
@@ -127,7 +188,7 @@ class FeedbackStore(StorePart):
             "mime": mime,
             "now": self.env.now(),
             "size": len(mime),
-            "shares": encoded(counted),
+            "shares": _encoder.encode(counted).decode(),
             "without_token": int(not has_token(counted)),
         }
 
@@ -142,8 +203,8 @@ class FeedbackStore(StorePart):
     async def next(self) -> FeedbackMail | None:
         """The mail to be read next, one more try at it counted; None when none waits."""
         if not await self.engine.rows(_ANY, {}):  # then nothing is written: a server at rest leaves its disk alone
-            if await self.engine.rows(ANY_COUNT, {}):
-                await self.engine.change(DELETE_STALE, {})
+            if await self.engine.rows(_ANY_COUNT, {}):
+                await self.engine.change(_DELETE_STALE, {})
             return None
         return await self.engine.write(lambda tx: one(tx, _mail, _NEXT, {}), large=True)
 

@@ -22,9 +22,8 @@ from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
-from appliance.store.message_records import read_mime
+from appliance.store.message_records import OUTCOME, outcome_term, read_mime, read_texts, source_term, status_term
 from appliance.store.search_index import Block, blocks_before, changed_lately, look_up
-from appliance.store.search_texts import OUTCOME, outcome_term, read_texts, source_term, status_term
 from appliance.times import DAY
 
 MESSAGES_SEARCHED = 2_000  # between two checks of the time: some milliseconds

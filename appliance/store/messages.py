@@ -28,13 +28,10 @@ from appliance.model.mail import (
 )
 from appliance.store.accounts import LedgerLine, write_ledger
 from appliance.store.body_parts import INLINE, BodyParts, are_there, insert, of_message, over_quota
-from appliance.store.engine import Bulk, StorePart, Tx, first
-from appliance.store.faults import busy
+from appliance.store.engine import Bulk, StorePart, Tx, busy, first
 from appliance.store.message_records import read_message, read_mime
-from appliance.store.new_mail import Acceptance, Fresh, NewMail, due_recipients
-from appliance.store.queue import record
-from appliance.store.suppressions import suppressed
-from appliance.store.unsubscriptions import unsubscribed
+from appliance.store.queue import Acceptance, Fresh, NewMail, due_recipients, record
+from appliance.store.suppressions import suppressed, unsubscribed
 from appliance.store.webhooks import WebhookPosts
 from appliance.times import DAY, SECOND
 

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import astuple
 
+from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
 from appliance.model.mail import (
     Billing,
@@ -23,6 +25,7 @@ from appliance.model.mail import (
     DueRecipient,
     FailureReason,
     MessageStatus,
+    NewMessage,
     Outcome,
     RecipientStatus,
 )
@@ -35,6 +38,86 @@ from appliance.store.search_index import CHANGES_NOTED_AFTER, note_changes
 from appliance.store.suppressions import suppress
 from appliance.store.webhooks import WebhookPosts, post_events
 from appliance.times import HOUR
+
+# ---- new mail: handed to delivery in memory, after its commit. The database stays the truth: a poll finds the others.
+
+NEW_MAIL_MESSAGES = 500  # that wait here at once
+NEW_MAIL_BYTES = 8 * 1024 * 1024  # of them
+
+
+class Acceptance(NamedTuple):
+    """An accepted message: the credits charged per recipient, and whether some recipients bounced at once."""
+
+    charged: int
+    has_suppressed: bool = False
+
+
+class Fresh(NamedTuple):
+    message: NewMessage
+    charged: int
+
+
+class NewMail:
+    """New mail for one reader, which may also be asked to poll the store."""
+
+    def __init__(self) -> None:
+        self._wakeup = Wake()
+        self._fresh: list[Fresh] = []
+        self._bytes = 0
+        self._poll_requested = False
+        self._coming: set[str] = set()  # messages that will be, or have been, offered and are not taken yet
+
+    def __contains__(self, message_id: object) -> bool:
+        """Whether a message comes this way: a poll of the store is to leave it alone."""
+        return message_id in self._coming
+
+    def expect(self, message_id: str) -> None:
+        """A message is being committed: it will be offered, or given up."""
+        self._coming.add(message_id)
+
+    def give_up(self, message_id: str) -> None:
+        self._coming.discard(message_id)
+
+    def offer(self, message: NewMessage, acceptance: Acceptance) -> None:
+        """Hand over a message that is on disk; a poll finds the others of one with suppressed recipients."""
+        size = len(message.mime)
+        if acceptance.has_suppressed or len(self._fresh) >= NEW_MAIL_MESSAGES or self._bytes + size > NEW_MAIL_BYTES:
+            self._poll_requested = True
+            self._coming.discard(message.id)
+        else:
+            self._fresh.append(Fresh(message, acceptance.charged))
+            self._bytes += size
+        self._wakeup.set()
+
+    def request_poll(self) -> None:
+        self._poll_requested = True
+        self._wakeup.set()
+
+    def take(self) -> list[Fresh]:
+        fresh, self._fresh, self._bytes = self._fresh, [], 0
+        self._coming.difference_update([item.message.id for item in fresh])
+        return fresh
+
+    def poll_requested(self) -> bool:
+        requested, self._poll_requested = self._poll_requested, False
+        return requested
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    async def wait(self, seconds: float) -> None:
+        await self._wakeup.wait(seconds)
+
+
+def due_recipients(fresh: Fresh) -> list[DueRecipient]:
+    message, charged = fresh
+    message_id, account_id, envelope_from = message.id, message.account_id, message.envelope_from
+    rest = (0, None, None, envelope_from, message.subject, len(message.recipients), charged, message.sender)
+    return [
+        DueRecipient(recipient.id, message_id, account_id, recipient.address, recipient.domain, *rest)
+        for recipient in message.recipients
+    ]
+
 
 # ---- due mail, and outcomes
 

@@ -4,6 +4,9 @@ The queue may hold a million recipients. Sums are made in SQL over the index of 
 order; and what changes many rows does so in slices, between which a running server gets its turn to write.
 """
 
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +31,6 @@ from appliance.store.engine import (
     rows,
     run,
 )
-from appliance.store.new_mail import UnderDelivery
 from appliance.store.queue import SELECT_DUE, record
 from appliance.store.webhooks import WebhookPosts
 
@@ -104,6 +106,59 @@ _DEPTH = f"""SELECT count(CASE WHEN next_attempt_at <= :now THEN 1 END), count(*
 _HELD = "SELECT pool FROM pool_holds ORDER BY pool LIMIT 100"
 _HELD_ON_NODE = """SELECT pool FROM pool_holds UNION SELECT pool FROM node_holds WHERE node = :node
     ORDER BY pool LIMIT 100"""
+
+
+# A cancelled recipient gets its credit back, so it must not be cancelled while a server takes the message.
+CANCELLED_KEPT = 10_000  # messages; far more than are cancelled while an envelope is pending
+
+
+class UnderDelivery:
+    """The recipients in an SMTP transaction, and the messages that were or are being cancelled."""
+
+    def __init__(self, kept: int = CANCELLED_KEPT) -> None:
+        self._kept = kept
+        self._recipients: set[str] = set()
+        self._cancelling: Counter[str] = Counter()
+        self._cancelled: dict[str, None] = {}
+
+    # ---- for delivery
+
+    def was_cancelled(self, message_id: str) -> bool:
+        """Whether a message was cancelled lately, so that a copy of its state may be out of date."""
+        return message_id in self._cancelled
+
+    def is_being_cancelled(self, message_id: str) -> bool:
+        """Whether that is being decided now: then no attempt at it may begin."""
+        return message_id in self._cancelling
+
+    def begin(self, recipients: Iterable[str]) -> None:
+        self._recipients.update(recipients)
+
+    def end(self, recipients: Iterable[str]) -> None:
+        """The outcome for these is on disk, or there was no attempt: they can be cancelled again."""
+        self._recipients.difference_update(recipients)
+
+    def count(self) -> int:
+        return len(self._recipients)
+
+    # ---- for cancelling
+
+    def __contains__(self, recipient: object) -> bool:
+        return recipient in self._recipients
+
+    @contextmanager
+    def cancelling(self, message_id: str) -> Iterator[None]:
+        """No attempt at a message begins meanwhile, and afterwards none without a check."""
+        self._cancelled[message_id] = None
+        if len(self._cancelled) > self._kept:
+            del self._cancelled[next(iter(self._cancelled))]
+        self._cancelling[message_id] += 1
+        try:
+            yield
+        finally:
+            self._cancelling[message_id] -= 1
+            if not self._cancelling[message_id]:
+                del self._cancelling[message_id]
 
 
 @dataclass(frozen=True, slots=True)

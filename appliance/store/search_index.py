@@ -30,7 +30,7 @@ import trio
 
 from appliance.environment import Environment, identifier_from, identifier_time
 from appliance.store.engine import START, Bulk, Row, StorePart, Tx, changed, first, one, rows, run
-from appliance.store.search_texts import read_texts
+from appliance.store.message_records import read_texts
 from appliance.telemetry.log import get_logger
 from appliance.times import SECOND
 

@@ -1,6 +1,7 @@
 """The suppression lists: the addresses an account no longer sends to, in their key form.
 
-A list is shown together with those who have unsubscribed (see `unsubscriptions.py`), who still get other messages.
+A list is shown together with those who have unsubscribed from a tag or template. An address gets no message of a list
+that it has unsubscribed from, until the entry is removed.
 """
 
 import time
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 
 from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
-from appliance.model.mail import Suppression, SuppressionOrigin
+from appliance.model.mail import NewMessage, Suppression, SuppressionOrigin, lists_of
 from appliance.store.body_parts import SUPPRESSION, add, check_room
-from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, first, rows
+from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run
 
 SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -140,3 +141,80 @@ class Suppressions(StorePart):
 
         if not await self.engine.write(work):
             raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
+
+
+# ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
+
+_UNSUBSCRIBED = Bulk(
+    "SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})"
+)
+_IS_UNSUBSCRIBED = (
+    "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+)
+_ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
+_UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
+    VALUES (:account_id, :address, :list, :now) ON CONFLICT DO NOTHING"""
+_RESUBSCRIBE = "DELETE FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
+_TAGS = "SELECT tag FROM unsubscribe_tags WHERE account_id = :account_id ORDER BY tag"
+_DELETE_TAGS = "DELETE FROM unsubscribe_tags WHERE account_id = :account_id"
+_ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)} ON CONFLICT DO NOTHING")
+
+
+def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
+    """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
+    selected = set(
+        _UNSUBSCRIBED.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients])
+    )
+    if not selected:
+        return {}
+    return {
+        recipient.id: mail_list
+        for new in news
+        for mail_list in lists_of(new.tags, new.template_alias)
+        for recipient in new.recipients
+        if (new.account_id, recipient.key, mail_list) in selected
+    }
+
+
+def unsubscribe(tx: Tx, account_id: str, mail_list: str, address: str, now: int) -> bool:
+    row = {"account_id": account_id, "list": mail_list, "address": address, "now": now}
+    if first(tx, _ACCOUNT, row) is None or not changed(tx, _UNSUBSCRIBE, row):
+        return False
+    add(tx, account_id, SUPPRESSION)
+    return True
+
+
+class Unsubscriptions(StorePart):
+    async def add(self, account_id: str, mail_list: str, address: str) -> bool:
+        """Unsubscribe an address; False where it was already, or where there is no such account any more."""
+        row = {"account_id": account_id, "list": mail_list, "address": address}
+        if await self.engine.rows(
+            _IS_UNSUBSCRIBED, row
+        ):  # a link may be posted to as often as one likes, and writes once
+            return False
+        return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
+
+    async def remove(self, account_id: str, mail_list: str, address: str) -> None:
+        row = {"account_id": account_id, "list": mail_list, "address": address}
+
+        def work(tx: Tx) -> bool:
+            deleted = changed(tx, _RESUBSCRIBE, row)
+            add(tx, account_id, -SUPPRESSION * deleted)
+            return bool(deleted)
+
+        if not await self.engine.write(work):
+            raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
+
+    # ---- tags whose messages get a link
+
+    async def tags(self, account_id: str) -> list[str]:
+        return await self.engine.all(str, _TAGS, {"account_id": account_id})
+
+    async def replace_tags(self, account_id: str, tags: Sequence[str]) -> None:
+        """Have messages with these tags get links to unsubscribe, and no others."""
+
+        def work(tx: Tx) -> None:
+            run(tx, _DELETE_TAGS, {"account_id": account_id})
+            _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])
+
+        await self.engine.write(work)

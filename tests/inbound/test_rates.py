@@ -12,7 +12,7 @@ from appliance.inbound.listener import FeedbackListener
 from appliance.inbound.rates import RATES, FeedbackRates
 from appliance.model.feedback import ShareScope
 from appliance.net.memory_budget import MemoryBudget
-from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits
+from appliance.store.feedback import SHARE_PARTS, QueueLimits
 from appliance.submission.protocol import SmtpProtocol
 from tests.inbound.bounces import bounce
 from tests.inbound.conftest import KEY, NAME, Read

@@ -21,7 +21,7 @@ from appliance.model.mail import (
     Source,
 )
 from appliance.store import Store, open_store
-from appliance.store.faults import OnFault
+from appliance.store.engine import OnFault
 
 SECOND = 1_000_000  # microseconds
 DAY = 86_400 * SECOND

@@ -16,7 +16,7 @@ from appliance.store import KeyTaken, Store
 from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST, PAGE_BYTES, PART, PartsMissing
 from appliance.store.engine import Row, Tx
 from appliance.store.messages import READ_ON_LOOP, accept
-from appliance.store.new_mail import Acceptance
+from appliance.store.queue import Acceptance
 from tests.store.samples import DAY, HASH, Clock, Database, Messages, record
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail

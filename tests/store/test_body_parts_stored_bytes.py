@@ -22,7 +22,7 @@ from appliance.store.body_parts import (
 )
 from appliance.store.engine import START, Tx
 from appliance.store.messages import accept
-from appliance.store.new_mail import Acceptance
+from appliance.store.queue import Acceptance
 from appliance.store.templates import VERSIONS
 from tests.store.samples import DAY, HASH, Clock, Messages, outcome, record
 from tests.store.test_retention import BOUNCED, DEFERRED, DELIVERED, bodies, mail

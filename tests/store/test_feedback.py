@@ -20,8 +20,7 @@ from appliance.model.feedback import (
 from appliance.model.mail import BounceClass, LateBounce, NewMessage, RecipientStatus
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
-from appliance.store.feedback import FeedbackStep, FeedbackStore
-from appliance.store.feedback_shares import SHARE_PARTS, QueueLimits, all_shares
+from appliance.store.feedback import SHARE_PARTS, FeedbackStep, FeedbackStore, QueueLimits, all_shares
 from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
 
 NAME = "bounces.example.com"

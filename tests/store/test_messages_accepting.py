@@ -18,8 +18,7 @@ from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Sour
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
 from appliance.store.messages import WRITTEN_ON_LOOP, accept
-from appliance.store.new_mail import Acceptance
-from appliance.store.queue import SELECT_DUE, record
+from appliance.store.queue import SELECT_DUE, Acceptance, record
 from tests.store.samples import CREDITS, HASH, Clock, Database, Messages, outcome
 
 

@@ -11,8 +11,7 @@ from appliance.model.accounts import LedgerKind
 from appliance.model.mail import Billing, Message, MessageStatus, NewMessage, RecipientStatus
 from appliance.model.queue import WaitingMail
 from appliance.store import Store, queue_control
-from appliance.store.new_mail import UnderDelivery
-from appliance.store.queue_control import Depth
+from appliance.store.queue_control import Depth, UnderDelivery
 from appliance.times import SECOND
 from tests import stored_mail
 from tests.store.samples import Clock, Database

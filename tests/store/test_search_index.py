@@ -19,6 +19,7 @@ from appliance.model.dashboard import MailFilter
 from appliance.model.mail import MessageStatus, NewMessage, RecipientOutcome, RecipientStatus
 from appliance.store import Store
 from appliance.store.engine import NEWEST, START, Tx
+from appliance.store.message_records import SEARCHED_LENGTH, MessageTexts, _RecipientTexts, read_texts
 from appliance.store.search_index import (
     CHANGES_NOTED_AFTER,
     CHORE_RENEWED_EVERY,
@@ -28,7 +29,6 @@ from appliance.store.search_index import (
     blocks_before,
     look_up,
 )
-from appliance.store.search_texts import SEARCHED_LENGTH, MessageTexts, _RecipientTexts, read_texts
 from tests.store.samples import HASH, Clock, Database, Messages, outcome, record
 
 SUBJECTS = (

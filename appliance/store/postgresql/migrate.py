@@ -25,13 +25,13 @@ import psycopg
 from psycopg import errors
 from psycopg.conninfo import conninfo_to_dict
 
-from appliance.store.engine import Row
-from appliance.store.faults import (
+from appliance.store.engine import (
     UNFINISHED_COPY,
     DatabaseRefused,
     NewerDatabase,
     NoDatabase,
     OlderDatabase,
+    Row,
     UnfinishedCopy,
 )
 from appliance.store.installation import KEY_FINGERPRINT

@@ -24,8 +24,7 @@ import psycopg
 from psycopg import errors
 
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
-from appliance.store.engine import FailureKind, LoginFailure, Row
-from appliance.store.faults import DatabaseRefused, StorageFault
+from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure, Row, StorageFault
 from appliance.store.postgresql.connection import IntArray, TextArray, run
 from appliance.store.postgresql.migrate import keep_schema
 from appliance.times import DAY

@@ -25,8 +25,7 @@ import trio.lowlevel
 from psycopg import errors
 
 from appliance.errors import StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, Job, Row, T, Work, run_jobs, together
-from appliance.store.faults import busy
+from appliance.store.engine import JOBS_PER_COMMIT, Job, Row, T, Work, busy, run_jobs, together
 from appliance.store.postgresql.connection import STATEMENT_TIMEOUT, PostgresConnection, PostgresTx, command, connect
 from appliance.telemetry.log import get_logger
 from appliance.telemetry.metrics import (

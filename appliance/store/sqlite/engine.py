@@ -31,17 +31,20 @@ from appliance.store.audit import write_noted
 from appliance.store.engine import (
     ALONE,
     JOBS_PER_COMMIT,
+    CommitUnknown,
     Engine,
     Item,
     Job,
     JointWork,
+    OnFault,
+    StorageFault,
     T,
     Work,
+    busy,
     rows,
     run_jobs,
     together,
 )
-from appliance.store.faults import CommitUnknown, OnFault, StorageFault, busy
 from appliance.store.sqlite.connection import BUSY_TIMEOUT, Connection, ReservedIndex, open_reader, open_writer
 from appliance.store.sqlite.faults import found_no_room, heard_by, translated
 from appliance.store.sqlite.file_care import CHECK_FILES_EVERY, Checkpoints, FileWatch

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import apsw
 
-from appliance.store.faults import OnFault, StorageFault, busy
+from appliance.store.engine import OnFault, StorageFault, busy
 from appliance.telemetry.log import log_without_traceback
 
 UNSYNCED = (apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC)

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 import apsw
 
-from appliance.store.engine import Engine, Slice, Tx, rows, timed
-from appliance.store.faults import StorageFault
+from appliance.store.engine import Engine, Slice, StorageFault, Tx, rows, timed
 from appliance.store.sqlite.connection import (
     BUSY_TIMEOUT,
     CHECKPOINT_PAGES,
@@ -253,7 +252,9 @@ class FileWatch:
         now = self._names()
         if now.directory != self._opened.directory:
             _leave_alone(connection)
-            return FilesMoved(f"{self._path.parent} was moved or replaced while the server ran: put it back, then start")
+            return FilesMoved(
+                f"{self._path.parent} was moved or replaced while the server ran: put it back, then start"
+            )
         what = f"{self._missing(now)} while the server ran"
         if now.database == self._opened.database and now.log == self._opened.log:
             _leave_alone(connection)  # a restart makes a new index from the log
@@ -271,7 +272,11 @@ class FileWatch:
     def _can_checkpoint(self, now: _Names) -> bool:
         """Whether no other process has created a log or an index."""
         index_is_ours = now.shared in (self._opened.shared, None)
-        return now.database == self._opened.database and index_is_ours and _facts(f"{self._path}-wal", "st_size") in (None, (0,))
+        return (
+            now.database == self._opened.database
+            and index_is_ours
+            and _facts(f"{self._path}-wal", "st_size") in (None, (0,))
+        )
 
     def _names(self) -> _Names:
         files = (self._path.parent, self._path, f"{self._path}-wal", f"{self._path}-shm")

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from appliance.model.database import PendingUpgrade
-from appliance.store.faults import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
+from appliance.store.engine import UNFINISHED_COPY, NewerDatabase, NoDatabase, OlderDatabase, UnfinishedCopy
 from appliance.store.installation import last_start
 from appliance.store.sqlite.connection import SHRINKABLE, Connection, open_reader, open_writer
 from appliance.store.sqlite.faults import Damaged

@@ -12,8 +12,7 @@ import psycopg
 import pytest
 
 from appliance.model.database import OtherNodes
-from appliance.store.engine import FailureKind, LoginFailure
-from appliance.store.faults import DatabaseRefused
+from appliance.store.engine import DatabaseRefused, FailureKind, LoginFailure
 from appliance.store.postgresql import nodes
 from appliance.store.postgresql.connection import PostgresConnection, connect, run
 from appliance.store.postgresql.migrate import newest_known

@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from appliance.store import Store
+from appliance.store.installation import ACME_CHORE, CHALLENGES_READ
 from appliance.store.postgresql.engine import PostgresEngine
-from appliance.store.shared_certificates import ACME_CHORE, CHALLENGES_READ
 from tests.store.postgresql.test_nodes_cancellations import joined
 from tests.store.samples import Clock
 

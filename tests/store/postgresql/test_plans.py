@@ -8,8 +8,7 @@ import psycopg
 import pytest
 
 from appliance.store import Store, mail_log, pools, queue_control, statistics
-from appliance.store.postgresql.connection import connect
-from appliance.store.postgresql.connection import statement
+from appliance.store.postgresql.connection import connect, statement
 from tests.store.postgresql.stepping import FIRST, SECOND
 from tests.store.postgresql.test_nodes_pools import joined
 from tests.store.samples import CREDITS, DAY, HASH, Clock, Messages

@@ -11,8 +11,7 @@ import pytest
 import trio
 
 from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, Tx, first, run
-from appliance.store.faults import CommitUnknown, StorageFault
+from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, run
 from appliance.store.sqlite import engine as engine_module
 from appliance.store.sqlite.connection import open_writer
 from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine

@@ -13,8 +13,8 @@ import trio.testing
 from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
 from appliance.errors import Code, Refused
 from appliance.store.engine import rows
-from appliance.store.sqlite.engine import Scanner
 from appliance.store.sqlite.connection import open_writer
+from appliance.store.sqlite.engine import Scanner
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import trio
 import trio.testing
 
 from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import run
-from appliance.store.faults import StorageFault
+from appliance.store.engine import StorageFault, run
 from appliance.store.sqlite.connection import open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import PagesDamaged, Unsynced, heard_by

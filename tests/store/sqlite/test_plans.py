@@ -8,11 +8,10 @@ import pytest
 
 from appliance.model.accounts import Account
 from appliance.model.feedback import QueueShare, ShareScope
-from appliance.store import Store, domains, feedback, feedback_shares, mail_log, queue_control, templates, webhooks
+from appliance.store import Store, domains, feedback, mail_log, queue_control, templates, webhooks
 from appliance.store.accounts import _LEDGER
 from appliance.store.engine import Bindings, Tx, run
-from appliance.store.ledger_folding import ANY_OLD, FIND_LINES
-from appliance.store.retention import FIND_BODIES, FIND_EVENTS, FIND_MAIL
+from appliance.store.retention import ANY_OLD, FIND_BODIES, FIND_EVENTS, FIND_LINES, FIND_MAIL
 from appliance.store.sqlite.connection import Connection
 from appliance.store.statistics import _COUNT_FEEDBACK
 from appliance.store.webhooks import _OF_MESSAGE, _PAGE
@@ -175,7 +174,7 @@ async def test_room_in_the_feedback_queue_is_found_without_reading_the_queue(sto
             await store.feedback.check_room(shares)
         steps.append(count())
     assert 0 < steps[1] <= steps[0] + 2
-    (step,) = await plan(store, feedback_shares._DELETE_EMPTY, {})
+    (step,) = await plan(store, feedback._DELETE_EMPTY, {})
     assert step == "SCAN feedback_counts USING INDEX feedback_counts_empty"
 
 

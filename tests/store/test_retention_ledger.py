@@ -5,7 +5,7 @@ import pytest
 from appliance.model.accounts import Account, LedgerEntry, LedgerKind
 from appliance.model.mail import RecipientStatus
 from appliance.store import Store
-from appliance.store.ledger_folding import STATISTICS_KEPT, fold
+from appliance.store.retention import STATISTICS_KEPT, fold
 from tests.store.samples import CREDITS, DAY, Clock, Messages, record
 from tests.store.test_retention import mail
 
