@@ -62,14 +62,7 @@ from appliance.store.sqlite.faults import (
     failed_writing,
     translated,
 )
-from appliance.store.sqlite.file_care import (
-    CopyProgress,
-    FilesMoved,
-    Space,
-    checkpoint_file,
-    copy_inside,
-    sync,
-)
+from appliance.store.sqlite.file_care import CopyProgress, FilesMoved, Space, checkpoint_file, copy_inside, sync
 from appliance.store.sqlite.integrity import (
     Contents,
     QuickCheck,

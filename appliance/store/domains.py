@@ -232,12 +232,7 @@ def _pair(account_id: str, domain: str) -> tuple[str, str]:
 
 
 def _add(
-    tx: Tx,
-    whose: dict[str, object],
-    keys: list[StoredDkimKey],
-    known: list[StoredDkimKey],
-    *,
-    pending: bool = False,
+    tx: Tx, whose: dict[str, object], keys: list[StoredDkimKey], known: list[StoredDkimKey], *, pending: bool = False
 ) -> None:
     if {key.selector for key in keys} & {key.selector for key in known}:
         text = f"The keys of {whose['domain']} were replaced at the same moment. Look at them before you do it again."

@@ -261,12 +261,7 @@ class FeedbackStore(StorePart):
     ) -> FeedbackStep:
         """With `waits` the step raises ResultPending for a recipient without a result."""
         return partial(
-            _record_late_bounce,
-            env=self.env,
-            recipient=recipient,
-            bounce=bounce,
-            suppresses=suppresses,
-            waits=waits,
+            _record_late_bounce, env=self.env, recipient=recipient, bounce=bounce, suppresses=suppresses, waits=waits
         )
 
     def complaint(self, recipient: FeedbackRecipient, complaint: NewComplaint) -> FeedbackStep:

@@ -136,13 +136,7 @@ class MailLog(StorePart):
         seconds = inf if search.is_plain else SEARCH_TIME
         return await self.engine.scan(lambda tx: search.run(tx, self.clock() + seconds, self.clock), account_id)
 
-    async def newest(
-        self,
-        account_ids: Iterable[str],
-        filters: MailFilter,
-        most: int,
-        seconds: float,
-    ) -> FoundMail:
+    async def newest(self, account_ids: Iterable[str], filters: MailFilter, most: int, seconds: float) -> FoundMail:
         """Return the newest matching messages of these accounts, read page by page for about so many seconds."""
         end = self.clock() + seconds
         start = identifier_from("msg", self.env.now() + 1 if filters.until is None else filters.until)

@@ -62,10 +62,7 @@ async def test_recipients_are_counted_by_each_of_their_values(
             "two": {"sent": 3, "delivered": 2, "bounced": 1},
         },
         Dimension.TEMPLATE: {"welcome": {"sent": 2, "delivered": 1, "bounced": 1}},
-        Dimension.PROVIDER: {
-            "google": {"sent": 2, "delivered": 2},
-            "": {"sent": 2, "bounced": 1, "failed": 1},
-        },
+        Dimension.PROVIDER: {"google": {"sent": 2, "delivered": 2}, "": {"sent": 2, "bounced": 1, "failed": 1}},
     }
     for _ in range(2):
         for dimension, wanted in expected.items():

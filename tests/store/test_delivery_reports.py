@@ -85,8 +85,7 @@ async def test_what_was_asked_for_is_told(
 
 
 @pytest.mark.parametrize(
-    "poison",
-    ["UPDATE recipients SET dsn = 'no request'", "UPDATE messages SET envelope_from = 'no address'"],
+    "poison", ["UPDATE recipients SET dsn = 'no request'", "UPDATE messages SET envelope_from = 'no address'"]
 )
 async def test_an_unreadable_request_stops_no_result(sending: Sending, poison: str) -> None:
     """The result is recorded without the report; otherwise the message would be delivered again after every restart."""

@@ -117,12 +117,7 @@ async def test_a_deferral_waits(store: Store, messages: Messages, account: Accou
 @pytest.mark.parametrize("second", [*FINAL, DEFERRED])
 @pytest.mark.parametrize("first", FINAL)
 async def test_a_final_result_stays(
-    store: Store,
-    messages: Messages,
-    account: Account,
-    clock: Clock,
-    first: RecipientStatus,
-    second: RecipientStatus,
+    store: Store, messages: Messages, account: Account, clock: Clock, first: RecipientStatus, second: RecipientStatus
 ) -> None:
     message_id = await accepted(store, messages)
     (due,) = await record(store, clock, [first])

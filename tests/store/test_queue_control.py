@@ -186,11 +186,7 @@ async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend
 async def test_what_is_final_stays_when_the_rest_is_cancelled(backend: Backend) -> None:
     message = await backend.accept("a@one.example", "b@one.example")
     await stored_mail.finish(
-        backend.store,
-        backend.env,
-        (await stored_mail.due(backend.store, message))[0],
-        RecipientStatus.DELIVERED,
-        250,
+        backend.store, backend.env, (await stored_mail.due(backend.store, message))[0], RecipientStatus.DELIVERED, 250
     )
     assert await backend.store.queue_control.cancel(message.id, "enough") == 1
     found = await backend.read(message)

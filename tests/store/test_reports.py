@@ -83,10 +83,7 @@ async def test_what_reports_say_is_summed_by_day_and_source(store: Store, owner:
         NAME,
         DmarcStanding(
             reports=4,
-            days=(
-                DmarcDay(yesterday, 110, 99, "none", 100),
-                DmarcDay(TODAY, 310, 297, "quarantine", 100),
-            ),
+            days=(DmarcDay(yesterday, 110, 99, "none", 100), DmarcDay(TODAY, 310, 297, "quarantine", 100)),
             sources=(
                 SeenSource(DmarcSource("198.51.100.7", 20, 0, 0, 0, 8, 10), 2, TODAY),
                 SeenSource(DmarcSource("192.0.2.1", 400, 396, 396, 360, 0, 0), 2, TODAY),

@@ -23,13 +23,7 @@ SECONDS = 6
 TASKS = 8  # of each node
 KEYS = 60
 STATUSES = (RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.DEFERRED, RecipientStatus.FAILED)
-EXPECTED = {
-    Code.CONFLICT,
-    Code.NOT_FOUND,
-    Code.INSUFFICIENT_CREDITS,
-    Code.WARMUP_LIMITED,
-    Code.ACCOUNT_SUSPENDED,
-}
+EXPECTED = {Code.CONFLICT, Code.NOT_FOUND, Code.INSUFFICIENT_CREDITS, Code.WARMUP_LIMITED, Code.ACCOUNT_SUSPENDED}
 
 
 class Client:

@@ -41,11 +41,7 @@ async def _check(store: Store) -> None:
 @pytest.mark.parametrize("others", [_clean, index_all])
 @pytest.mark.parametrize("step", range(6))
 async def test_a_node_that_another_has_followed_gives_its_block_up(
-    url: str,
-    clock: Clock,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
-    others: Callable[[Store], Awaitable[None]],
+    url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: int, others: Callable[[Store], Awaitable[None]]
 ) -> None:
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
