@@ -23,9 +23,10 @@ from functools import partial
 import msgspec
 import trio
 
-from appliance.environment import identifier_from
+from appliance.environment import Environment, identifier_from
 from appliance.errors import Code, PublicError, Refused
-from appliance.model.mail import NewMessage
+from appliance.message.addresses import Address
+from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.store.engine import NEWEST, Bulk, Row, Slice, StorePart, Tx, changed, rows, run, timed
 from appliance.times import HOUR
 
@@ -200,6 +201,43 @@ def insert(tx: Tx, messages: Sequence[tuple[NewMessage, int]]) -> None:
     _INSERT_RECIPIENTS.run(tx, recipients)
     for new, _ in messages:
         refer(tx, new)
+
+
+def write_system_message(
+    tx: Tx,
+    env: Environment,
+    account_id: str,
+    message_id: str,
+    *,
+    sender: str,
+    recipient: Address,
+    subject: str,
+    mime: bytes,
+    now: int,
+    simulated: bool = False,
+) -> int:
+    """Queue free mail of an account, whose empty envelope sender keeps it out of statistics; return its bytes."""
+    new = NewMessage(
+        id=message_id,
+        account_id=account_id,
+        request_id=env.identifier("req"),
+        source=Source.SMTP,
+        simulated=simulated,
+        sender=sender,
+        envelope_from="",
+        subject=subject,
+        tags=(),
+        template_alias=None,
+        template_version=None,
+        mime=mime,
+        receipt=None,
+        recipients=(NewRecipient(env.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
+        credits=0,
+        created_at=now,
+        idempotency=None,
+    )
+    insert(tx, [(new, 0)])
+    return of_message(new)
 
 
 def _message_row(new: NewMessage) -> Row:

@@ -20,8 +20,8 @@ from appliance.environment import Environment, identifier_time
 from appliance.errors import Refused
 from appliance.message.addresses import parse
 from appliance.message.system_mail import SUBJECTS, OriginalMessage, ReportedRecipient, delivery_report, reporter
-from appliance.model.mail import DsnCondition, DsnRequest, NewMessage, NewRecipient, Source
-from appliance.store.body_parts import insert, of_message
+from appliance.model.mail import DsnCondition, DsnRequest
+from appliance.store.body_parts import write_system_message
 from appliance.store.engine import Tx, first
 from appliance.store.suppressions import suppressed
 from appliance.telemetry.log import get_logger
@@ -68,23 +68,20 @@ def write_reports(tx: Tx, env: Environment, results: Sequence[Reportable]) -> Co
         try:
             pairs = [(item, _requests.decode(item.dsn)) for item in items]
             asked = [(item, request) for item, request in pairs if item.condition in request.notify]
-            new = _report(tx, env, asked) if asked else None
+            if asked:
+                stored[items[0].account_id] += _report(tx, env, asked)
         except (Refused, msgspec.DecodeError) as error:  # the result itself must be recorded all the same
             log.warning("delivery report not written", message_id=items[0].message_id, reason=str(error))
-            continue
-        if new is not None:
-            insert(tx, [(new, 0)])
-            stored[new.account_id] += of_message(new)
     return stored
 
 
-def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnRequest]]) -> NewMessage | None:
+def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnRequest]]) -> int:
+    """Write a report; return the bytes that it stores."""
     result = asked[0][0]
     sender = parse(result.envelope_from, "MAIL FROM")
-    if first(tx, _MAY_GET, {"account_id": result.account_id, "domain": sender.domain}) is None:
-        return None
-    if suppressed(tx, [(result.account_id, sender.key)]):
-        return None
+    may_get = first(tx, _MAY_GET, {"account_id": result.account_id, "domain": sender.domain})
+    if may_get is None or suppressed(tx, [(result.account_id, sender.key)]):
+        return 0
     beginning, size = first(tx, _ORIGINAL, {"message_id": result.message_id}) or (b"", 0)
     message_id = env.identifier("msg")
     mime = delivery_report(
@@ -96,24 +93,17 @@ def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnReque
         accepted_at=identifier_time(result.message_id),
         now=result.at,
     )
-    return NewMessage(
-        id=message_id,
-        account_id=result.account_id,
-        request_id=env.identifier("req"),
-        source=Source.SMTP,
-        simulated=result.simulated,
+    return write_system_message(
+        tx,
+        env,
+        result.account_id,
+        message_id,
         sender=reporter(sender).text,
-        envelope_from="",
+        recipient=sender,
         subject=SUBJECTS[result.condition],
-        tags=(),
-        template_alias=None,
-        template_version=None,
         mime=mime,
-        receipt=None,
-        recipients=(NewRecipient(env.identifier("rcp"), sender.spelling, sender.key, sender.domain),),
-        credits=0,
-        created_at=result.at,
-        idempotency=None,
+        now=result.at,
+        simulated=result.simulated,
     )
 
 

@@ -8,12 +8,11 @@ beginning of each: new mail removes only older mail of the same kind.
 from functools import partial
 
 from appliance.environment import Environment, identifier_from
-from appliance.message.addresses import Address, parse
+from appliance.message.addresses import parse
 from appliance.message.system_mail import forwarded_mail, forwarded_subject
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
-from appliance.model.mail import NewMessage, NewRecipient, Source
 from appliance.store.body_parts import add as count_bytes
-from appliance.store.body_parts import insert, of_message
+from appliance.store.body_parts import write_system_message
 from appliance.store.engine import NEWEST, Slice, StorePart, Tx, changed, rows, run, timed
 from appliance.store.feedback import FeedbackStep
 from appliance.store.suppressions import suppressed
@@ -107,31 +106,12 @@ def _forward(tx: Tx, env: Environment, mail: KeptMail, account_id: str, domain: 
     recipient = parse(forward_to, "inbound.forward_to")
     if suppressed(tx, [(account_id, recipient.key)]):
         return False
-    new = _forwarding(env, mail, account_id, parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), recipient)
-    insert(tx, [(new, 0)])
-    count_bytes(tx, account_id, of_message(new))
-    return True
-
-
-def _forwarding(env: Environment, mail: KeptMail, account_id: str, sender: Address, recipient: Address) -> NewMessage:
-    message_id, now = env.identifier("msg"), env.now()
+    sender, message_id, now = parse(f"{SENDER_NAME} <postmaster@{domain}>", "from"), env.identifier("msg"), env.now()
     about = {"address": mail.address, "subject": mail.subject}
-    return NewMessage(
-        id=message_id,
-        account_id=account_id,
-        request_id=env.identifier("req"),
-        source=Source.SMTP,
-        simulated=False,
-        sender=sender.text,
-        envelope_from="",
-        subject=forwarded_subject(**about),
-        tags=(),
-        template_alias=None,
-        template_version=None,
-        mime=forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about),
-        receipt=None,
-        recipients=(NewRecipient(env.identifier("rcp"), recipient.spelling, recipient.key, recipient.domain),),
-        credits=0,
-        created_at=now,
-        idempotency=None,
+    mime = forwarded_mail(message_id, sender, recipient, mime=mail.mime, now=now, **about)
+    subject = forwarded_subject(**about)
+    size = write_system_message(
+        tx, env, account_id, message_id, sender=sender.text, recipient=recipient, subject=subject, mime=mime, now=now
     )
+    count_bytes(tx, account_id, size)
+    return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import dropwhile, groupby, islice, pairwise, takewhile
 from math import inf
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -22,7 +22,15 @@ from appliance.message.search_words import TERM_LENGTH, plain_part, plain_words
 from appliance.model.dashboard import FoundMail, ListedMessage, MailFilter, MailPage, MailProblem, MessageFacts
 from appliance.model.mail import MessageStatus, RecipientOutcome, Source
 from appliance.store.engine import NEWEST, StorePart, Tx, any_owner, first, gathered, rows
-from appliance.store.message_records import OUTCOME, outcome_term, read_mime, read_texts, source_term, status_term
+from appliance.store.message_records import (
+    OUTCOME,
+    outcome_term,
+    read_mime,
+    read_texts,
+    readable_tags,
+    source_term,
+    status_term,
+)
 from appliance.store.search_index import Block, blocks_before, changed_lately, look_up
 from appliance.times import DAY
 
@@ -47,7 +55,7 @@ _BLOCK_END = """SELECT id FROM messages {among} AND account_id = :account_id AND
 # All of a page in one step: a hundred messages with their recipients by a statement each take three times as long, and
 # a thread takes the interpreter lock at every row.
 _LISTED = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source,
-        'sender', m.sender, 'subject', m.subject, 'tags', json(m.tags), 'recipient_count', m.recipient_count,
+        'sender', m.sender, 'subject', m.subject, 'tags', m.tags, 'recipient_count', m.recipient_count,
         'created_at', m.created_at, 'recipients', json((
             SELECT json_group_array(json_object('email', r.address, 'status', r.status, 'outcome', {OUTCOME})) FROM (
                 SELECT address, status, failure FROM recipients
@@ -106,9 +114,7 @@ _RARE: dict[MessageStatus | None, str] = {
     MessageStatus.PARTIAL: "INDEXED BY messages_partial WHERE status = 'partial'",
 }
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
 _ID_BEGINNING = re.compile("msg_[0-9a-f]{0,32}")
-_messages = msgspec.json.Decoder(list[ListedMessage])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ class MailLog(StorePart):
         if row is None:
             return None
         envelope_from, tags, alias, version, size, request_id, *flags = row
-        return MessageFacts(envelope_from, _tags.decode(tags), alias, version, size, request_id, *map(bool, flags))
+        return MessageFacts(envelope_from, readable_tags(tags), alias, version, size, request_id, *map(bool, flags))
 
 
 class _Search:
@@ -363,8 +369,9 @@ class _Search:
     def _shown(self, tx: Tx, selected: list[str], following: str | None) -> MailPage:
         bindings = {"ids": msgspec.json.encode(selected).decode(), "recipients": SHOWN_RECIPIENTS}
         ((page,),) = rows(tx, _LISTED, {**self._bindings, **bindings})
-        newest_first = sorted(_messages.decode(page or "[]"), key=attrgetter("id"), reverse=True)
-        return MailPage(tuple(newest_first), following)
+        listed = [message | {"tags": readable_tags(message["tags"])} for message in msgspec.json.decode(page or "[]")]
+        listed.sort(key=itemgetter("id"), reverse=True)
+        return MailPage(msgspec.convert(listed, tuple[ListedMessage, ...]), following)
 
 
 def _following(message_id: str) -> str:

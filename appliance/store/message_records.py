@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
+from appliance.concurrency.workers import SERVER_WORK
 from appliance.message.search_words import folded, holds, terms
 from appliance.model.mail import (
     Attempt,
@@ -45,41 +46,17 @@ def read_message(tx: Tx, account_id: str, message_id: str) -> Message | None:
     if row is None:
         return None
     results, status, source, sender, subject, billing, recipient_count, reserved, created_at = row
-    recipients = tuple(_recipient(_RecipientRow(*row)) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
+    recipients = tuple(_recipient(*row) for row in rows(tx, _RECIPIENTS, {"id": message_id}))
     head = results, MessageStatus(status), Source(source), sender, subject, Billing(billing)
     return Message(*head, recipient_count, reserved, created_at, recipients)
 
 
-class _RecipientRow(NamedTuple):
-    id: str
-    email: str
-    status: str
-    billing_status: str
-    attempt_count: int
-    last_smtp_code: int | None
-    last_smtp_response: str | None
-    delivered_at: int | None
-    bounced_at: int | None
-    bounce_class: str | None
-    late_bounce: str | None
-    failure: str | None
-
-
-def _recipient(row: _RecipientRow) -> Recipient:
-    return Recipient(
-        row.id,
-        row.email,
-        RecipientStatus(row.status),
-        Billing(row.billing_status),
-        row.attempt_count,
-        row.last_smtp_code,
-        row.last_smtp_response,
-        row.delivered_at,
-        row.bounced_at,
-        None if row.bounce_class is None else BounceClass(row.bounce_class),
-        None if row.late_bounce is None else _late_bounces.decode(row.late_bounce),
-        None if row.failure is None else FailureReason(row.failure),
-    )
+def _recipient(id_: str, email: str, status: str, billing: str, *columns: Any) -> Recipient:
+    *attempts, bounce_class, late_bounce, failure = columns
+    head = id_, email, RecipientStatus(status), Billing(billing)
+    reason = None if bounce_class is None else BounceClass(bounce_class)
+    late = None if late_bounce is None else _late_bounces.decode(late_bounce)
+    return Recipient(*head, *attempts, reason, late, None if failure is None else FailureReason(failure))
 
 
 # ---- all that is known of one message: its recipients, and every attempt at each
@@ -92,30 +69,29 @@ _WAYS_BY_NODE = """SELECT r.id, r.domain, r.simulated, r.next_attempt_at, coales
     LEFT JOIN nodes n ON n.owner = r.owner WHERE r.message_id = :message_id"""
 _ATTEMPTS = f"""SELECT {", ".join(Attempt.__struct_fields__)} FROM attempts
     WHERE recipient_id = :recipient_id ORDER BY number"""
-
 _SESSION = """SELECT recipient_id, host, address, started_at, awaits, since FROM smtp_sessions
     WHERE recipient_id = :recipient_id"""
 
 
 class MessageRecords(StorePart):
-    async def of(self, message_id: str, account_id: str | None = None) -> MessageRecord | None:
-        """Everything about a message of any account, or of this one only; None if the message does not exist."""
+    async def of(
+        self, message_id: str, account_id: str | None = None, *, off_loop: bool = False
+    ) -> MessageRecord | None:
+        """Return a message of any account, or of this one. Many dialogues may be megabytes: read them `off_loop`."""
+        if off_loop:
+            return await self.engine.scan(
+                lambda tx: self._record(tx, message_id, account_id), account_id or SERVER_WORK
+            )
         return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
 
-    async def off_loop(self, message_id: str, account_id: str) -> MessageRecord | None:
-        """The same, read on a thread: the dialogues of many attempts may be megabytes."""
-        return await self.engine.scan(lambda tx: self._record(tx, message_id, account_id), account_id)
-
-    def _record(self, tx: Tx, message_id: str, account_id: str | None) -> MessageRecord | None:
-        row = first(tx, _ACCOUNT, {"message_id": message_id})
-        if row is None or account_id not in (None, row[0]):
-            return None
-        if (message := read_message(tx, row[0], message_id)) is None:
+    def _record(self, tx: Tx, message_id: str, wanted: str | None) -> MessageRecord | None:
+        account_id, name = first(tx, _ACCOUNT, {"message_id": message_id}) or ("", "")
+        if wanted not in (None, account_id) or (message := read_message(tx, account_id, message_id)) is None:
             return None
         query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
         ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}
         recipients = tuple(_tried(tx, recipient, *ways[recipient.id]) for recipient in message.recipients)
-        return MessageRecord(row[1], message, recipients, row[0])
+        return MessageRecord(name, message, recipients, account_id)
 
 
 def _tried(
@@ -135,7 +111,7 @@ SEARCHED_LENGTH: Final = 8_000  # characters of a message: what strangers write 
 OUTCOME = "coalesce(r.failure, r.status)"  # a RecipientOutcome; the index `recipients_problems` is by it
 _TEXTS = f"""SELECT json_group_array(json_object('id', m.id, 'status', m.status, 'source', m.source, 'texts',
         m.sender || ' ' || m.subject || ' ' || m.request_id || ' ' || coalesce(m.template_alias, ''),
-        'tags', json(m.tags), 'recipients', json((
+        'tags', m.tags, 'recipients', json((
             SELECT json_group_array(json_object('outcome', {OUTCOME}, 'address', r.address || ' ' || r.domain,
                 'replies', coalesce(CAST(r.last_smtp_code AS TEXT), '') || ' '
                 || substr(coalesce(r.last_smtp_response, ''), 1, {REPLY_LENGTH}) || ' '
@@ -154,10 +130,10 @@ class _RecipientTexts(msgspec.Struct, frozen=True, gc=False):
 _tags = msgspec.json.Decoder(tuple[str, ...])
 
 
-def readable_tags(text: str | msgspec.Raw) -> Iterable[str]:
+def readable_tags(text: str) -> tuple[str, ...]:
     """The tags of a message; none if another version stored them in a form that this one cannot parse."""
     try:
-        return dict.fromkeys(_tags.decode(text))
+        return tuple(dict.fromkeys(_tags.decode(text)))
     except msgspec.DecodeError as fault:
         log.warning("unreadable tags skipped", reason=str(fault))
         return ()
@@ -168,7 +144,7 @@ class MessageTexts(msgspec.Struct, frozen=True):
     status: str
     source: str
     texts: str
-    tags: msgspec.Raw
+    tags: str
     recipients: tuple[_RecipientTexts, ...] | None  # none are left while it is being deleted
 
     def whole(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from appliance.environment import identifier_from, identifier_time
 from appliance.errors import Code, Refused
@@ -161,6 +161,14 @@ class UnderDelivery:
                 del self._cancelling[message_id]
 
 
+class Cancelled(NamedTuple):
+    recipients: int
+    accounts: set[str]  # with new posts
+
+
+NOTHING_CANCELLED = Cancelled(0, set())
+
+
 @dataclass(frozen=True, slots=True)
 class Depth:
     due: int
@@ -195,10 +203,7 @@ class QueueControl(StorePart):
     # ---- how much waits
 
     async def summary(self, pools: int, domains: int) -> list[WaitingMail]:
-        """The pools with most mail, the largest first, each followed by the domains with most mail in it."""
-        return await self.engine.read(lambda tx: _summary(tx, self.env.now(), pools, domains))
-
-    async def summarise(self, pools: int, domains: int) -> list[WaitingMail]:
+        """Return the pools with most mail, each followed by the domains with most mail in it. Read on a thread."""
         return await self.engine.scan(lambda tx: _summary(tx, self.env.now(), pools, domains))
 
     async def simulated(self) -> int:
@@ -279,12 +284,12 @@ class QueueControl(StorePart):
         """Cancel what other nodes ask for, until cancelled."""
 
         async def cancel(request: CancelRequest, record_answer: RecordAnswer) -> None:
-            def work(tx: Tx) -> tuple[int, set[str]]:
+            def work(tx: Tx) -> Cancelled:
                 try:
                     cancelled = self._cancel(tx, request.message_id, request.reason, request.account_id)
-                    answer = CancelAnswer(cancelled[0])
+                    answer = CancelAnswer(cancelled.recipients)
                 except Refused as refused:
-                    cancelled, answer = (0, set()), CancelAnswer(0, refused.text)
+                    cancelled, answer = NOTHING_CANCELLED, CancelAnswer(0, refused.text)
                 record_answer(tx, answer)
                 return cancelled
 
@@ -296,11 +301,11 @@ class QueueControl(StorePart):
         work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
         return await self._write_cancellation(message_id, work)
 
-    async def _write_cancellation(self, message_id: str, work: Work[tuple[int, set[str]]]) -> int:
+    async def _write_cancellation(self, message_id: str, work: Work[Cancelled]) -> int:
         with self.under_delivery.cancelling(message_id):
-            count, accounts = await self.engine.write(work, locks=True)
-        self.posts.add_new(accounts)
-        return count
+            cancelled = await self.engine.write(work, locks=True)
+        self.posts.add_new(cancelled.accounts)
+        return cancelled.recipients
 
     async def cancel_older(self, before: int, reason: str) -> int:
         """The same for every message that was accepted before a time; a few of them in each transaction."""
@@ -308,9 +313,9 @@ class QueueControl(StorePart):
         for simulated in (False, True):
             bindings = {"simulated": simulated, "before": identifier_from("msg", before), "most": CANCELLED_TOGETHER}
             work = partial(self._cancel_some, bindings=bindings, reason=reason)
-            while (done := await self.engine.write(work, locks=True))[0]:
-                total += done[0]
-                self.posts.add_new(done[1])
+            while (cancelled := await self.engine.write(work, locks=True)).recipients:
+                total += cancelled.recipients
+                self.posts.add_new(cancelled.accounts)
         return total + await self._cancel_others(identifier_from("msg", before), reason)
 
     async def _cancel_others(self, before: str, reason: str) -> int:
@@ -325,16 +330,16 @@ class QueueControl(StorePart):
                 total += sum(item.cancelled for item in await self.engine.cancel_elsewhere(after, None, reason))
         return total
 
-    def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> tuple[int, set[str]]:
+    def _cancel(self, tx: Tx, message_id: str, reason: str, account_id: str | None) -> Cancelled:
         _must_exist(tx, message_id, account_id)
-        if not (cancelled := self._cancel_waiting(tx, message_id, reason))[0]:
+        if not (cancelled := self._cancel_waiting(tx, message_id, reason)).recipients:
             raise Refused(Code.CONFLICT, f"nothing of message {message_id} waits any more")
         return cancelled
 
-    def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> tuple[int, set[str]]:
+    def _cancel_waiting(self, tx: Tx, message_id: str, reason: str) -> Cancelled:
         waiting = [DueRecipient(*row) for row in rows(tx, _STILL_WAITING, {"message_id": message_id})]
         if not waiting:
-            return 0, set()
+            return NOTHING_CANCELLED
         left = [recipient for recipient in waiting if recipient.id not in self.under_delivery]
         if not left:
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
@@ -343,14 +348,14 @@ class QueueControl(StorePart):
         cancelled = partial(
             Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED
         )
-        return len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left])
+        return Cancelled(len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left]))
 
-    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> tuple[int, set[str]]:
-        count, accounts = 0, set[str]()
-        for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings):
-            cancelled, result = self._cancel_waiting(tx, message_id, reason)
-            count, accounts = count + cancelled, accounts | result
-        return count, accounts
+    def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
+        results = [
+            self._cancel_waiting(tx, message_id, reason) for (message_id,) in rows(tx, _WAITING_MESSAGES, bindings)
+        ]
+        accounts = set[str]().union(*(item.accounts for item in results))
+        return Cancelled(sum(item.recipients for item in results), accounts)
 
 
 def _summary(tx: Tx, now: int, pools: int, domains: int) -> list[WaitingMail]:
@@ -403,7 +408,9 @@ def _must_exist(tx: Tx, message_id: str, account_id: str | None = None) -> None:
 
 
 def _depth(tx: Tx, now: int, held: list[Row]) -> Depth:
-    results = [rows(tx, _DEPTH, {"now": now, "simulated": simulated})[0] for simulated in (0, 1)]
-    due, waiting = sum(row[0] for row in results), sum(row[1] for row in results)
-    first = min((row[2] for row in results if row[2] is not None), default=now)
-    return Depth(due, waiting - due, max(0, now - first) / 1_000_000, tuple(str(pool) for (pool,) in held))
+    total, total_due, oldest = 0, 0, now
+    for simulated in (0, 1):
+        ((due, waiting, first_due),) = rows(tx, _DEPTH, {"now": now, "simulated": simulated})
+        total, total_due = total + waiting, total_due + due
+        oldest = oldest if first_due is None else min(oldest, first_due)
+    return Depth(total_due, total - total_due, (now - oldest) / 1_000_000, tuple(str(pool) for (pool,) in held))

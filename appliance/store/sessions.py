@@ -99,7 +99,8 @@ class Sessions(StorePart):
 # ---- second factors (TOTP) and recovery codes: each code is good once
 
 _FACTOR = "SELECT secret, confirmed_at, last_step FROM second_factors WHERE user_id = :user_id"
-_BEGIN_FACTOR = """INSERT INTO second_factors (user_id, secret, created_at, last_step) VALUES (:user_id, :secret, :now, 0)
+_BEGIN_FACTOR = """INSERT INTO second_factors (user_id, secret, created_at, last_step)
+    VALUES (:user_id, :secret, :now, 0)
     ON CONFLICT (user_id) DO UPDATE SET secret = excluded.secret, created_at = excluded.created_at
     WHERE second_factors.confirmed_at IS NULL RETURNING user_id"""
 _CONFIRM = """UPDATE second_factors SET confirmed_at = :now, last_step = :step

@@ -134,13 +134,12 @@ class Suppressions(StorePart):
         return [(name, _entry(*entry)) for name, *entry in results]
 
     async def remove(self, account_id: str, address: str) -> None:
-        def work(tx: Tx) -> bool:
-            deleted = rows(tx, _DELETE, {"account_id": account_id, "address": address})
-            add(tx, account_id, -SUPPRESSION * len(deleted))
-            return bool(deleted)
+        def work(tx: Tx) -> None:
+            if not rows(tx, _DELETE, {"account_id": account_id, "address": address}):
+                raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
+            add(tx, account_id, -SUPPRESSION)
 
-        if not await self.engine.write(work):
-            raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
+        await self.engine.write(work)
 
 
 # ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
@@ -148,9 +147,7 @@ class Suppressions(StorePart):
 _UNSUBSCRIBED = Bulk(
     "SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})"
 )
-_IS_UNSUBSCRIBED = (
-    "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
-)
+_OF_LIST = "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
 _ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
 _UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
     VALUES (:account_id, :address, :list, :now) ON CONFLICT DO NOTHING"""
@@ -188,22 +185,19 @@ class Unsubscriptions(StorePart):
     async def add(self, account_id: str, mail_list: str, address: str) -> bool:
         """Unsubscribe an address; False where it was already, or where there is no such account any more."""
         row = {"account_id": account_id, "list": mail_list, "address": address}
-        if await self.engine.rows(
-            _IS_UNSUBSCRIBED, row
-        ):  # a link may be posted to as often as one likes, and writes once
+        if await self.engine.rows(_OF_LIST, row):  # repeated posts to a link write once
             return False
         return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
 
     async def remove(self, account_id: str, mail_list: str, address: str) -> None:
         row = {"account_id": account_id, "list": mail_list, "address": address}
 
-        def work(tx: Tx) -> bool:
-            deleted = changed(tx, _RESUBSCRIBE, row)
-            add(tx, account_id, -SUPPRESSION * deleted)
-            return bool(deleted)
+        def work(tx: Tx) -> None:
+            if not changed(tx, _RESUBSCRIBE, row):
+                raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
+            add(tx, account_id, -SUPPRESSION)
 
-        if not await self.engine.write(work):
-            raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
+        await self.engine.write(work)
 
     # ---- tags whose messages get a link
 

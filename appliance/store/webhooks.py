@@ -312,16 +312,16 @@ class WebhookHistory(StorePart):
     posts: WebhookPosts
 
     async def page(
-        self, account_id: str, message_id: str | None, before: str | None, most: int
+        self, account_id: str, message_id: str | None, before: str | None, most: int, *, off_loop: bool = False
     ) -> list[WebhookDelivery]:
-        """Posts of an account, or of one of its messages, the newest first, from the one before `before`."""
-        return await self.engine.read(lambda tx: _page(tx, account_id, message_id, before, most))
-
-    async def page_off_loop(
-        self, account_id: str, message_id: str | None, before: str | None, most: int
-    ) -> list[WebhookDelivery]:
-        """The same, read on a thread: each post has kilobytes of request and response."""
-        return await self.engine.scan(lambda tx: _page(tx, account_id, message_id, before, most), account_id)
+        """Return posts of an account, or of one of its messages, newest first. Many have megabytes: read `off_loop`."""
+        bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
+        query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
+        if off_loop:
+            results = await self.engine.scan(lambda tx: rows(tx, query, bindings), account_id)
+        else:
+            results = await self.engine.rows(query, bindings)
+        return [_delivery(*row) for row in results]
 
     async def search(
         self, account_id: str, status: PostStatus | None, kind: str | None, before: str | None, most: int
@@ -343,12 +343,6 @@ class WebhookHistory(StorePart):
         delivery = await self.engine.write(lambda tx: _replay(tx, self.env, account_id, delivery_id))
         self.posts.add_new([account_id])
         return delivery
-
-
-def _page(tx: Tx, account_id: str, message_id: str | None, before: str | None, most: int) -> list[WebhookDelivery]:
-    bindings = {"account_id": account_id, "message_id": message_id, "before": before or NEWEST, "most": most}
-    query = _PAGE.format(condition="" if message_id is None else _OF_MESSAGE)
-    return [_delivery(*row) for row in rows(tx, query, bindings)]
 
 
 def _search(
@@ -409,6 +403,6 @@ def _insert(
 
 
 def _delivery(*row: Any) -> WebhookDelivery:
-    values = list(row)
-    values[6], values[7], values[9] = Trigger(row[6]), PostStatus(row[7]), bytes(row[9])
-    return WebhookDelivery(*values)
+    *event, cause, status, attempt, body, response_status, response_body, error, taken, created, attempted, due = row
+    result = response_status, response_body, error, taken, created, attempted, due
+    return WebhookDelivery(*event, Trigger(cause), PostStatus(status), attempt, bytes(body), *result)

@@ -57,15 +57,11 @@ DATABASE_THREADS = trio.CapacityLimiter(1_000)  # writers and readers have limit
 log = get_logger("store")
 
 
-def away(error: Exception | None = None) -> StorageUnavailable:
-    text = "The database cannot be reached right now. Retry with the same key."
-    refusal = StorageUnavailable(text)
-    refusal.__cause__ = error
-    return refusal
+AWAY = "The database cannot be reached right now. Retry with the same key."
+UNKNOWN = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
 
 
-def unknown(error: Exception) -> StorageUnavailable:
-    text = "The database was lost while this was being stored, so it may be stored or not. Retry with the same key."
+def away(error: Exception | None = None, text: str = AWAY) -> StorageUnavailable:
     refusal = StorageUnavailable(text)
     refusal.__cause__ = error
     return refusal
@@ -231,7 +227,7 @@ def _commit(connection: PostgresConnection, jobs: list[Job]) -> None:
     except psycopg.Error as error:
         STORE_UNKNOWN_COMMITS.add("")
         connection.close()
-        _fail(jobs, unknown(error))
+        _fail(jobs, away(error, UNKNOWN))
 
 
 def _roll_back(link: Link) -> None:
@@ -346,19 +342,17 @@ class Readers:
         self._limiter = trio.CapacityLimiter(len(links))
 
     async def read(self, work: Work[T], *, snapshot: bool) -> T:
-        async with self._limiter:
-            link = self._free.pop()
-            try:
-                return await trio.to_thread.run_sync(_read, link, work, snapshot, limiter=DATABASE_THREADS)
-            finally:
-                self._free.append(link)
+        return await self._on_thread(lambda link: _read(link, work, snapshot))
 
     async def run(self, work: Callable[[psycopg.Connection[Row]], T]) -> T:
         """Run `work` on a connection, whatever it does; `work` commits."""
+        return await self._on_thread(lambda link: _run(link, work))
+
+    async def _on_thread(self, work: Callable[[Link], T]) -> T:
         async with self._limiter:
             link = self._free.pop()
             try:
-                return await trio.to_thread.run_sync(_run, link, work, limiter=DATABASE_THREADS)
+                return await trio.to_thread.run_sync(work, link, limiter=DATABASE_THREADS)
             finally:
                 self._free.append(link)
 

@@ -305,7 +305,7 @@ class Inline:
 
 
 class Scanner:
-    """Runs longer reads on a thread, one at a time. Accounts share its time; one with dozens waiting is refused more."""
+    """Runs longer reads on a thread, one at a time. Accounts share its time; dozens waiting of one are refused."""
 
     def __init__(self, path: Path, *, inline: bool) -> None:
         self._path = path

@@ -12,7 +12,7 @@ import trio
 
 from appliance.store.engine import Tx, rows, run
 from appliance.store.sqlite import file_care
-from appliance.store.sqlite.connection import Connection, open_reader, open_writer
+from appliance.store.sqlite.connection import Connection, open_inside, open_reader, open_writer
 from appliance.store.sqlite.engine import GroupCommit, SqliteEngine
 from appliance.store.sqlite.faults import Damaged
 from appliance.store.sqlite.file_care import (
