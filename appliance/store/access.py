@@ -27,7 +27,7 @@ from appliance.model.accounts import (
     Scope,
     SmtpCredential,
 )
-from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run
+from appliance.store.engine import NEWEST, Bindings, StorePart, Tx, one, rows, run, transaction
 
 CREDENTIAL_BYTES = 32  # 256 bits: nothing to guess, so a plain SHA-256 is enough to store
 
@@ -250,17 +250,14 @@ class Access(StorePart):
 
     # ---- SMTP credentials
 
-    async def create_credential(
-        self, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
+    @transaction
+    def create_credential(
+        self, tx: Tx, account_id: str, name: str = "", *, by_owner: bool = False, created_by: str | None = None
     ) -> tuple[str, str]:
         """A new SMTP login: (username, password). The password is known only now. An owner may have so many."""
-
-        def work(tx: Tx) -> tuple[str, str]:
-            if by_owner:
-                _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
-            return add_credential(tx, self.env, account_id, name, created_by)
-
-        return await self.engine.write(work)
+        if by_owner:
+            _make_room(tx, account_id, self.limits, self.env.now(), *_CREDENTIAL_TABLE)
+        return add_credential(tx, self.env, account_id, name, created_by)
 
     async def credentials(self, account_id: str) -> list[SmtpCredential]:
         return await self._credentials("ORDER BY s.created_at", {"account_id": account_id})
@@ -284,8 +281,10 @@ class Access(StorePart):
 
     # ---- API keys
 
-    async def create_key(
+    @transaction
+    def create_key(
         self,
+        tx: Tx,
         account_id: str,
         *,
         scope: Scope,
@@ -298,13 +297,9 @@ class Access(StorePart):
     ) -> tuple[str, str]:
         """A new API key: (id, key). The key is known only now. An owner may have so many."""
         add = partial(add_key, test=test, name=name, domain=domain, expires_at=expires_at, created_by=created_by)
-
-        def work(tx: Tx) -> tuple[str, str]:
-            if by_owner:
-                _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
-            return add(tx, self.env, account_id, scope)
-
-        return await self.engine.write(work)
+        if by_owner:
+            _make_room(tx, account_id, self.limits, self.env.now(), *_KEY_TABLE)
+        return add(tx, self.env, account_id, scope)
 
     async def roll_key(
         self, key: ApiKey, overlap: int, account_id: str | None = None, rolled_by: str | None = None
@@ -363,16 +358,13 @@ class Access(StorePart):
 
     # ---- callers
 
-    async def record_uses(self, uses: Mapping[str, tuple[int, str]]) -> None:
+    @transaction
+    def record_uses(self, tx: Tx, uses: Mapping[str, tuple[int, str]]) -> None:
         """Write down when and from which address callers, by their idempotency scope, came last."""
-
-        def work(tx: Tx) -> None:
-            for scope, (at, address) in uses.items():
-                kind, _, name = scope.partition(":")
-                if (update := _USED.get(kind)) is not None:
-                    run(tx, update, {"name": name, "at": at, "address": address})
-
-        await self.engine.write(work)
+        for scope, (at, address) in uses.items():
+            kind, _, name = scope.partition(":")
+            if (update := _USED.get(kind)) is not None:
+                run(tx, update, {"name": name, "at": at, "address": address})
 
     async def caller_by_credential(self, username: str) -> tuple[Caller, bytes] | None:
         """Who an SMTP username stands for, with the SHA-256 its password must have."""

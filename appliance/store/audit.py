@@ -1,12 +1,9 @@
 """The audit log: who changed what, when and from where, for each account, kept for a year.
 
 An account keeps at most AUDIT_LINES, and all lines of the last week up to AUDIT_MOST; retention deletes older lines. A
-page reads at most AUDIT_SCANNED lines, whatever the filter, and says where to continue.
-
-The transaction that makes a change writes its line. `Audit.noting` opens a note for the current task, and the first
-write inside that changes something writes the note's lines; a write that changed nothing returns False or []. Without
-such a write the lines are written at the end, once within EQUAL_WITHIN: repeating a request does not push older lines
-out. A note has no secrets.
+page reads at most AUDIT_SCANNED lines and says where to continue. The transaction that makes a change writes its line:
+`Audit.noting` opens a note for the current task, and the first write inside that changes something takes it; a write
+that changed nothing returns False or []. Otherwise the lines are written at the end, once within EQUAL_WITHIN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence

@@ -1,17 +1,14 @@
-"""Writes the rows of new messages; stores the bytes of large ones in parts, each in a small commit of its own, before
-the message is accepted; and counts the bytes that each account keeps, for the quota `limits.stored_bytes_per_account`.
+"""Writes the rows of new messages, and large ones in parts; counts the bytes of each account for its quota.
 
-One commit of 10 MiB keeps every other writer waiting for tens of milliseconds; commits of a part let others go between.
-`message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the rest.
+Parts are committed before their message is accepted, one by one: a commit of 10 MiB delays other writers by tens of
+milliseconds. `message_bodies.mime` has the first `HEAD` bytes of such a message, `message_body_parts` the others.
 
 Invariants, at every commit:
-- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or that is listed in `loose_parts`.
-- `parts_size` is the number of bytes in the parts of that message. The accepting transaction looks, and refuses to
-  refer to parts that are not all there.
-- `accounts.stored_bytes` is what migration 0007 would count, with the parts of large messages but the loose ones. So
-  whatever adds or deletes messages, their bytes, template versions or suppressions changes it in the same transaction.
-So a crash between the parts and the message leaves loose parts only. So does retention, which only unlists what a
-message refers to. Loose parts are deleted a few at a time.
+- Every part belongs to a message whose `message_bodies.parts_size` is not 0, or is listed in `loose_parts`, which are
+  deleted a few at a time: after a crash between the parts and the message, and after retention.
+- `parts_size` is the number of bytes in the parts of that message; the accepting transaction checks it.
+- `accounts.stored_bytes` is what migration 0007 would count. Whatever adds or deletes messages, their bytes, template
+  versions or suppressions changes it in the same transaction.
 """
 
 from collections import Counter

@@ -1,11 +1,8 @@
 """Copies a whole database into another one, of either engine, and compares every row of both afterwards.
 
-A table `unfinished_copy` in the target names the source until all rows have been compared. While it exists no server
-opens the target, and only a copy from the same source continues. Rows are written in the order of their keys, so that
-the last row of a table says where to continue. The source is only read, in one transaction that locks out writers.
-
-PostgreSQL cannot store NUL in text, so U+FFFD replaces it there, as in everything a server writes. A key with NUL is
-refused, because another row could have the same name then.
+A table `unfinished_copy` in the target names the source until all rows have been compared: no server opens it, and only
+a copy from the same source continues, after the last key of each table. The source is read in one transaction that
+locks out writers. PostgreSQL cannot store NUL in text: U+FFFD replaces it, and a key with NUL is refused.
 """
 
 import hashlib

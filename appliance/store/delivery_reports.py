@@ -1,12 +1,8 @@
-"""Writes delivery status notifications to SMTP clients that asked for them (RFC 3461), as a step of the transaction
-that records what they tell of: neither is on disk without the other.
+"""Writes delivery status notifications that SMTP clients asked for (RFC 3461), with the result that they tell of.
 
-A report is an ordinary message of the account with an empty envelope sender, which no caller can give. That is its
-mark: it costs no credit, its results make no events, it is not counted, and nothing is reported of it.
-
-It goes to the envelope sender of the message and nowhere else, and only while that address is at a domain which the
-account may send from, the account is not suspended, and the address is not on the account's suppression list. So a
-report never reaches a stranger.
+A report is a message of the account with an empty envelope sender: free of charge, without events, and not reported on.
+It goes only to the envelope sender, while that address is at a domain that the account may send from, is not
+suppressed, and the account is not suspended. So a report never reaches a stranger.
 """
 
 from collections import Counter

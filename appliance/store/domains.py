@@ -14,7 +14,7 @@ import msgspec
 from appliance.errors import Code, Refused
 from appliance.model.accounts import Domain, DomainDns, StoredDkimKey
 from appliance.store.access import SELECTED_DOMAIN, add_domain, domain_of
-from appliance.store.engine import Row, StorePart, Tx, rows, run
+from appliance.store.engine import Row, StorePart, Tx, rows, run, transaction
 from appliance.times import DAY, MINUTE
 
 DOMAINS_PER_ACCOUNT = 200  # that can be added without the operator
@@ -64,21 +64,18 @@ _OWNERS = """SELECT account_id, name FROM domains
 class Domains(StorePart):
     most: int = DOMAINS_PER_ACCOUNT
 
-    async def register(self, account_id: str, name: str, return_path: str | None = None) -> Domain:
+    @transaction
+    def register(self, tx: Tx, account_id: str, name: str, return_path: str | None = None) -> Domain:
         """Add a domain that may not be used before it is proven."""
         bindings = {"account_id": account_id, "name": name}
-
-        def work(tx: Tx) -> Domain:
-            if rows(tx, _FIND, bindings):
-                raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
-            ((count,),) = rows(tx, _COUNT, bindings)
-            if count >= self.most:  # removed ones count, too: each has keys
-                text = f"domain: an account may add {self.most} domains. Ask the operator for more."
-                raise Refused(Code.CONFLICT, text)
-            add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
-            return domain_of(*rows(tx, _FIND, bindings)[0])
-
-        return await self.engine.write(work)
+        if rows(tx, _FIND, bindings):
+            raise Refused(Code.CONFLICT, f"domain: {name} is already registered")
+        ((count,),) = rows(tx, _COUNT, bindings)
+        if count >= self.most:  # removed ones count, too: each has keys
+            text = f"domain: an account may add {self.most} domains. Ask the operator for more."
+            raise Refused(Code.CONFLICT, text)
+        add_domain(tx, self.env, account_id, name, usable=False, return_path=return_path)
+        return domain_of(*rows(tx, _FIND, bindings)[0])
 
     async def find(self, account_id: str, name: str) -> Domain:
         return _known(await self.engine.rows(_FIND, {"account_id": account_id, "name": name}))
@@ -164,46 +161,37 @@ _SELECTORS = "SELECT selector FROM dkim_keys WHERE domain = :domain"
 
 
 class DkimKeys(StorePart):
-    async def replace(
-        self, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
+    @transaction
+    def replace(
+        self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey], *, unless_there: bool = False
     ) -> None:
         """Let these keys sign; earlier ones retire, pending ones go. `unless_there`: change nothing if others sign."""
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+        if unless_there and any(key.signs for key in known):
+            return
+        run(tx, _FORGET_PENDING, whose)
+        run(tx, _RETIRE, whose)
+        _add(tx, whose, keys, [key for key in known if not key.pending])
 
-        def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
-            if unless_there and any(key.signs for key in known):
-                return
-            run(tx, _FORGET_PENDING, whose)
-            run(tx, _RETIRE, whose)
-            _add(tx, whose, keys, [key for key in known if not key.pending])
-
-        await self.engine.write(work)
-
-    async def add_pending(self, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
+    @transaction
+    def add_pending(self, tx: Tx, account_id: str, domain: str, keys: list[StoredDkimKey]) -> None:
         """Keep these keys until they are activated; nothing is changed where others are pending already."""
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        known = [_key(*row) for row in rows(tx, _KEYS, whose)]
+        if not any(key.pending for key in known):
+            _add(tx, whose, keys, known, pending=True)
 
-        def work(tx: Tx) -> None:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            known = [_key(*row) for row in rows(tx, _KEYS, whose)]
-            if not any(key.pending for key in known):
-                _add(tx, whose, keys, known, pending=True)
-
-        await self.engine.write(work)
-
-    async def activate(self, account_id: str, domain: str, selectors: Collection[str]) -> bool:
+    @transaction
+    def activate(self, tx: Tx, account_id: str, domain: str, selectors: Collection[str]) -> bool:
         """Let the pending keys sign from now on, if they are these; the ones before them retire. Whether they were."""
-
-        def work(tx: Tx) -> bool:
-            whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
-            pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
-            if not pending or pending != set(selectors):
-                return False
-            run(tx, _RETIRE, whose)
-            run(tx, _ACTIVATE, whose)
-            return True
-
-        return await self.engine.write(work)
+        whose = {"account_id": account_id, "domain": domain, "now": self.env.now()}
+        pending = {key.selector for row in rows(tx, _KEYS, whose) if (key := _key(*row)).pending}
+        if not pending or pending != set(selectors):
+            return False
+        run(tx, _RETIRE, whose)
+        run(tx, _ACTIVATE, whose)
+        return True
 
     async def of(self, account_id: str, domain: str) -> list[StoredDkimKey]:
         return await self.engine.all(_key, _KEYS, {"account_id": account_id, "domain": domain})

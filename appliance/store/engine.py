@@ -1,21 +1,19 @@
-"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs, each as one.
+"""What the verbs know of an engine: a transaction and its statements, and the functions that it runs.
 
-The verbs are written once, for every engine. A function that is handed over may be run twice, so it must have no effect
-but on the database; once the engine returns, what it did is durable.
-
-The text of a statement is common to both engines. Where they differ, PostgreSQL's executor translates what SQLite takes
-as it is: named parameters, the rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and
-`any_owner`.
+A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns, its
+changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
+rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
 """
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import outcome
 import trio
@@ -26,6 +24,7 @@ from appliance.errors import StorageUnavailable
 from appliance.model.database import NO_OTHERS, NodeState, OtherNodes
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Item = TypeVar("Item")
 
 # ---- statements
@@ -323,6 +322,19 @@ class StorePart:
 
     engine: Engine
     env: Environment
+
+
+Part = TypeVar("Part", bound=StorePart)
+
+
+def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concatenate[Part, P], Coroutine[Any, Any, T]]:
+    """Run a method as one durable transaction; an engine may run it twice."""
+
+    @wraps(verb)
+    async def written(part: Part, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await part.engine.write(lambda tx: verb(part, tx, *args, **kwargs))
+
+    return written
 
 
 # ---- faults of both engines: some end the process, others become a 503

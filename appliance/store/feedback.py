@@ -1,11 +1,8 @@
-"""Mail that came back: kept until it is read; and what it does, late bounces, complaints and unsubscriptions.
+"""Mail that came back: kept until it is read; and its effects: late bounces, complaints and unsubscriptions.
 
-A mail is on disk before its sender gets the 250. What it does and its deletion are one transaction: it counts once,
-whichever node reads it, and however often that node is killed. A reading that was begun counts as a try, so that a mail
-which ends the process each time is given up.
-
-Results are final: a late bounce changes neither the status of a delivered recipient nor the states of its credit. The
-credit goes back to the account with a line in the ledger; the recipient shows `late_bounce`, of which the first counts.
+A mail is on disk before its sender gets the 250. Its effect and its deletion are one transaction, so it counts once.
+Each reading counts as a try: a mail that ends the process each time is given up. Results are final: a late bounce
+changes no status; the credit goes back by a ledger line, and the recipient shows the first `late_bounce`.
 """
 
 from collections.abc import Callable, Iterable, Sequence

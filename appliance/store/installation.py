@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.model.database import LastStart
-from appliance.store.engine import StorePart, Tx, first, one, rows, run
+from appliance.store.engine import StorePart, Tx, first, one, rows, run, transaction
 
 KEY_FINGERPRINT = "key_fingerprint"
 LAST_START = "last_start"
@@ -48,15 +48,12 @@ class InstallationRecords(StorePart):
         """Of the key file in use; None as long as no server has run on this database."""
         return await self.engine.one(str, _VALUE, {"name": KEY_FINGERPRINT})
 
-    async def claim_key(self, fingerprint: str) -> str:
+    @transaction
+    def claim_key(self, tx: Tx, fingerprint: str) -> str:
         """Record this key file unless one is recorded; return the recorded fingerprint."""
-
-        def work(tx: Tx) -> str:
-            run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
-            results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
-            return fingerprint if results is None else results
-
-        return await self.engine.write(work)
+        run(tx, _ADD, {"name": KEY_FINGERPRINT, "value": fingerprint})
+        results = one(tx, str, _VALUE, {"name": KEY_FINGERPRINT})
+        return fingerprint if results is None else results
 
     async def replace_key(self, fingerprint: str) -> None:
         await self.engine.change(_SET, {"name": KEY_FINGERPRINT, "value": fingerprint})
@@ -64,14 +61,11 @@ class InstallationRecords(StorePart):
     async def has_secrets(self) -> bool:
         return await self.engine.read(lambda tx: first(tx, _SEALED, {})) is not None
 
-    async def note_start(self, start: LastStart) -> None:
+    @transaction
+    def note_start(self, tx: Tx, start: LastStart) -> None:
         """Keep what the next version's `upgrade --check` compares itself with."""
-
-        def work(tx: Tx) -> None:
-            if last_start(tx) != start:
-                run(tx, _SET, {"name": LAST_START, "value": msgspec.json.encode(start).decode()})
-
-        await self.engine.write(work)
+        if last_start(tx) != start:
+            run(tx, _SET, {"name": LAST_START, "value": msgspec.json.encode(start).decode()})
 
 
 # ---- ACME on a shared database. Only the node with the chore writes: one suspended during an order replaces nothing.

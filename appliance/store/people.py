@@ -1,9 +1,8 @@
 """The users of an account and their roles in it, and links to set a password by: invitations and password resets.
 
-Invariants: an account has an owner, whatever changes meet; a link is good once, and only the hash of its token is
-stored; a user who is removed, or whose role or password changes, can do nothing more by an older token. With an owner
-who leaves, or is one no more, all open invitations to the account end: the owner may have made them. Only an
-administrator changes an administrator, and the installation keeps one once it has one.
+Invariants: an account has an owner; a link is good once, and only the hash of its token is stored; a user who is
+removed, or whose role or password changes, can do nothing more by an older token. Open invitations end with an owner
+who leaves. Only an administrator changes an administrator, and the installation keeps one once it has one.
 """
 
 import pybase64
@@ -11,7 +10,7 @@ import pybase64
 from appliance.errors import Code, Refused
 from appliance.model.accounts import AccountRole, OwnedAccess, PasswordLink, Person, RemovedPerson, Role
 from appliance.store.access import CREDENTIAL_BYTES, disown_access, limit_access_to_reading, revoke_access, sha256
-from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run
+from appliance.store.engine import Bindings, StorePart, Tx, first, one, rows, run, transaction
 from appliance.times import DAY
 
 INVITATION_LIFETIME = 7 * DAY
@@ -74,52 +73,47 @@ class People(StorePart):
             raise Refused(Code.NOT_FOUND, UNKNOWN_PERSON)
         return results
 
-    async def set_role(self, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
+    @transaction
+    def set_role(self, tx: Tx, account_id: str, user_id: str, role: AccountRole, *, by_admin: bool = False) -> None:
         """Give a user another role. Its tokens end, and its API keys lose what the new role does not allow."""
         change = {"account_id": account_id, "user_id": user_id, "account_role": role.value, "now": self.env.now()}
+        former = _person_to_change(tx, change, by_admin=by_admin).account_role
+        run(tx, _SET_ROLE, change)
+        if role is AccountRole.VIEWER:
+            limit_access_to_reading(tx, account_id, user_id, self.env.now())
+        if former is AccountRole.OWNER and role is not AccountRole.OWNER:
+            run(tx, _WITHDRAW_ALL, change)
+        _check_owner(tx, account_id)
 
-        def work(tx: Tx) -> None:
-            former = _person_to_change(tx, change, by_admin=by_admin).account_role
-            run(tx, _SET_ROLE, change)
-            if role is AccountRole.VIEWER:
-                limit_access_to_reading(tx, account_id, user_id, self.env.now())
-            if former is AccountRole.OWNER and role is not AccountRole.OWNER:
-                run(tx, _WITHDRAW_ALL, change)
-            _check_owner(tx, account_id)
-
-        await self.engine.write(work)
-
-    async def remove(
-        self, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
+    @transaction
+    def remove(
+        self, tx: Tx, account_id: str, user_id: str, *, by_admin: bool = False, keep_keys: bool = False
     ) -> RemovedPerson:
         """Delete a user, and revoke its API keys and SMTP credentials; with `keep_keys` they become the account's."""
         now = self.env.now()
         change = {"account_id": account_id, "user_id": user_id, "now": now}
-
-        def work(tx: Tx) -> RemovedPerson:
-            former, revoked = _person_to_change(tx, change, by_admin=by_admin), OwnedAccess()
-            if keep_keys:
-                disown_access(tx, account_id, user_id)
-            else:
-                revoked = revoke_access(tx, account_id, user_id, now)
-            for statement in OF_USER:
-                run(tx, f"{statement} = :user_id", change)
-            run(tx, _REMOVE, change)
-            if former.account_role is AccountRole.OWNER:
-                run(tx, _WITHDRAW_ALL, change)
-            _check_owner(tx, account_id)
-            if former.role is Role.ADMIN:
-                check_admin(tx)
-            return RemovedPerson(former.email, revoked)
-
-        return await self.engine.write(work)
+        former, revoked = _person_to_change(tx, change, by_admin=by_admin), OwnedAccess()
+        if keep_keys:
+            disown_access(tx, account_id, user_id)
+        else:
+            revoked = revoke_access(tx, account_id, user_id, now)
+        for statement in OF_USER:
+            run(tx, f"{statement} = :user_id", change)
+        run(tx, _REMOVE, change)
+        if former.account_role is AccountRole.OWNER:
+            run(tx, _WITHDRAW_ALL, change)
+        _check_owner(tx, account_id)
+        if former.role is Role.ADMIN:
+            check_admin(tx)
+        return RemovedPerson(former.email, revoked)
 
     # ---- links
 
     async def invitations(self, account_id: str) -> list[PasswordLink]:
         return await self.engine.all(_link, _INVITATIONS, {"account_id": account_id, "now": self.env.now()})
 
-    async def invite(self, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
+    @transaction
+    def invite(self, tx: Tx, account_id: str, email: str, role: AccountRole) -> tuple[PasswordLink, str]:
         """Create an invitation and its token. It does not reveal whether the address logs in to another account."""
         now = self.env.now()
         row: dict[str, object] = {
@@ -129,18 +123,14 @@ class People(StorePart):
             "email": email.lower(),
         }
         row |= {"account_role": role.value, "now": now, "expires_at": now + INVITATION_LIFETIME}
-
-        def work(tx: Tx) -> tuple[PasswordLink, str]:
-            if one(tx, str, _ACCOUNT_OF, row) == account_id:
-                raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to this account already")
-            run(tx, _REPLACE_INVITATION, row)
-            users = one(tx, int, _COUNT, row) or 0
-            if users + len(rows(tx, _INVITATIONS, row)) >= PEOPLE_PER_ACCOUNT:
-                text = f"An account has at most {PEOPLE_PER_ACCOUNT} users and open invitations: remove one first."
-                raise Refused(Code.CONFLICT, text)
-            return self._add_link(tx, row)
-
-        return await self.engine.write(work)
+        if one(tx, str, _ACCOUNT_OF, row) == account_id:
+            raise Refused(Code.CONFLICT, f"email: {row['email']} logs in to this account already")
+        run(tx, _REPLACE_INVITATION, row)
+        users = one(tx, int, _COUNT, row) or 0
+        if users + len(rows(tx, _INVITATIONS, row)) >= PEOPLE_PER_ACCOUNT:
+            text = f"An account has at most {PEOPLE_PER_ACCOUNT} users and open invitations: remove one first."
+            raise Refused(Code.CONFLICT, text)
+        return self._add_link(tx, row)
 
     async def withdraw(self, account_id: str, invitation_id: str) -> str:
         """End an invitation; the address it was for."""
@@ -150,7 +140,8 @@ class People(StorePart):
             raise Refused(Code.NOT_FOUND, "There is no such invitation in this account.")
         return str(results[0][0])
 
-    async def reset(self, user_id: str) -> tuple[PasswordLink, str]:
+    @transaction
+    def reset(self, tx: Tx, user_id: str) -> tuple[PasswordLink, str]:
         """A link that sets another password of a user, and its token; an earlier one ends."""
         now = self.env.now()
         row: dict[str, object] = {
@@ -159,15 +150,11 @@ class People(StorePart):
             "now": now,
             "expires_at": now + RESET_LIFETIME,
         }
-
-        def work(tx: Tx) -> tuple[PasswordLink, str]:
-            results = first(tx, _FOR_RESET, row)
-            if results is None:
-                raise Refused(Code.NOT_FOUND, "No user has this id.")
-            run(tx, REPLACE_RESET, row)
-            return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
-
-        return await self.engine.write(work)
+        results = first(tx, _FOR_RESET, row)
+        if results is None:
+            raise Refused(Code.NOT_FOUND, "No user has this id.")
+        run(tx, REPLACE_RESET, row)
+        return self._add_link(tx, row | dict(zip(("account_id", "email", "account_role"), results, strict=True)))
 
     def _add_link(self, tx: Tx, row: Bindings) -> tuple[PasswordLink, str]:
         token = pybase64.urlsafe_b64encode(self.env.token_bytes(CREDENTIAL_BYTES)).decode().rstrip("=")

@@ -1,10 +1,7 @@
 """The state of provider pools across processes: holds, what the server last published, destinations, warm-up.
 
-A database that several nodes share has one more table of holds: those that a node began by itself, which keep back its
-own mail only. A hold by the operator takes their place, and its release ends all of them.
-
-A server slows a pool down in its own memory. So that an operator can lift that too, each `resume` of a pool is noted
-with a number that every server reads with the holds.
+On a shared database a node's own holds keep back its own mail only; a hold by the operator replaces them, and its
+release ends all. A server slows a pool down in its memory: each `resume` of a pool gets a number that servers read.
 """
 
 from collections.abc import Iterable

@@ -1,12 +1,9 @@
-"""The queue of recipients: finds those that are due, and records the outcome of attempts.
+"""The queue of recipients: hands over new mail, finds what is due, and records the outcome of attempts.
 
-- A lane is one account's mail for one domain. Normally one query by time reads all due mail. When it does not fit,
-  lanes are visited instead, each by index, so that no account or domain with a hundred thousand messages is read to its
-  end before the first message of the next one.
-- An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report
-  (`delivery_reports.py`) in one transaction. Results of such reports, whose envelope sender is empty, make no events.
-- `recipients.delayed_at` is set once, by the first deferral an hour or more after the acceptance. The outcome that sets
-  it posts `email.delayed`, if the webhook wants that. No result is final, so `events` has no row.
+- A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
+  fit, so that no account or domain with a hundred thousand messages delays the next one.
+- An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
+- `recipients.delayed_at` is set by the first deferral an hour or more after the acceptance, which posts `email.delayed`.
 """
 
 from collections import Counter

@@ -30,6 +30,7 @@ from appliance.store.engine import (
     owned,
     rows,
     run,
+    transaction,
 )
 from appliance.store.queue import SELECT_DUE, record
 from appliance.store.webhooks import WebhookPosts
@@ -230,20 +231,16 @@ class QueueControl(StorePart):
     async def retry_domain(self, domain: str, address: str | None = None) -> int:
         return await self._retry(_TO_DOMAIN, domain, address)
 
-    async def retry_message(self, message_id: str) -> int:
-        def work(tx: Tx) -> int:
-            _must_exist(tx, message_id)
-            return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
+    @transaction
+    def retry_message(self, tx: Tx, message_id: str) -> int:
+        _must_exist(tx, message_id)
+        return changed(tx, _MAKE_MESSAGE_DUE, {"message_id": message_id, "now": self.env.now()})
 
-        return await self.engine.write(work)
-
-    async def retry_recipient(self, recipient_id: str) -> int:
-        def work(tx: Tx) -> int:
-            if (message_id := _message_of(tx, recipient_id)) is None:
-                raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
-            return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
-
-        return await self.engine.write(work)
+    @transaction
+    def retry_recipient(self, tx: Tx, recipient_id: str) -> int:
+        if (message_id := _message_of(tx, recipient_id)) is None:
+            raise Refused(Code.NOT_FOUND, f"there is no recipient {recipient_id!r}")
+        return changed(tx, _MAKE_DUE, {"message_id": message_id, "id": recipient_id, "now": self.env.now()})
 
     async def _retry(self, condition: str, target: str | None = None, address: str | None = None) -> int:
         now, total, after = self.env.now(), 0, ("", "")

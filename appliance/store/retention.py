@@ -1,15 +1,8 @@
-"""Deletes what has served its time: contents of messages, later their records, events, expired keys and sessions,
-and reports.
+"""Deletes expired data: contents of messages, later their records, events, keys, sessions and reports.
 
-Ids sort by time, and what is old enough is soon gone: so the oldest rows of each table are the candidates, in the order
-of a key that is there anyway. No index is kept for this, which every message would have to pay for. What may not go yet
-is passed over, and met again on the next walk through the table.
-
-Where the tables are partitioned by time, whole partitions are dropped instead, and only what is from before a time
-(`until`) is deleted in this way.
-
-A reader finds rows, and the writer only deletes them. In between a message can become final, but never the
-other way, and the writer checks again.
+Ids sort by time, so the oldest rows of each table are the candidates, in the order of a key that exists anyway; rows
+that must stay are passed over until the next walk. A reader finds rows, and the writer checks them again. Where tables
+are partitioned by time, whole partitions are dropped, and only rows before a time (`until`) are deleted like this.
 """
 
 from collections.abc import Callable, Iterable, Sequence

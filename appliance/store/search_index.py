@@ -1,19 +1,13 @@
 """The index of messages by words: made in the background, behind the mail, in small commits.
 
-Some thousand messages of one account that follow each other make a block. Of each block it is kept which words begin
-(`message/search_words.py`) and in which of its messages. A search goes from the newest block to the oldest, and looks
-each word up in each block: a rare word by a step down one tree for each block, a common one fills a page from the
-newest. Nothing of another account is read for that.
+Some thousand consecutive messages of an account make a block, which keeps the words of its messages
+(`message/search_words.py`). A search goes from the newest block to the oldest; messages without a block are read row by
+row (`mail_log.py`), so a search misses nothing. Blocks are made of messages that are INDEXED_AFTER old.
 
-- A block is made of messages that are INDEXED_AFTER old: by then they are on disk, and nearly all of them are final.
-  What is younger, or too little for a block, is searched row by row (`mail_log.py`), so a search misses nothing.
-- What changes of a message CHANGES_NOTED_AFTER it was accepted, or later, is noted in the same transaction
-  (`search_changes`). Such messages are read again, by every search and then by the indexer, which adds their words.
-- Words are added and never taken away: a message that is found by the index is always read, and checked.
-- A block is no longer used when one of its messages has been deleted; its other messages are searched row by row.
-- A block that is not in use (`size` 0) is being made, or was left behind by a crash, or is to be deleted.
-- One node makes blocks at a time. One that another has followed, because it was too slow, finds that its block is gone
-  or that the messages are in another, and gives it up: terms are written only to a block that is still its own.
+- A change CHANGES_NOTED_AFTER the acceptance or later is noted in its transaction (`search_changes`); every search and
+  the indexer read such messages again. Words are never removed: a message found by the index is read, and checked.
+- A block is unused (`size` 0) while it is made, after a crash, and once one of its messages has been deleted.
+- One node makes blocks at a time. A node that another has followed finds its block gone and starts again.
 """
 
 from collections import Counter, deque

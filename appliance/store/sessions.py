@@ -7,7 +7,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import SecondFactor, User
 from appliance.model.dashboard import LoginSession
 from appliance.store.access import sha256
-from appliance.store.engine import Bulk, Row, StorePart, Tx, first, one, rows, run
+from appliance.store.engine import Bulk, Row, StorePart, Tx, first, one, rows, run, transaction
 from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
@@ -64,16 +64,13 @@ class Sessions(StorePart):
         begun = await self.engine.write(work)
         return LoginSession(*begun[0]) if begun else None
 
-    async def renew(self, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
+    @transaction
+    def renew(self, tx: Tx, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:
         """Advance to the next generation, or keep one just reached. An older generation is a copy: the session ends."""
         row = {"id": session_id, "generation": generation, "address": address, "user_agent": user_agent}
-
-        def work(tx: Tx) -> Renewal:
-            result = {**row, **self._times()}
-            session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
-            return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
-
-        return await self.engine.write(work)
+        result = {**row, **self._times()}
+        session = one(tx, LoginSession, _RENEW, result) or one(tx, LoginSession, _JUST_RENEWED, result)
+        return Renewal(session, reused=session is None and first(tx, _END_REUSED, row) is not None)
 
     async def extend(self, session_id: str) -> None:
         """Let a session last longer without a new generation: it was renewed by its token, not by its cookie."""
@@ -124,18 +121,15 @@ class SecondFactors(StorePart):
         if not await self.engine.change(_BEGIN_FACTOR, {"user_id": user_id, "secret": secret, "now": self.env.now()}):
             raise Refused(Code.CONFLICT, "The second factor is on already: turn it off first.")
 
-    async def confirm(self, user_id: str, secret: bytes, step: int, codes: Iterable[str]) -> None:
+    @transaction
+    def confirm(self, tx: Tx, user_id: str, secret: bytes, step: int, codes: Iterable[str]) -> None:
         """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
         result = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
         hashed = [(user_id, sha256(code)) for code in codes]
-
-        def work(tx: Tx) -> None:
-            if first(tx, _CONFIRM, result) is None:
-                raise Refused(Code.CONFLICT, "The second factor was changed meanwhile: begin again.")
-            run(tx, _FORGET_CODES, result)
-            _ADD_CODES.run(tx, hashed)
-
-        await self.engine.write(work)
+        if first(tx, _CONFIRM, result) is None:
+            raise Refused(Code.CONFLICT, "The second factor was changed meanwhile: begin again.")
+        run(tx, _FORGET_CODES, result)
+        _ADD_CODES.run(tx, hashed)
 
     async def use_step(self, user_id: str, step: int) -> bool:
         """Spend the code of this step, and of all before; False if it was spent."""
@@ -147,10 +141,8 @@ class SecondFactors(StorePart):
     async def recovery_codes_left(self, user_id: str) -> int:
         return await self.engine.one(int, _CODES_LEFT, {"user_id": user_id}) or 0
 
-    async def remove(self, user_id: str) -> bool:
-        def work(tx: Tx) -> bool:
-            run(tx, _FORGET_CODES, {"user_id": user_id})
-            row = first(tx, _REMOVE_FACTOR, {"user_id": user_id})
-            return row is not None and row[0] is not None
-
-        return await self.engine.write(work)
+    @transaction
+    def remove(self, tx: Tx, user_id: str) -> bool:
+        run(tx, _FORGET_CODES, {"user_id": user_id})
+        row = first(tx, _REMOVE_FACTOR, {"user_id": user_id})
+        return row is not None and row[0] is not None

@@ -12,7 +12,7 @@ from appliance.errors import Code, Refused
 from appliance.model.dashboard import SuppressionFilter
 from appliance.model.mail import NewMessage, Suppression, SuppressionOrigin, lists_of
 from appliance.store.body_parts import SUPPRESSION, add, check_room
-from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run
+from appliance.store.engine import Bindings, Bulk, Row, StorePart, Tx, changed, first, rows, run, transaction
 
 SEARCHED = 1_000  # entries between two checks of the time: some milliseconds
 _SEARCH_TIME = 0.05  # seconds of searching for one page
@@ -81,8 +81,10 @@ class Suppressions(StorePart):
         row["origin"] = origin.value
         return _entry(*await self.engine.write(lambda tx: suppress(tx, row, may_store)))
 
-    async def add_all(
+    @transaction
+    def add_all(
         self,
+        tx: Tx,
         account_id: str,
         entries: Sequence[tuple[str, str]],
         origin: SuppressionOrigin,
@@ -91,14 +93,10 @@ class Suppressions(StorePart):
     ) -> int:
         """Suppress addresses, each with its reason, in one transaction; how many of them were not listed already."""
         shared = {"account_id": account_id, "now": self.env.now(), "origin": origin.value}
-
-        def work(tx: Tx) -> int:
-            known = suppressed(tx, [(account_id, address) for address, _ in entries])
-            for address, reason in entries:
-                suppress(tx, {**shared, "address": address, "reason": reason}, may_store)
-            return len(entries) - len(known)
-
-        return await self.engine.write(work)
+        known = suppressed(tx, [(account_id, address) for address, _ in entries])
+        for address, reason in entries:
+            suppress(tx, {**shared, "address": address, "reason": reason}, may_store)
+        return len(entries) - len(known)
 
     async def page(self, account_id: str, after: str, most: int, after_list: str = "") -> list[Suppression]:
         """By address, and for each the list itself before what it has unsubscribed from; after this one of both."""
@@ -133,13 +131,11 @@ class Suppressions(StorePart):
         results = await self.engine.scan(lambda tx: rows(tx, _OF_ADDRESS, {"address": address}))
         return [(name, _entry(*entry)) for name, *entry in results]
 
-    async def remove(self, account_id: str, address: str) -> None:
-        def work(tx: Tx) -> None:
-            if not rows(tx, _DELETE, {"account_id": account_id, "address": address}):
-                raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
-            add(tx, account_id, -SUPPRESSION)
-
-        await self.engine.write(work)
+    @transaction
+    def remove(self, tx: Tx, account_id: str, address: str) -> None:
+        if not rows(tx, _DELETE, {"account_id": account_id, "address": address}):
+            raise Refused(Code.NOT_FOUND, "This address is not suppressed.")
+        add(tx, account_id, -SUPPRESSION)
 
 
 # ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
@@ -189,26 +185,20 @@ class Unsubscriptions(StorePart):
             return False
         return await self.engine.write(lambda tx: unsubscribe(tx, account_id, mail_list, address, self.env.now()))
 
-    async def remove(self, account_id: str, mail_list: str, address: str) -> None:
+    @transaction
+    def remove(self, tx: Tx, account_id: str, mail_list: str, address: str) -> None:
         row = {"account_id": account_id, "list": mail_list, "address": address}
-
-        def work(tx: Tx) -> None:
-            if not changed(tx, _RESUBSCRIBE, row):
-                raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
-            add(tx, account_id, -SUPPRESSION)
-
-        await self.engine.write(work)
+        if not changed(tx, _RESUBSCRIBE, row):
+            raise Refused(Code.NOT_FOUND, "This address has not unsubscribed from that.")
+        add(tx, account_id, -SUPPRESSION)
 
     # ---- tags whose messages get a link
 
     async def tags(self, account_id: str) -> list[str]:
         return await self.engine.all(str, _TAGS, {"account_id": account_id})
 
-    async def replace_tags(self, account_id: str, tags: Sequence[str]) -> None:
+    @transaction
+    def replace_tags(self, tx: Tx, account_id: str, tags: Sequence[str]) -> None:
         """Have messages with these tags get links to unsubscribe, and no others."""
-
-        def work(tx: Tx) -> None:
-            run(tx, _DELETE_TAGS, {"account_id": account_id})
-            _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])
-
-        await self.engine.write(work)
+        run(tx, _DELETE_TAGS, {"account_id": account_id})
+        _ADD_TAGS.run(tx, [(account_id, tag) for tag in tags])

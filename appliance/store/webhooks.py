@@ -26,7 +26,7 @@ from appliance.model.webhooks import (
     WebhookOptions,
     ping_envelope,
 )
-from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run
+from appliance.store.engine import NEWEST, Bulk, Row, StorePart, Tx, one, owned, rows, run, transaction
 
 _COLUMNS = """id, account_id, url, events, enabled, secret, secret_hint, created_at, updated_at, last_success_at,
     last_failure_at"""
@@ -55,19 +55,16 @@ class WebhookStore(StorePart):
     async def by_id(self, webhook_id: str) -> Webhook | None:
         return await self.engine.one(_webhook, _BY_ID, {"id": webhook_id})
 
-    async def save(
-        self, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
+    @transaction
+    def save(
+        self, tx: Tx, account_id: str, settings: WebhookOptions, new_id: str, new_secret: SealedSecret
     ) -> tuple[Webhook, bool]:
         """Change the account's webhook, or make one with this id and secret; with whether it was made."""
         row: dict[str, Any] = {"id": new_id, "account_id": account_id, "now": self.env.now()}
         row |= {"secret": new_secret.sealed, "secret_hint": new_secret.hint, "url": settings.url}
         row |= {"events": " ".join(settings.events), "enabled": int(settings.enabled)}
-
-        def work(tx: Tx) -> tuple[Webhook, bool]:
-            changed = one(tx, _webhook, _UPDATE, row)
-            return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
-
-        return await self.engine.write(work)
+        changed = one(tx, _webhook, _UPDATE, row)
+        return (changed, False) if changed else (_webhook(*rows(tx, _INSERT, row)[0]), True)
 
     async def replace_secret(self, webhook: Webhook, secret: SealedSecret) -> None:
         row = {"account_id": webhook.account_id, "id": webhook.id, "now": self.env.now()}

@@ -1,14 +1,11 @@
 """Brings a PostgreSQL database to this version's schema while older nodes run, and refuses one that cannot be used.
 
-A step is a file `NNNN_name.sql` in `migrations/`, and its number a version of the schema. Its first line says which
-programs can work on the database after it, those that know at least step N: `-- compatible since: N`. The steps are
-taken in their order, each in a transaction of its own with its record, and one at a time among all nodes.
+A step is a file `NNNN_name.sql` in `migrations/`. Its first line names the oldest step that a program must know to work
+after it: `-- compatible since: N`. Each step is a transaction with its record; a node joins while no step is taken.
 
-- A step that leaves N as it was expands: it is taken when the first node that knows it starts.
-- A step that raises N contracts: it waits until each node that has joined knows N, and is taken by a node that runs.
-  So a program works without the contractions behind its last expansion, as well as with them.
-
-A node joins while it keeps others from taking steps, so no step is taken that one of the nodes cannot work with.
+- A step that leaves N as it was expands: the first node that knows it takes it at its start.
+- A step that raises N contracts: a running node takes it once every node knows N. So a program works without the
+  contractions behind its last expansion, as well as with them.
 """
 
 import random

@@ -1,18 +1,10 @@
 """The nodes that share one database: who delivers which rows, and who takes them over when a node is gone.
 
-Each run of a node is an owner. It writes its id into the rows that it accepts, and delivers no others. What it may do
-hangs on a lease, which it renews every BEAT:
-
-- By the node's own clock the lease ends LEASE after the request that renewed it was *sent*, so never later than by the
-  database's. Mail is handed over only while it holds (`Membership.holds`), which is asked again before the final dot.
-- By the database's clock an expired lease lets others take the rows: they mark the run as adopted, then change the
-  owner of its rows a slice at a time. A run that finds itself adopted must stop: it ends, and starts as a new one.
-- A run whose lease has expired, but that no other has adopted, continues. After an outage of the database, or when
-  commits have hung, all are in that state, so a node adopts only when its own beats were on time for STEADY, the
-  last one too: by its own clock, and by the database's when the others' leases are looked at.
-
-A node that starts on the data directory of an earlier run ends that one at once: it holds the lock of that directory.
-It takes as many of its rows as it can within a BEAT; the rest go as those of any run that has ended, between beats.
+Each run of a node is an owner: it writes its id into the rows that it accepts, and delivers no others, while it holds a
+lease that it renews every BEAT. By the node's own clock the lease ends LEASE after the renewal was *sent*, so never
+later than by the database's, by which others may adopt the rows of an expired run. An adopted run ends. An expired run
+that nobody adopted continues: after an outage all are in that state, so a node adopts only after STEADY seconds of
+beats on time. A node that starts on the data directory of an earlier run ends that run at once.
 """
 
 import time

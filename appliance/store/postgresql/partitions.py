@@ -1,15 +1,12 @@
 """Partitions by time of the tables that grow with the mail, so that old rows are dropped instead of deleted.
 
-Ids sort by time, and each partition has the ids of some hours or days. Partitions are made ahead of time; rows without
-one go to a table called `_others`. An expired partition is first read, without a lock. If no row has to stay, it is
-dropped; if few have, they are copied into a table that replaces it. All other rows are deleted in slices
-(store/retention.py).
+Partitions are made ahead of time; rows without one go to a table called `_others`. An expired partition is read first,
+without a lock. If no row has to stay, it is dropped; if few have, they are copied into a table that replaces it. All
+other rows are deleted in slices (store/retention.py).
 
-Invariants:
-- One transaction drops a partition with everything that depends on it: the stored bytes of accounts, parts of large
-  messages, noted changes for the search. Others queue behind its lock, so it waits at most LOCK_WAIT for it.
-- Rows that are not final stay. A final row never changes back, and rows added since the reading are looked for under
-  the lock; bodies cannot be added, because the partition refuses them before it is read.
+- One transaction drops a partition with everything that depends on it, and waits at most LOCK_WAIT for its lock.
+- Rows that are not final stay. Rows added since the reading are looked for under the lock; a partition of bodies
+  refuses them before it is read.
 - The dropped partition is the one that was read, and no other node had the chore since then.
 """
 

@@ -1,11 +1,8 @@
-"""Runs transactions on threads: writers and readers, each with a connection of its own; nothing is on the event loop.
+"""Runs transactions on threads: writers and readers, each with a connection of its own.
 
 A writer writes all that waits as one transaction: items that share a function READ COMMITTED, all other functions
-SERIALIZABLE, and again when that fails.
-
-An outage does not end the process: requests get a 503 until the database is back. A connection that
-is lost during COMMIT leaves it unknown whether the rows are there; the caller gets that error, and repeats its request
-with the same key.
+SERIALIZABLE, and again when that fails. During an outage requests get a 503. A connection lost during COMMIT leaves it
+unknown whether the rows are there; the caller gets that error, and repeats its request with the same key.
 """
 
 import queue

@@ -1,8 +1,7 @@
 """Opens the database file with its settings and permissions, and reserves space for the index of the log.
 
-SQLite grows that index (`-shm`) as the log grows, and only after a commit is in the log and synced. Without disk space
-for it then, it is unknown whether the commit counts, and the process would have to end where "no" was the right answer.
-So the space is taken beforehand.
+SQLite grows that index (`-shm`) only after a commit is in the log and synced. Without disk space for it then, it is
+unknown whether the commit counts, and the process would have to end. So the space is taken beforehand.
 """
 
 import os

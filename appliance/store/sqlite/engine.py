@@ -1,14 +1,9 @@
-"""Runs transactions: group commit for writers, lock-free reads.
+"""Runs transactions on a file: group commit for writers, lock-free reads.
 
-A writer hands over a plain function. All functions that wait are run in one transaction and committed together, with a
-sync; then every waiter gets its result. A hundred senders share one disk sync, and one that fails rolls back alone and
-leaves nothing behind. Where many do the same, each hands over an item instead, and one function writes all that wait in
-a few statements.
-
-The functions run on the event loop's thread, back to back, and only the commit goes to a thread of its own: the sync is
-what takes long, while statements on another thread would compete with the loop for the interpreter lock (measured: it
-takes a sixth off the loop's work, and the loop then waits for that long). What is not small, or has to wait for another
-process, does go to the thread.
+A writer hands over a function, or an item for a function that writes many. All that wait run in one transaction and
+are committed together, with one sync; one that fails rolls back alone. The functions run on the event loop's thread,
+and only the commit goes to a thread: statements on another thread would compete with the loop for the interpreter lock
+(a sixth of its work). Large work, or work that waits for another process, does go to the thread.
 """
 
 import queue

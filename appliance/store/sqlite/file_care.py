@@ -1,14 +1,10 @@
 """Cares for the files of the open database: copies, checkpoints, space, and files that lose their place.
 
-- A copy is made page by page in one read transaction, so later commits neither change nor restart it. The log grows
-  meanwhile; afterwards it is checkpointed here, and not by the server's writer, whose senders would have to wait.
-- `Checkpoints` copies the log into the database on its own thread and connection. A commit that finds the log long
-  would otherwise copy it with two syncs while every writer waits: 32 MiB took 50 to 150 ms. The writer copies only at
-  `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without concurrent writes.
+- A copy is one read transaction, page by page; afterwards the log is checkpointed here, not by the server's writer.
+- `Checkpoints` copies the log into the database on its own thread: a commit that does so takes 50 to 150 ms. The
+  writer copies only at `LONGEST_LOG_PAGES`, because the log restarts only after a checkpoint without writes.
 - SQLite keeps writing to files that have lost their names, and those commits are lost with the process. So the server
-  checks the files before it acknowledges, and every second. Once a file is not in its place, it acknowledges no more
-  writes and ends.
-- New mail uses free pages again. Only a file with many is made shorter, a few pages at a time (`Space`).
+  checks the files before it acknowledges, and every second; when one is not in its place, it ends.
 """
 
 import os
