@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import pybase64
@@ -140,17 +141,9 @@ def add_domain(
 _dns = msgspec.json.Decoder(DomainDns)
 
 
-def domain_of(
-    name: str,
-    usable: int,
-    created_at: int,
-    verified_at: int | None,
-    return_path: str,
-    return_path_at: int | None,
-    dns: str | None,
-) -> Domain:
-    shown = None if dns is None else _dns.decode(dns)
-    return Domain(name, bool(usable), created_at, verified_at, return_path, return_path_at, shown)
+def domain_of(name: str, usable: int, *columns: Any) -> Domain:
+    *times_and_path, dns = columns
+    return Domain(name, bool(usable), *times_and_path, None if dns is None else _dns.decode(dns))
 
 
 def add_credential(

@@ -203,16 +203,9 @@ class DkimKeys(StorePart):
         return await self.engine.all(str, _SELECTORS, {"domain": domain})
 
 
-def _key(
-    selector: str,
-    algorithm: str,
-    private_key: bytes,
-    record: str,
-    created_at: int,
-    retired_at: int | None,
-    pending: int,
-) -> StoredDkimKey:
-    return StoredDkimKey(selector, algorithm, private_key, record, created_at, retired_at, bool(pending))
+def _key(*columns: Any) -> StoredDkimKey:
+    *key, pending = columns
+    return StoredDkimKey(*key, bool(pending))
 
 
 def _pair(account_id: str, domain: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """What the verbs know of an engine: a transaction and its statements, and the functions that it runs.
 
-A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns, its
-changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
+A function that is handed over may be run twice, so it must change nothing but the database; once the engine returns,
+its changes are durable. Statements are common to both engines: PostgreSQL's connection translates named parameters, the
 rows of a `Bulk`, hints to SQLite's planner, and the conditions of `owned` and `any_owner`.
 """
 
@@ -322,6 +322,14 @@ class StorePart:
 
     engine: Engine
     env: Environment
+
+    async def delete_slice(self, any_old: str, statements: Sequence[str], bindings: Bindings) -> Slice:
+        """Delete old rows in one transaction. If there are none, write nothing: a server at rest leaves its disk alone."""
+        if not (await self.engine.rows(any_old, bindings))[0][0]:
+            return Slice(0, 0.0, more=False)
+        work = timed(lambda tx: sum(changed(tx, statement, bindings) for statement in statements))
+        deleted, seconds = await self.engine.write(work, large=True)
+        return Slice(deleted, seconds, more=deleted > 0)
 
 
 Part = TypeVar("Part", bound=StorePart)

@@ -26,12 +26,12 @@ from appliance.model.feedback import (
     ShareScope,
 )
 from appliance.model.mail import DsnCondition, LateBounce, SuppressionOrigin, lists_of
-from appliance.model.webhooks import EventType, envelope
+from appliance.model.webhooks import EventType
 from appliance.store.accounts import return_credits, write_ledger
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.delivery_reports import Reportable, write_reports
-from appliance.store.engine import Bulk, Slice, StorePart, Tx, changed, first, one, run, timed
-from appliance.store.queue import INSERT_EVENTS
+from appliance.store.engine import Bulk, Row, Slice, StorePart, Tx, first, one, run
+from appliance.store.queue import INSERT_EVENTS, event_row
 from appliance.store.queue_control import SAME_TIME
 from appliance.store.search_index import note_changes
 from appliance.store.suppressions import suppress, unsubscribe
@@ -127,7 +127,7 @@ class QueueLimits:
 
 
 def all_shares(shares: Iterable[QueueShare]) -> list[QueueShare]:
-    """Return these shares and those of the whole queue, whose row every transaction locks first: no deadlock."""
+    """Add the shares of the whole queue, whose row every transaction locks first: no deadlock."""
     distinct = {QueueShare(ShareScope.ALL, ""), *shares}
     if not has_token(distinct):
         distinct.add(QueueShare(ShareScope.WITHOUT_TOKEN, ""))
@@ -242,11 +242,10 @@ class FeedbackStore(StorePart):
         selected = await self.engine.rows(_BY_IDS, bindings)
         if len(selected) != 1:
             return None
-        row: list[Any] = list(selected[0])
-        if row[-1] is None and await self.engine.rows(_TAKEN, bindings):
+        *row, sent_from = selected[0]
+        if sent_from is None and await self.engine.rows(_TAKEN, bindings):
             return None
-        row[-1] = row[-1] or row[_ENVELOPE_FROM].rpartition("@")[2]
-        return _recipient(*row)
+        return _recipient(*row, sent_from or row[_ENVELOPE_FROM].rpartition("@")[2])
 
     async def recipients_of(self, message_id: str, name: str) -> list[FeedbackRecipient]:
         bindings = {"message_id": message_id, "name": name, "most": MATCHED_RECIPIENTS}
@@ -270,11 +269,7 @@ class FeedbackStore(StorePart):
     # ---- complaints
 
     async def forget_complaints(self, before: int, most: int) -> Slice:
-        bindings = {"before": before, "most": most}
-        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": before, "most": most})
 
     async def complaint_rates(self, since: int) -> list[ComplaintRate]:
         return await self.engine.all(_rate, _RATES, {"since": since // DAY})
@@ -288,22 +283,11 @@ def _mail(mail_id: str, addresses: str, mime: bytes, received_at: int, tries: in
     return FeedbackMail(mail_id, tuple(addresses.split()), bytes(mime), received_at, tries)
 
 
-def _recipient(
-    id_: str,
-    message_id: str,
-    account_id: str,
-    address: str,
-    domain: str,
-    envelope_from: str,
-    subject: str,
-    tags: str,
-    template_alias: str | None,
-    sent_from: str | None,
-) -> FeedbackRecipient | None:
+def _recipient(*columns: Any) -> FeedbackRecipient | None:
+    *recipient, tags, template_alias, sent_from = columns
     if sent_from is None:
         return None
-    lists = tuple(lists_of(_tags.decode(tags), template_alias))
-    return FeedbackRecipient(id_, message_id, account_id, address, domain, envelope_from, subject, sent_from, lists)
+    return FeedbackRecipient(*recipient, sent_from, tuple(lists_of(_tags.decode(tags), template_alias)))
 
 
 # ---- steps of a transaction
@@ -320,16 +304,8 @@ def _record_late_bounce(
             raise ResultPending
         return (FeedbackResult.NOT_DELIVERED if late_bounce is None else FeedbackResult.REPEATED), set()
     note_changes(tx, env, [(recipient.account_id, recipient.message_id)])
-    accounts = _write_event(
-        tx,
-        env,
-        recipient,
-        EventType.LATE_BOUNCED,
-        bounce.at,
-        smtp_code=bounce.code,
-        smtp_response=bounce.response,
-        bounce_class=bounce.bounce_class,
-    )
+    result = bounce.code, bounce.response, bounce.bounce_class
+    accounts = _write_event(tx, env, event_row(env, EventType.LATE_BOUNCED, bounce.at, recipient, *result))
     if suppresses:
         reason = f"bounced after delivery: {bounce.response[:REASON_CHARACTERS]}"
         _suppress(tx, recipient, reason, SuppressionOrigin.LATE_BOUNCE, bounce.at)
@@ -370,9 +346,7 @@ def _record_complaint(
     if first(tx, _COMPLAIN, row) is None:
         return FeedbackResult.REPEATED, set()
     result = f"{complaint.kind} reported by {complaint.reporter}" if complaint.reporter else complaint.kind
-    accounts = _write_event(
-        tx, env, recipient, EventType.COMPLAINED, now, smtp_code=None, smtp_response=None, bounce_class=None
-    )
+    accounts = _write_event(tx, env, event_row(env, EventType.COMPLAINED, now, recipient))
     _suppress(tx, recipient, f"complaint: {result}"[:REASON_CHARACTERS], SuppressionOrigin.COMPLAINT, now)
     return FeedbackResult.COMPLAINED, accounts
 
@@ -385,32 +359,7 @@ def _record_unsubscription(
     return (FeedbackResult.UNSUBSCRIBED if is_new else FeedbackResult.REPEATED), set()
 
 
-def _write_event(
-    tx: Tx,
-    env: Environment,
-    recipient: FeedbackRecipient,
-    kind: EventType,
-    at: int,
-    *,
-    smtp_code: int | None,
-    smtp_response: str | None,
-    bounce_class: str | None,
-) -> set[str]:
-    event_id = env.identifier("evt")
-    body = envelope(
-        event_id,
-        kind,
-        at,
-        email_id=recipient.message_id,
-        recipient_id=recipient.id,
-        to=recipient.address,
-        envelope_from=recipient.envelope_from,
-        subject=recipient.subject,
-        smtp_code=smtp_code,
-        smtp_response=smtp_response,
-        bounce_class=bounce_class,
-    )
-    event = event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
+def _write_event(tx: Tx, env: Environment, event: Row) -> set[str]:
     INSERT_EVENTS.run(tx, [event])
     return post_events(tx, env, [event])
 

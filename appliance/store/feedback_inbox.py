@@ -13,7 +13,7 @@ from appliance.message.system_mail import forwarded_mail, forwarded_subject
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, InboxMail, KeptMail
 from appliance.store.body_parts import add as count_bytes
 from appliance.store.body_parts import write_system_message
-from appliance.store.engine import NEWEST, Slice, StorePart, Tx, changed, rows, run, timed
+from appliance.store.engine import NEWEST, Slice, StorePart, Tx, rows, run
 from appliance.store.feedback import FeedbackStep
 from appliance.store.suppressions import suppressed
 
@@ -68,11 +68,7 @@ class FeedbackInbox(StorePart):
         return (InboxMail(*selected[0][:-1]), bytes(selected[0][-1])) if selected else None
 
     async def forget(self, before: int, most: int) -> Slice:
-        bindings = {"before": identifier_from("fbm", before), "most": most}
-        if not (await self.engine.rows(_ANY_OLD, bindings))[0][0]:
-            return Slice(0, 0.0, more=False)
-        deleted, seconds = await self.engine.write(timed(lambda tx: changed(tx, _FORGET, bindings)), large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": identifier_from("fbm", before), "most": most})
 
 
 def _whose(account_id: str, shared: bool) -> dict[str, str]:

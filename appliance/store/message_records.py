@@ -78,15 +78,12 @@ class MessageRecords(StorePart):
         self, message_id: str, account_id: str | None = None, *, off_loop: bool = False
     ) -> MessageRecord | None:
         """Return a message of any account, or of this one. Many dialogues may be megabytes: read them `off_loop`."""
-        if off_loop:
-            return await self.engine.scan(
-                lambda tx: self._record(tx, message_id, account_id), account_id or SERVER_WORK
-            )
-        return await self.engine.snapshot(lambda tx: self._record(tx, message_id, account_id))
+        work = partial(self._record, message_id=message_id, of_account=account_id)
+        return await (self.engine.scan(work, account_id or SERVER_WORK) if off_loop else self.engine.snapshot(work))
 
-    def _record(self, tx: Tx, message_id: str, wanted: str | None) -> MessageRecord | None:
+    def _record(self, tx: Tx, message_id: str, of_account: str | None) -> MessageRecord | None:
         account_id, name = first(tx, _ACCOUNT, {"message_id": message_id}) or ("", "")
-        if wanted not in (None, account_id) or (message := read_message(tx, account_id, message_id)) is None:
+        if of_account not in (None, account_id) or (message := read_message(tx, account_id, message_id)) is None:
             return None
         query = _WAYS_BY_NODE if self.engine.is_shared else _WAYS
         ways = {recipient_id: way for recipient_id, *way in rows(tx, query, {"message_id": message_id})}

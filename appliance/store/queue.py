@@ -1,12 +1,12 @@
-"""The queue of recipients: hands over new mail, finds what is due, and records the outcome of attempts.
+"""The queue of recipients: hands over new mail, finds due recipients, and records the outcome of attempts.
 
 - A lane is one account's mail for one domain. One query by time reads all due mail, or lane by lane if that does not
   fit, so that no account or domain with a hundred thousand messages delays the next one.
 - An outcome is attempt, recipient, message, credit, suppression, event, post and delivery report in one transaction.
-- `recipients.delayed_at` is set by the first deferral an hour or more after the acceptance, which posts `email.delayed`.
+- The first deferral an hour or more after the acceptance sets `recipients.delayed_at` and posts `email.delayed`.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from appliance.concurrency.wake import Wake
 from appliance.environment import Environment, identifier_time
+from appliance.model.feedback import FeedbackRecipient
 from appliance.model.mail import (
     Billing,
     DsnCondition,
@@ -108,10 +109,9 @@ class NewMail:
 
 def due_recipients(fresh: Fresh) -> list[DueRecipient]:
     message, charged = fresh
-    message_id, account_id, envelope_from = message.id, message.account_id, message.envelope_from
-    rest = (0, None, None, envelope_from, message.subject, len(message.recipients), charged, message.sender)
+    rest = (0, None, None, message.envelope_from, message.subject, len(message.recipients), charged, message.sender)
     return [
-        DueRecipient(recipient.id, message_id, account_id, recipient.address, recipient.domain, *rest)
+        DueRecipient(recipient.id, message.id, message.account_id, recipient.address, recipient.domain, *rest)
         for recipient in message.recipients
     ]
 
@@ -165,8 +165,6 @@ BILLING = {
     RecipientStatus.FAILED: Billing.SETTLED,
     RecipientStatus.BOUNCED: Billing.RELEASED,
 }
-
-
 # Results that a sender may have requested a report of.
 DSN_CONDITIONS = {
     RecipientStatus.DELIVERED: DsnCondition.SUCCESS,
@@ -223,24 +221,18 @@ class Queue(StorePart):
 def record(tx: Tx, env: Environment, outcomes: Iterable[Outcome]) -> set[str]:
     """Record outcomes of recipients that still wait; return the accounts with new posts."""
     accounts: set[str] = set()
-    for together in _rounds(list(outcomes)):
+    for together in _rounds(outcomes):
         accounts |= _record_together(tx, env, together)
     return accounts
 
 
-def _rounds(outcomes: list[Outcome]) -> list[list[Outcome]]:
-    """The outcomes so that no recipient is met twice in a round: the second one finds what the first has made of it."""
-    if len({result.recipient.id for result in outcomes}) == len(outcomes):  # as nearly always
-        return [outcomes]
-    rounds: list[list[Outcome]] = []
-    met: Counter[str] = Counter()
+def _rounds(outcomes: Iterable[Outcome]) -> Iterable[list[Outcome]]:
+    """Split outcomes so that no recipient is twice in a round: the second outcome sees what the first has changed."""
+    met, rounds = Counter[str](), defaultdict[int, list[Outcome]](list)
     for result in outcomes:
-        number = met[result.recipient.id]
+        rounds[met[result.recipient.id]].append(result)
         met[result.recipient.id] += 1
-        if number == len(rounds):
-            rounds.append([])
-        rounds[number].append(result)
-    return rounds
+    return rounds.values()
 
 
 def _record_together(tx: Tx, env: Environment, outcomes: Sequence[Outcome]) -> set[str]:
@@ -368,12 +360,24 @@ def _delayed_at(result: Outcome) -> int | None:
 
 
 def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
-    recipient, event_id = result.recipient, env.identifier("evt")
-    code, response = _last_words(result)
+    bounce_class = None if kind in RESULT_EVENTS else result.bounce_class
+    return event_row(env, kind, result.at, result.recipient, *_last_words(result), bounce_class)
+
+
+def event_row(
+    env: Environment,
+    kind: EventType,
+    at: int,
+    recipient: DueRecipient | FeedbackRecipient,
+    code: int | None = None,
+    response: str | None = None,
+    bounce_class: str | None = None,
+) -> Row:
+    event_id = env.identifier("evt")
     body = envelope(
         event_id,
         kind,
-        result.at,
+        at,
         email_id=recipient.message_id,
         recipient_id=recipient.id,
         to=recipient.address,
@@ -381,10 +385,9 @@ def _event_row(env: Environment, kind: EventType, result: Outcome) -> Row:
         subject=recipient.subject,
         smtp_code=code,
         smtp_response=response,
-        bounce_class=None if kind in RESULT_EVENTS else result.bounce_class,
+        bounce_class=bounce_class,
     )
-    of = recipient.account_id, recipient.message_id, recipient.id
-    return event_id, *of, kind.value, body, result.at
+    return event_id, recipient.account_id, recipient.message_id, recipient.id, kind.value, body, at
 
 
 def _message_rows(tx: Tx, last: Outcome) -> list[Row]:

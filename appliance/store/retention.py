@@ -101,17 +101,18 @@ _REPORTS = {
     "daily_breakdown": "account_id, dimension, day, value, kind",
 }
 
-_ANY = (
-    "SELECT EXISTS (SELECT 1 FROM idempotency_keys WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM sessions WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM password_links WHERE expires_at <= :now)",
-    "SELECT EXISTS (SELECT 1 FROM webhook_deliveries WHERE next_attempt_at IS NULL AND created_at <= :log_since)",
-    "SELECT EXISTS (SELECT 1 FROM webhooks WHERE account_id IS NULL)",
-    "SELECT EXISTS (SELECT 1 FROM audit_log WHERE at < :audit_since)",
-    "SELECT EXISTS (SELECT 1 FROM destinations WHERE updated_at < :unused_since)",
-    "SELECT EXISTS (SELECT 1 FROM warmups WHERE hour_at < :unused_since)",
-    *(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE day < :first_day)" for table in _REPORTS),
-)
+_OLD = {
+    "idempotency_keys": "expires_at <= :now",
+    "sessions": "expires_at <= :now",
+    "password_links": "expires_at <= :now",
+    "webhook_deliveries": "next_attempt_at IS NULL AND created_at <= :log_since",
+    "webhooks": "account_id IS NULL",
+    "audit_log": "at < :audit_since",
+    "destinations": "updated_at < :unused_since",
+    "warmups": "hour_at < :unused_since",
+    **dict.fromkeys(_REPORTS, "day < :first_day"),
+}
+_ANY = "SELECT " + " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE {old})" for table, old in _OLD.items())
 _OLD_REPORTS = tuple(
     f"""DELETE FROM {table} WHERE ({key}) IN
         (SELECT {key} FROM {table} WHERE day < :first_day ORDER BY day LIMIT :most)"""
@@ -146,11 +147,7 @@ class Deletion(StorePart):
         bindings = {"now": now, "log_since": min(now - webhook_logs, until), "most": most}
         bindings |= {"first_day": first_day_kept(now), "audit_since": now - AUDIT_KEPT}
         bindings["unused_since"] = now - UNUSED_KEPT
-        if not await self.engine.read(lambda tx: any(rows(tx, query, bindings)[0][0] for query in _ANY)):
-            return Slice(0, 0.0, more=False)  # and nothing is written: a server at rest leaves its disk alone
-        work = timed(lambda tx: sum(changed(tx, query, bindings) for query in _STEPS))
-        deleted, seconds = await self.engine.write(work, large=True)
-        return Slice(deleted, seconds, more=deleted > 0)
+        return await self.delete_slice(_ANY, _STEPS, bindings)
 
     async def audit(self, after: str, most: int) -> Slice:
         """Delete the oldest lines of the next accounts' logs; `after` is START or a slash and an account id."""

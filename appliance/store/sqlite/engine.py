@@ -221,7 +221,7 @@ class GroupCommit:
                 self._for_thread.put((commit, jobs))
 
     def _take(self) -> list[Job]:
-        """Take what waits, outcomes of deliveries first. Bulk work is committed alone, at most every second time."""
+        """Take the next jobs, outcomes of deliveries first. Bulk work is committed alone, at most every second time."""
         if self._bulk and (self._bulk_next or not (self._urgent or self._ordinary)):
             self._bulk_next = False
             return [self._bulk.popleft()]
