@@ -194,10 +194,8 @@ class Accounts(StorePart):
     @transaction
     def set_role(self, tx: Tx, account_id: str, role: Role) -> None:
         """Make the account's first owner an administrator, or all its users customers. The last administrator stays."""
-        changed = rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value})
-        if changed and role is Role.CUSTOMER:
+        if rows(tx, _SET_ROLE, {"account_id": account_id, "role": role.value}) and role is Role.CUSTOMER:
             check_admin(tx)
-        return changed
 
     @transaction
     def set_daily_cap(self, tx: Tx, account_id: str, recipients: int | None) -> None:

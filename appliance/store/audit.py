@@ -2,8 +2,8 @@
 
 An account keeps at most AUDIT_LINES, and all lines of the last week up to AUDIT_MOST; retention deletes older lines. A
 page reads at most AUDIT_SCANNED lines and says where to continue. The transaction that makes a change writes its line:
-`Audit.noting` opens a note for the current task, and the first write inside that changes something takes it; a write
-that changed nothing returns False or []. Otherwise the lines are written at the end, once within EQUAL_WITHIN.
+`Audit.noting` opens a note for the current task, and the first write inside that changes a row writes its lines.
+Without one the lines are written at the end, once within EQUAL_WITHIN.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -101,8 +101,9 @@ async def write_noted(write: Callable[[Work[T]], Awaitable[T]], work: Work[T]) -
         return await write(work)
 
     def noted(tx: Tx) -> T:
+        before = tx.total_changes()
         result = work(tx)
-        note.is_taken = result is not False and result != []
+        note.is_taken = tx.total_changes() != before
         if note.is_taken:
             note.write(tx, result)
         return result

@@ -68,6 +68,8 @@ class Tx(Protocol):
 
     def changes(self) -> int: ...
 
+    def total_changes(self) -> int: ...
+
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]: ...
 
     def count_many(self, statement: Bulk, values: Sequence[Row], /) -> int: ...
@@ -192,14 +194,11 @@ RecordAnswer = Callable[[Tx, CancelAnswer], None]
 class Partitions(Protocol):
     """Tables partitioned by time, of four kinds: `bodies`, `mail`, `events` and `posts` (of webhooks)."""
 
-    async def make(self, kept: Mapping[str, int], now: int) -> None:
-        """Make partitions ahead, by kind for the time that its rows are kept. A sweep begins with it."""
+    async def make(self, kept: Mapping[str, int], now: int) -> None: ...
 
-    async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice:
-        """Do one step with the partitions that end by a time: rows stay that were not final before the other."""
+    async def clear(self, kind: str, ended: int, before: int, now: int) -> Slice: ...
 
-    def sliced_until(self, kind: str) -> int:
-        """After `clear`, the time before which rows are to be deleted in slices."""
+    def sliced_until(self, kind: str) -> int: ...
 
 
 class Engine(ABC):
@@ -324,7 +323,7 @@ class StorePart:
     env: Environment
 
     async def delete_slice(self, any_old: str, statements: Sequence[str], bindings: Bindings) -> Slice:
-        """Delete old rows in one transaction. If there are none, write nothing: a server at rest leaves its disk alone."""
+        """Delete old rows in one transaction. Without any, write nothing: a server at rest leaves its disk alone."""
         if not (await self.engine.rows(any_old, bindings))[0][0]:
             return Slice(0, 0.0, more=False)
         work = timed(lambda tx: sum(changed(tx, statement, bindings) for statement in statements))

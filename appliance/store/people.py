@@ -167,28 +167,23 @@ class People(StorePart):
     async def open_link(self, token: str) -> PasswordLink | None:
         return await self.engine.one(_link, _OPEN, {"sha256": sha256(token), "now": self.env.now()})
 
-    async def use_link(self, token: str, password_hash: str) -> PasswordLink | None:
+    @transaction
+    def use_link(self, tx: Tx, token: str, password_hash: str) -> PasswordLink | None:
         """Set the password that a link is for, which ends the link, and every session of the user."""
         now = self.env.now()
-        result, user = {"sha256": sha256(token), "now": now}, {"password_hash": password_hash, "now": now}
-        new_id = self.env.identifier("usr")
-
-        def work(tx: Tx) -> list[PasswordLink]:
-            link = one(tx, _link, _USE, result)
-            if link is None:
-                return []
-            if link.user_id is not None:
-                run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
-                run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
-                return [link]
-            named = {"id": new_id, "account_id": link.account_id, "email": link.email}
-            if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
-                text = f"{link.email} logs in to another account: ask for an invitation of another address."
-                raise Refused(Code.CONFLICT, text)
-            return [link]
-
-        used = await self.engine.write(work)
-        return used[0] if used else None
+        user = {"password_hash": password_hash, "now": now}
+        link = one(tx, _link, _USE, {"sha256": sha256(token), "now": now})
+        if link is None:
+            return None
+        if link.user_id is not None:
+            run(tx, _CHANGE_LOGIN, user | {"user_id": link.user_id})
+            run(tx, f"{_END_SESSIONS} = :user_id", {"user_id": link.user_id})
+            return link
+        named = {"id": self.env.identifier("usr"), "account_id": link.account_id, "email": link.email}
+        if first(tx, _ADD_USER, user | named | {"account_role": link.account_role.value}) is None:
+            text = f"{link.email} logs in to another account: ask for an invitation of another address."
+            raise Refused(Code.CONFLICT, text)
+        return link
 
 
 def _person_to_change(tx: Tx, change: Bindings, *, by_admin: bool) -> Person:

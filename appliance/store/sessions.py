@@ -7,7 +7,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import SecondFactor, User
 from appliance.model.dashboard import LoginSession
 from appliance.store.access import sha256
-from appliance.store.engine import Bulk, Row, StorePart, Tx, first, one, rows, run, transaction
+from appliance.store.engine import Bulk, StorePart, Tx, first, one, run, transaction
 from appliance.times import DAY, SECOND
 
 SESSION_LIFETIME = 7 * DAY  # a session lasts without being renewed
@@ -51,18 +51,14 @@ class Renewal:
 
 
 class Sessions(StorePart):
-    async def begin(self, user: User, address: str, user_agent: str) -> LoginSession | None:
-        """A new session; none if the password was changed since the user was read, for then it was for the old one."""
+    @transaction
+    def begin(self, tx: Tx, user: User, address: str, user_agent: str) -> LoginSession | None:
+        """Begin a session; None if the password was changed since the user was read."""
         row = {"id": self.env.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
-
-        def work(tx: Tx) -> list[Row]:
-            begun = rows(tx, _BEGIN, {**row, **self._times()})
-            run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
-            return begun
-
-        begun = await self.engine.write(work)
-        return LoginSession(*begun[0]) if begun else None
+        begun = one(tx, LoginSession, _BEGIN, {**row, **self._times()})
+        run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
+        return begun
 
     @transaction
     def renew(self, tx: Tx, session_id: str, generation: int, address: str, user_agent: str) -> Renewal:

@@ -369,7 +369,7 @@ class PostgresTx:
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._cursor = connection.cursor(binary=True)
         self._found = PostgresRows(self._cursor)
-        self.wrote = False  # anything
+        self._changed = 0  # rows, by all statements
 
     def execute(self, sql: str, bindings: Bindings, /) -> PostgresRows:
         self._run(statement(sql), bindings)
@@ -377,6 +377,9 @@ class PostgresTx:
 
     def changes(self) -> int:
         return max(0, self._cursor.rowcount)
+
+    def total_changes(self) -> int:
+        return self._changed
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         if not values:
@@ -400,5 +403,5 @@ class PostgresTx:
 
     def _run(self, text: str, values: Bindings | Sequence[Any]) -> None:
         self._cursor.execute(text, values)
-        if not self.wrote and self._cursor.rowcount > 0:
-            self.wrote = not (self._cursor.statusmessage or "").startswith("SELECT")
+        if self._cursor.rowcount > 0 and not (self._cursor.statusmessage or "").startswith("SELECT"):
+            self._changed += self._cursor.rowcount

@@ -189,7 +189,7 @@ def _transact(connection: PostgresConnection, jobs: list[Job], begin: Callable[[
         except Exception as error:
             if _ends_batch(connection, error):
                 raise
-            if isinstance(error, psycopg.Error) or tx.wrote or len(several) > 1 or _was_overtaken(error):
+            if isinstance(error, psycopg.Error) or tx.total_changes() or len(several) > 1 or _was_overtaken(error):
                 command(connection, "ROLLBACK")
                 return False
             several[0].result = outcome.Error(error)
