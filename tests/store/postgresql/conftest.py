@@ -9,6 +9,7 @@ from appliance.store.postgresql.engine import prepare
 from tests.ports import free_port
 from tests.postgresql_server import PostgresServer, empty, postgresql
 from tests.programs import require
+from tests.store.postgresql.stepping import Meet
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +30,8 @@ def prepared(server: PostgresServer) -> str:
 def url(prepared: str) -> str:
     empty(prepared)
     return prepared
+
+
+@pytest.fixture
+def meet(url: str, monkeypatch: pytest.MonkeyPatch) -> Meet:
+    return Meet(url, monkeypatch)

@@ -128,6 +128,22 @@ async def queued_behind(
     return results["stopped"], results["other"]
 
 
+@dataclass
+class Meet:
+    """Run the first node's verb up to a statement, then the second's: wholly, or `queued` behind the first's locks."""
+
+    url: str
+    patch: pytest.MonkeyPatch
+
+    async def __call__(
+        self, statement: str, ours: Verb, theirs: Verb, *, after: bool = False, queued: bool = False
+    ) -> tuple[outcome.Outcome[Any], outcome.Outcome[Any]]:
+        with stopping(self.patch, Barrier(FIRST, statement, after=after or queued)) as barrier:
+            if queued:
+                return await queued_behind(self.url, barrier, ours, theirs)
+            return await overtaken(barrier, ours, theirs)
+
+
 # ---- what must hold afterwards
 
 _BOOKS = """SELECT a.id, a.credits, coalesce((SELECT sum(l.amount) FROM credit_ledger l WHERE l.account_id = a.id), 0)

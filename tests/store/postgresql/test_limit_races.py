@@ -13,7 +13,7 @@ from appliance.store import Store, templates
 from appliance.store.access import Access, CredentialLimits
 from appliance.store.domains import Domains
 from tests.store.hooks import SECRET, URL
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, Verb, nodes, overtaken, stopping
+from tests.store.postgresql.stepping import FIRST, SECOND, Meet, Verb, nodes
 from tests.store.samples import CREDITS, HASH, Clock
 
 Nodes = tuple[Store, Store]
@@ -104,14 +104,13 @@ LIMITS = {
 
 @pytest.mark.parametrize("name", LIMITS)
 async def test_the_last_place_is_taken_once(
-    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch, name: str
+    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch, meet: Meet, name: str
 ) -> None:
     limit = LIMITS[name]
     monkeypatch.setattr(templates, "TEMPLATES", 1)
     if name == "DKIM keys":
         await two[0].access.add_domain(account.id, "example.org", usable=True)
-    with stopping(monkeypatch, Barrier(FIRST, limit.statement)) as barrier:
-        first, second = await overtaken(barrier, limit.make(two[0], account.id, 1), limit.make(two[1], account.id, 2))
+    first, second = await meet(limit.statement, limit.make(two[0], account.id, 1), limit.make(two[1], account.id, 2))
     second.unwrap()
     if limit.refused:
         assert isinstance(first, outcome.Error)
@@ -122,9 +121,7 @@ async def test_the_last_place_is_taken_once(
     assert await two[0].engine.rows(f"SELECT count(*) FROM {limit.count}", {}) == [(1,)]
 
 
-async def test_two_rotations_of_the_same_signing_keys(
-    two: Nodes, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_rotations_of_the_same_signing_keys(two: Nodes, account: Account, meet: Meet) -> None:
     """Both have chosen the same names for the new keys: one rotates, the other is told so, and nothing is lost."""
     await two[0].access.add_domain(account.id, "example.org", usable=True)
 
@@ -132,8 +129,7 @@ async def test_two_rotations_of_the_same_signing_keys(
         keys = [StoredDkimKey("s2026", "rsa", sealed, "v=DKIM1", 0, None)]
         return lambda: store.dkim_keys.replace(account.id, "example.org", keys)
 
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO dkim_keys")) as barrier:
-        first, second = await overtaken(barrier, rotation(two[0], b"first"), rotation(two[1], b"second"))
+    first, second = await meet("INSERT INTO dkim_keys", rotation(two[0], b"first"), rotation(two[1], b"second"))
     second.unwrap()
     assert isinstance(first, outcome.Error)
     assert isinstance(first.error, Refused)
@@ -142,14 +138,13 @@ async def test_two_rotations_of_the_same_signing_keys(
     assert (kept.private_key, kept.retired_at) == (b"second", None)
 
 
-async def test_two_nodes_start_for_the_first_time(two: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_nodes_start_for_the_first_time(two: Nodes, meet: Meet) -> None:
     def create(store: Store, number: int) -> Verb:
         return lambda: store.first_start.create(
             name=f"first{number}", email=f"{number}@example.org", password_hash=HASH, domain="example.org"
         )
 
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO accounts")) as barrier:
-        first, second = await overtaken(barrier, create(two[0], 1), create(two[1], 2))
+    first, second = await meet("INSERT INTO accounts", create(two[0], 1), create(two[1], 2))
     assert first.unwrap() is None
     assert second.unwrap() is not None
     assert [account.name for account in await two[0].accounts.all()] == ["first2"]

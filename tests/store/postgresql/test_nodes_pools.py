@@ -20,7 +20,7 @@ from appliance.store import Store
 from appliance.store.engine import Row
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import BEAT, HOLDS_KEPT, STEADY, Membership, NodeIdentity
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, overtaken, queued_behind, stopping
+from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, Meet, queued_behind, stopping
 from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages
 
 LATER = MORNING + DAY  # when a probe goes
@@ -263,9 +263,7 @@ _BOTH = "SELECT pool, '' FROM pool_holds UNION ALL SELECT pool, node FROM node_h
 
 
 @pytest.mark.parametrize("stopped_by", ["node", "operator"])
-async def test_a_node_and_the_operator_hold_a_pool_at_once(
-    two: list[Store], url: str, monkeypatch: pytest.MonkeyPatch, stopped_by: str
-) -> None:
+async def test_a_node_and_the_operator_hold_a_pool_at_once(two: list[Store], meet: Meet, stopped_by: str) -> None:
     statement = "INSERT INTO node_holds" if stopped_by == "node" else "INSERT INTO pool_holds (pool, reason, held_at, p"
 
     async def automatic(store: Store) -> None:
@@ -275,8 +273,7 @@ async def test_a_node_and_the_operator_hold_a_pool_at_once(
         await store.pools.hold("google", "by the operator")
 
     first, second = (automatic, by_operator) if stopped_by == "node" else (by_operator, automatic)
-    with stopping(monkeypatch, Barrier(FIRST, statement, after=True)) as barrier:
-        ended = await overtaken(barrier, lambda: first(two[0]), lambda: second(two[1]))
+    ended = await meet(statement, lambda: first(two[0]), lambda: second(two[1]), after=True)
     assert all(isinstance(each, outcome.Value) for each in ended), ended
     assert await two[0].engine.rows(_BOTH, {}) == [("google", "")]
 

@@ -8,7 +8,7 @@ import pytest
 from appliance.environment import Environment
 from appliance.store import Store
 from appliance.store.search_index import INDEXED_AFTER, SearchIndex
-from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, nodes, queued_behind, stopping
+from tests.store.postgresql.stepping import FIRST, SECOND, Meet, nodes
 from tests.store.samples import HASH, Clock, Messages
 from tests.store.test_search_index import index_all, made, small
 
@@ -58,16 +58,13 @@ async def test_a_node_that_another_has_followed_gives_its_block_up(
         await _check(first)
 
 
-async def test_a_block_is_not_deleted_beside_terms_that_are_being_written(
-    url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_block_is_not_deleted_beside_terms_that_are_being_written(url: str, clock: Clock, meet: Meet) -> None:
     async with nodes(url, clock, FIRST, SECOND) as (first, second):
         await _accept(small(first), clock)
         small(second)
-        with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO search_terms")) as barrier:
-            first_result, second_result = await queued_behind(
-                url, barrier, first.search_index.index_some, second.search_index._clean
-            )
+        first_result, second_result = await meet(
+            "INSERT INTO search_terms", first.search_index.index_some, second.search_index._clean, queued=True
+        )
         first_result.unwrap()
         second_result.unwrap()
         await _clean(second)

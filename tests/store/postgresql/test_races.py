@@ -24,10 +24,9 @@ from tests.store.postgresql.stepping import (
     FIRST,
     SECOND,
     Barrier,
+    Meet,
     check_books,
     nodes,
-    overtaken,
-    queued_behind,
     stopping,
 )
 from tests.store.samples import CREDITS, DAY, HASH, Clock, Messages
@@ -72,16 +71,13 @@ CLAIM = "INSERT INTO idempotency_keys"
 
 @pytest.mark.parametrize("expired", [False, True])
 async def test_a_key_that_was_taken_since_it_was_looked_for(
-    two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, expired: bool
+    two: Nodes, messages: Messages, clock: Clock, meet: Meet, expired: bool
 ) -> None:
     if expired:
         await two[0].messages.accept(messages.new(key="k"))
         clock.now += 2 * DAY
     ours, theirs = messages.new(key="k"), messages.new(key="k")
-    with stopping(monkeypatch, Barrier(FIRST, CLAIM)) as barrier:
-        first, second = await overtaken(
-            barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(CLAIM, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs))
     assert second.unwrap() == Acceptance(1)
     assert isinstance(first, outcome.Error)
     assert isinstance(first.error, KeyTaken)
@@ -93,16 +89,15 @@ async def test_a_key_that_was_taken_since_it_was_looked_for(
 
 @pytest.mark.parametrize("expired", [False, True])
 async def test_a_key_that_is_being_taken(
-    two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, expired: bool
+    two: Nodes, messages: Messages, clock: Clock, meet: Meet, expired: bool
 ) -> None:
     if expired:
         await two[0].messages.accept(messages.new(key="k"))
         clock.now += 2 * DAY
     ours, theirs = messages.new(key="k"), messages.new(key="k")
-    with stopping(monkeypatch, Barrier(FIRST, CLAIM, after=True)) as barrier:
-        first, second = await queued_behind(
-            url, barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(
+        CLAIM, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs), queued=True
+    )
     assert first.unwrap() == Acceptance(1)
     assert isinstance(second, outcome.Error)
     assert isinstance(second.error, KeyTaken)
@@ -114,70 +109,52 @@ async def test_a_key_that_is_being_taken(
 CHARGE = "UPDATE accounts SET credits = credits -"
 
 
-async def test_credits_that_were_spent_since_they_were_looked_for(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_credits_that_were_spent_since_they_were_looked_for(two: Nodes, messages: Messages, meet: Meet) -> None:
     """Two messages that together cost more than there is: one is refused."""
     ours = messages.new(*[f"{number}@example.net" for number in range(60)])
     theirs = messages.new(*[f"{number}@example.net" for number in range(60)])
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
-        first, second = await overtaken(
-            barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(CHARGE, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs))
     assert second.unwrap() == Acceptance(1)
     assert refused(first, Code.INSUFFICIENT_CREDITS)
     assert (await two[0].accounts.find(messages.account_id)).credits == CREDITS - 60
     assert await count(two[0], "messages") == 1
 
 
-async def test_credits_that_are_being_spent(
-    two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_credits_that_are_being_spent(two: Nodes, messages: Messages, meet: Meet) -> None:
     ours, theirs = messages.new("a@example.net"), messages.new("b@example.net", "c@example.net")
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
-        first, second = await queued_behind(
-            url, barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(
+        CHARGE, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs), queued=True
+    )
     assert (first.unwrap(), second.unwrap()) == (Acceptance(1), Acceptance(1))
     lines = await two[0].accounts.ledger(messages.account_id)
     assert [line.balance for line in lines] == [CREDITS - 3, CREDITS - 1, CREDITS]
 
 
-async def test_a_grant_while_credits_are_spent(
-    two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
-        first, second = await queued_behind(
-            url,
-            barrier,
-            lambda: two[0].messages.accept(messages.new()),
-            lambda: two[1].accounts.set_credits(messages.account_id, 7),
-        )
+async def test_a_grant_while_credits_are_spent(two: Nodes, messages: Messages, meet: Meet) -> None:
+    first, second = await meet(
+        CHARGE,
+        lambda: two[0].messages.accept(messages.new()),
+        lambda: two[1].accounts.set_credits(messages.account_id, 7),
+        queued=True,
+    )
     first.unwrap()
     second.unwrap()
     assert (await two[0].accounts.find(messages.account_id)).credits == 7
 
 
-async def test_a_daily_cap_that_was_reached_since_it_was_looked_for(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_daily_cap_that_was_reached_since_it_was_looked_for(two: Nodes, messages: Messages, meet: Meet) -> None:
     """Two messages that together are more than the day's cap: one is refused."""
     await two[0].accounts.set_daily_cap(messages.account_id, 5)
     ours = messages.new(*[f"{number}@example.net" for number in range(3)])
     theirs = messages.new(*[f"{number}@example.net" for number in range(3)])
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
-        first, second = await overtaken(
-            barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(CHARGE, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs))
     second.unwrap()
     assert refused(first, Code.WARMUP_LIMITED)
     assert await two[0].engine.rows("SELECT recipients FROM daily_volume", {}) == [(3,)]
 
 
 @pytest.mark.parametrize("by_itself", ["capped", "suppressed"])
-async def test_mail_of_several_accounts_in_two_orders(
-    two: Nodes, url: str, monkeypatch: pytest.MonkeyPatch, by_itself: str
-) -> None:
+async def test_mail_of_several_accounts_in_two_orders(two: Nodes, meet: Meet, by_itself: str) -> None:
     """Messages that are accepted by themselves, in one transaction: no node waits for one that waits for it."""
     accounts = [await two[0].accounts.create(f"a{each}", f"a{each}@example.org", HASH) for each in range(2)]
     for account in accounts:
@@ -192,39 +169,32 @@ async def test_mail_of_several_accounts_in_two_orders(
         return list(await store.engine.write(lambda tx: accept(tx, env, news), locks=True))
 
     reruns = STORE_RERUNS.values[""]
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE, after=True)) as barrier:
-        ended = await queued_behind(url, barrier, lambda: send(two[0], accounts[::-1]), lambda: send(two[1], accounts))
+    ended = await meet(CHARGE, lambda: send(two[0], accounts[::-1]), lambda: send(two[1], accounts), queued=True)
     accepted = Acceptance(0) if by_itself == "capped" else Acceptance(0, has_suppressed=True)
     assert [result.unwrap() for result in ended] == [[accepted] * 2] * 2
     assert STORE_RERUNS.values[""] == reruns
 
 
-async def test_a_capped_message_and_one_among_others(
-    two: Nodes, url: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_capped_message_and_one_among_others(two: Nodes, messages: Messages, meet: Meet) -> None:
     await two[0].accounts.set_daily_cap(messages.account_id, 5)
     env, several = messages.env, [messages.new(), messages.new()]
     reruns = STORE_RERUNS.values[""]
-    with stopping(monkeypatch, Barrier(FIRST, "accounts WHERE id IN", after=True)) as barrier:
-        ended = await queued_behind(
-            url,
-            barrier,
-            lambda: two[0].engine.write(lambda tx: accept(tx, env, several), locks=True),
-            lambda: two[1].messages.accept(messages.new()),
-        )
+    ended = await meet(
+        "accounts WHERE id IN",
+        lambda: two[0].engine.write(lambda tx: accept(tx, env, several), locks=True),
+        lambda: two[1].messages.accept(messages.new()),
+        queued=True,
+    )
     assert all(isinstance(each, outcome.Value) for each in ended), ended
     assert STORE_RERUNS.values[""] == reruns
 
 
-async def test_a_daily_cap_that_comes_while_mail_is_accepted(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
-        first, second = await overtaken(
-            barrier,
-            lambda: two[0].messages.accept(messages.new()),
-            lambda: two[1].accounts.set_daily_cap(messages.account_id, 5),
-        )
+async def test_a_daily_cap_that_comes_while_mail_is_accepted(two: Nodes, messages: Messages, meet: Meet) -> None:
+    first, second = await meet(
+        CHARGE,
+        lambda: two[0].messages.accept(messages.new()),
+        lambda: two[1].accounts.set_daily_cap(messages.account_id, 5),
+    )
     first.unwrap()
     second.unwrap()
     assert await two[0].engine.rows("SELECT recipients FROM daily_volume", {}) == [(1,)]
@@ -246,30 +216,22 @@ async def test_an_account_that_is_changed_again_and_again_while_mail_is_accepted
     assert next(caps, None) is None
 
 
-async def test_an_account_that_was_suspended_since_it_was_looked_at(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
-        first, second = await overtaken(
-            barrier,
-            lambda: two[0].messages.accept(messages.new()),
-            lambda: two[1].accounts.set_suspended(messages.account_id, True),
-        )
+async def test_an_account_that_was_suspended_since_it_was_looked_at(two: Nodes, messages: Messages, meet: Meet) -> None:
+    first, second = await meet(
+        CHARGE,
+        lambda: two[0].messages.accept(messages.new()),
+        lambda: two[1].accounts.set_suspended(messages.account_id, True),
+    )
     second.unwrap()
     assert refused(first, Code.ACCOUNT_SUSPENDED)
     assert await count(two[0], "messages") == 0
 
 
-async def test_a_quota_that_was_used_since_it_was_looked_at(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_quota_that_was_used_since_it_was_looked_at(two: Nodes, messages: Messages, meet: Meet) -> None:
     """Two messages that together are more than the account may keep: one is refused."""
     ours, theirs = messages.new(), messages.new()
     ours = msgspec.structs.replace(ours, may_store=of_message(ours) + 10)
-    with stopping(monkeypatch, Barrier(FIRST, CHARGE)) as barrier:
-        first, second = await overtaken(
-            barrier, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs)
-        )
+    first, second = await meet(CHARGE, lambda: two[0].messages.accept(ours), lambda: two[1].messages.accept(theirs))
     second.unwrap()
     assert refused(first, Code.RATE_LIMITED)
     assert await count(two[0], "messages") == 1
@@ -290,32 +252,29 @@ async def status(store: Store, messages: Messages, recipient: DueRecipient) -> M
 
 
 async def test_two_nodes_finish_the_last_two_recipients(
-    two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    two: Nodes, messages: Messages, clock: Clock, meet: Meet
 ) -> None:
     one, other = await due(two[0], messages, "a@example.net", "b@example.net")
-    with stopping(monkeypatch, Barrier(FIRST, "GROUP BY status", after=True)) as barrier:
-        first, second = await queued_behind(
-            url,
-            barrier,
-            lambda: two[0].queue.record([result_of(one, DELIVERED, clock())]),
-            lambda: two[1].queue.record([result_of(other, BOUNCED, clock())]),
-        )
+    first, second = await meet(
+        "GROUP BY status",
+        lambda: two[0].queue.record([result_of(one, DELIVERED, clock())]),
+        lambda: two[1].queue.record([result_of(other, BOUNCED, clock())]),
+        queued=True,
+    )
     first.unwrap()
     second.unwrap()
     assert await status(two[0], messages, one) is MessageStatus.PARTIAL
 
 
-async def test_an_outcome_while_the_rest_is_cancelled(
-    two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outcome_while_the_rest_is_cancelled(two: Nodes, messages: Messages, clock: Clock, meet: Meet) -> None:
     one, other = await due(two[0], messages, "a@example.net", "b@example.net")
     two[0].under_delivery.begin([one.id])
-    with stopping(monkeypatch, Barrier(FIRST, "ORDER BY r.id", after=True)) as barrier:
-        first, second = await overtaken(
-            barrier,
-            lambda: two[0].queue_control.cancel(one.message_id, "a test"),
-            lambda: two[1].queue.record([result_of(one, DELIVERED, clock())]),
-        )
+    first, second = await meet(
+        "ORDER BY r.id",
+        lambda: two[0].queue_control.cancel(one.message_id, "a test"),
+        lambda: two[1].queue.record([result_of(one, DELIVERED, clock())]),
+        after=True,
+    )
     assert first.unwrap() == 1
     second.unwrap()
     assert await status(two[0], messages, other) is MessageStatus.PARTIAL
@@ -323,15 +282,14 @@ async def test_an_outcome_while_the_rest_is_cancelled(
 
 @pytest.mark.parametrize("theirs", [DELIVERED, DEFERRED])
 async def test_an_outcome_that_another_has_recorded_before(
-    two: Nodes, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch, theirs: RecipientStatus
+    two: Nodes, messages: Messages, clock: Clock, meet: Meet, theirs: RecipientStatus
 ) -> None:
     (recipient,) = await due(two[0], messages)
-    with stopping(monkeypatch, Barrier(FIRST, "UPDATE recipients SET status")) as barrier:
-        first, second = await overtaken(
-            barrier,
-            lambda: two[0].queue.record([result_of(recipient, BOUNCED, clock())]),
-            lambda: two[1].queue.record([result_of(recipient, theirs, clock())]),
-        )
+    first, second = await meet(
+        "UPDATE recipients SET status",
+        lambda: two[0].queue.record([result_of(recipient, BOUNCED, clock())]),
+        lambda: two[1].queue.record([result_of(recipient, theirs, clock())]),
+    )
     first.unwrap()
     second.unwrap()
     found = await two[0].engine.rows("SELECT status, attempt_count FROM recipients", {})
@@ -340,36 +298,33 @@ async def test_an_outcome_that_another_has_recorded_before(
     assert (await two[0].accounts.find(messages.account_id)).credits == CREDITS - 1
 
 
-async def test_an_outcome_that_another_is_recording(
-    two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_outcome_that_another_is_recording(two: Nodes, messages: Messages, clock: Clock, meet: Meet) -> None:
     (recipient,) = await due(two[0], messages)
-    with stopping(monkeypatch, Barrier(FIRST, "UPDATE recipients SET status", after=True)) as barrier:
-        first, second = await queued_behind(
-            url,
-            barrier,
-            lambda: two[0].queue.record([result_of(recipient, BOUNCED, clock())]),
-            lambda: two[1].queue.record([result_of(recipient, BOUNCED, clock())]),
-        )
+    first, second = await meet(
+        "UPDATE recipients SET status",
+        lambda: two[0].queue.record([result_of(recipient, BOUNCED, clock())]),
+        lambda: two[1].queue.record([result_of(recipient, BOUNCED, clock())]),
+        queued=True,
+    )
     first.unwrap()
     second.unwrap()
     assert await count(two[0], "attempts") == await count(two[0], "events") == 1
     assert (await two[0].accounts.find(messages.account_id)).credits == CREDITS
 
 
-async def test_two_bounces_of_one_address(
-    two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_two_bounces_of_one_address(two: Nodes, messages: Messages, clock: Clock, meet: Meet) -> None:
     (one,) = await due(two[0], messages)
     *_, other = await due(two[0], messages)
 
     def bounce(recipient: DueRecipient) -> Outcome:
         return result_of(recipient, BOUNCED, clock(), suppress=Suppression("b@example.net", "bounce", clock()))
 
-    with stopping(monkeypatch, Barrier(FIRST, "INSERT INTO suppressions", after=True)) as barrier:
-        first, second = await queued_behind(
-            url, barrier, lambda: two[0].queue.record([bounce(one)]), lambda: two[1].queue.record([bounce(other)])
-        )
+    first, second = await meet(
+        "INSERT INTO suppressions",
+        lambda: two[0].queue.record([bounce(one)]),
+        lambda: two[1].queue.record([bounce(other)]),
+        queued=True,
+    )
     first.unwrap()
     second.unwrap()
     assert await count(two[0], "suppressions") == 1
@@ -379,7 +334,7 @@ async def test_two_bounces_of_one_address(
 
 
 async def test_parts_that_another_node_clears_while_their_message_is_accepted(
-    two: Nodes, url: str, messages: Messages, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    two: Nodes, messages: Messages, clock: Clock, meet: Meet
 ) -> None:
     new = messages.new(size=INLINE + 10 * PART)
 
@@ -387,21 +342,19 @@ async def test_parts_that_another_node_clears_while_their_message_is_accepted(
         clock.now += 2 * IN_HAND
         return (await two[1].body_parts.clear(1)).deleted > 0
 
-    with stopping(monkeypatch, Barrier(FIRST, "sum(length(content))", after=True)) as barrier:
-        first, second = await queued_behind(url, barrier, lambda: two[0].messages.accept(new), clear)
+    first, second = await meet("sum(length(content))", lambda: two[0].messages.accept(new), clear, queued=True)
     assert first.unwrap() == Acceptance(1)
     assert second.unwrap() is False
     assert await two[0].messages.mime(new.id) == new.mime
 
 
-async def test_parts_of_another_node_are_left_alone(
-    two: Nodes, messages: Messages, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_parts_of_another_node_are_left_alone(two: Nodes, messages: Messages, meet: Meet) -> None:
     new = messages.new(size=INLINE + 10 * PART)
-    with stopping(monkeypatch, Barrier(FIRST, "FROM loose_parts WHERE message_id IN")) as barrier:
-        first, second = await overtaken(
-            barrier, lambda: two[0].messages.accept(new), lambda: two[1].body_parts.clear(1_000)
-        )
+    first, second = await meet(
+        "FROM loose_parts WHERE message_id IN",
+        lambda: two[0].messages.accept(new),
+        lambda: two[1].body_parts.clear(1_000),
+    )
     assert first.unwrap() == Acceptance(1)
     assert second.unwrap().deleted == 0
 
