@@ -183,15 +183,11 @@ async def open_store(
     may_upgrade: bool = True,
     on_failure: OnFault | None = None,
 ) -> AsyncIterator[Store]:
-    """Open the database, migrated to this version; close it when everything inside has ended.
+    """Open the file in `data_dir`, or the PostgreSQL of a URL, migrated to this version; close it at the end.
 
-    Without `may_upgrade` one that is of an earlier version is left as it is: raises OlderDatabase, or NoDatabase.
-
-    With a URL it is that PostgreSQL, which `check_key` may refuse before anything is written to it; there a server is
-    the node of a name, reached at an address, and a command none. Else it is the file in `data_dir`. `inline` is for
-    single commands, and for tests on a
-    virtual clock: a file is then written on the caller's thread. Otherwise a fault of the disk is reported to
-    `on_failure`, which must end the process.
+    Without `may_upgrade` raise OlderDatabase or NoDatabase instead of changing the schema. `check_key` may refuse a
+    PostgreSQL before anything is written; a server has a node name there, a command has none. `inline` writes a file on
+    the caller's thread, for commands and tests. Otherwise a disk fault goes to `on_failure`, which ends the process.
     """
     if url:
         engine = await _open_server(data_dir, env, url, node, address, check_key, may_upgrade=may_upgrade)

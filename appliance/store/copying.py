@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Protocol
 
 from appliance.store.engine import UNFINISHED_COPY, Bindings, Bulk, NewerDatabase, Row, Tx, run
@@ -204,12 +205,8 @@ def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: 
         for batch in _batches(found):
             if not target.has_nul:
                 _refuse_nul_in_keys(source, table, batch)
-            target.write(partial(_insert, insert, batch))
+            target.write(partial(insert.run, values=batch))
             meter.add(len(batch))
-
-
-def _insert(insert: Bulk, batch: Sequence[Row], tx: Tx) -> None:
-    insert.run(tx, batch)
 
 
 def _batches(selected: Iterator[Row]) -> Iterator[list[Row]]:
@@ -234,28 +231,18 @@ def _refuse_nul_in_keys(source: CopyEndpoint, table: Table, batch: Sequence[Row]
 
 def _compare(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> int:
     """Raise NotCopied at the first difference; else how many values had a NUL replaced."""
-    with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as found:
-        return _compare_rows(rows, found, target, table, meter)
-
-
-def _compare_rows(
-    rows: Iterator[Row], selected: Iterator[Row], target: CopyEndpoint, table: Table, meter: _Meter
-) -> int:
     replaced, done = 0, 0
-    for row in rows:
-        copied = next(selected, None)
-        if copied != row:
-            expected = row if target.has_nul else tuple(map(_without_nul, row))
-            if copied != expected:
-                raise _different(target, table, expected, copied)
-            replaced += sum(old != new for old, new in zip(row, expected, strict=True))
-        done += 1
-        if done == BATCH_ROWS:
-            meter.add(done)
-            done = 0
-    extra = next(selected, None)
-    if extra is not None:
-        raise _different(target, table, None, extra)
+    with closing(source.stream(table.select(), {})) as rows, closing(target.stream(table.select(), {})) as copies:
+        for row, copied in zip_longest(rows, copies):
+            if copied != row:
+                expected = row if target.has_nul or row is None else tuple(map(_without_nul, row))
+                if copied != expected or row is None:
+                    raise _different(target, table, expected, copied)
+                replaced += sum(old != new for old, new in zip(row, expected, strict=True))
+            done += 1
+            if done == BATCH_ROWS:
+                meter.add(done)
+                done = 0
     if done:
         meter.add(done)
     return replaced

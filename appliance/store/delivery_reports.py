@@ -84,7 +84,12 @@ def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnReque
         message_id,
         sender,
         result.condition,
-        [_reported(item, request) for item, request in asked],
+        [
+            ReportedRecipient(
+                item.address, request, item.code, item.response, item.remote_host, item.attempted_at, item.expired
+            )
+            for item, request in asked
+        ],
         OriginalMessage(bytes(beginning), whole=size <= RETURNED_BYTES),
         accepted_at=identifier_time(result.message_id),
         now=result.at,
@@ -100,10 +105,4 @@ def _report(tx: Tx, env: Environment, asked: Sequence[tuple[Reportable, DsnReque
         mime=mime,
         now=result.at,
         simulated=result.simulated,
-    )
-
-
-def _reported(result: Reportable, request: DsnRequest) -> ReportedRecipient:
-    return ReportedRecipient(
-        result.address, request, result.code, result.response, result.remote_host, result.attempted_at, result.expired
     )

@@ -272,11 +272,7 @@ class FeedbackStore(StorePart):
         return await self.delete_slice(_ANY_OLD, [_FORGET], {"before": before, "most": most})
 
     async def complaint_rates(self, since: int) -> list[ComplaintRate]:
-        return await self.engine.all(_rate, _RATES, {"since": since // DAY})
-
-
-def _rate(provider: str, complaints: int, delivered: int) -> ComplaintRate:
-    return ComplaintRate(provider, int(complaints), int(delivered))
+        return await self.engine.all(ComplaintRate, _RATES, {"since": since // DAY})
 
 
 def _mail(mail_id: str, addresses: str, mime: bytes, received_at: int, tries: int) -> FeedbackMail:

@@ -259,8 +259,9 @@ class QueueControl(StorePart):
         """Let a message's waiting recipients fail, credits released; return how many. Those in a session stay."""
         elsewhere = await self.engine.cancel_elsewhere(message_id, account_id, reason)
         count = sum(answer.cancelled for answer in elsewhere)
+        work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
         try:
-            return count + await self._cancel_own(message_id, reason, account_id)
+            return count + await self._write_cancellation(message_id, work)
         except Refused as refused:
             if count:
                 return count
@@ -293,10 +294,6 @@ class QueueControl(StorePart):
             await self._write_cancellation(request.message_id, work)
 
         await self.engine.answer_cancellations(cancel)
-
-    async def _cancel_own(self, message_id: str, reason: str, account_id: str | None) -> int:
-        work = partial(self._cancel, message_id=message_id, reason=reason, account_id=account_id)
-        return await self._write_cancellation(message_id, work)
 
     async def _write_cancellation(self, message_id: str, work: Work[Cancelled]) -> int:
         with self.under_delivery.cancelling(message_id):

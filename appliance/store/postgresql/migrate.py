@@ -110,13 +110,10 @@ def migrate(
     copying: bool = False,
     may_upgrade: bool = True,
 ) -> None:
-    """Take the steps that are due, as soon as it is known that this version can work after them.
+    """Take the steps that are due, if this version can work after them; raise before anything is written.
 
-    Without `may_upgrade` none is taken: raises OlderDatabase, or NoDatabase, if this version needs one that is missing.
-
-    `check_key` gets the fingerprint of the installation's key file, or None before the first; if it raises, as with
-    everything else that is wrong, nothing is written. `home` is that of the node which starts: its earlier runs are
-    over.
+    Without `may_upgrade` raise if this version needs a missing step. `check_key` gets the fingerprint of the key file.
+    `home` is that of the node which starts: its earlier runs are over.
     """
     check(connection)
     if not copying and has_table(connection, UNFINISHED_COPY):
@@ -124,8 +121,9 @@ def migrate(
     if is_ours(connection):
         check_compatible(connection, newest_known())
     planned = plan(connection, home)
-    if not may_upgrade:
-        _refuse_to_upgrade(connection, planned)
+    missing = planned.due + planned.waiting
+    if not may_upgrade and missing and missing[0].number <= _last_expansion():
+        raise OlderDatabase(state(connection)[0], newest_known()) if is_ours(connection) else NoDatabase
     _refuse_older_nodes(planned)
     if check_key is not None:
         check_key(key_fingerprint(connection))
@@ -134,15 +132,6 @@ def migrate(
             advance(connection, now, home, copying=copying)
         except _AGAIN:
             raise DatabaseRefused(IN_USE) from None
-
-
-def _refuse_to_upgrade(connection: psycopg.Connection[Row], planned: SchemaPlan) -> None:
-    """Raise unless this version can work without the steps that are missing."""
-    missing = planned.due + planned.waiting
-    if missing and missing[0].number <= _last_expansion():
-        if not is_ours(connection):
-            raise NoDatabase
-        raise OlderDatabase(state(connection)[0], newest_known())
 
 
 def plan(connection: psycopg.Connection[Row], home: str = "") -> SchemaPlan:

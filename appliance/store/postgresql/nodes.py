@@ -10,6 +10,7 @@ beats on time. A node that starts on the data directory of an earlier run ends t
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 
 import psycopg
@@ -136,9 +137,8 @@ class NodeIdentity:
     schema: int  # that this version knows
 
 
-def _boot_time() -> float:
-    """A clock that runs while the machine sleeps, and that no process can set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+# A clock that runs while the machine sleeps, and that no process can set.
+_boot_time = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Membership:

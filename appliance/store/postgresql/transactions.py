@@ -244,10 +244,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 # ---- writers
 
 
-def _not_any_more(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
-
-
 class Writer:
     """A thread that writes everything that waits when it has ended the last transaction."""
 
@@ -273,7 +269,7 @@ class Writer:
         if self._idle:
             self._idle = False
             self._trio.run_sync_soon(self._next_batch)
-        return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     async def close(self) -> None:
         """Finish the pending writes, unless the database does not respond; end the thread, close the connection."""

@@ -65,15 +65,11 @@ _gathered = msgspec.json.Decoder(list[Row])
 _texts: dict[Bulk, dict[int, str]] = {}  # by the number of rows
 
 
-def _always(*_: object) -> int:
-    return 1
-
-
 class Connection(apsw.Connection):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         for function in (IS_OWNED, HAS_ANY_OWNER):  # the only node owns every row
-            self.create_scalar_function(function, _always, 1, deterministic=True)
+            self.create_scalar_function(function, lambda *_: 1, 1, deterministic=True)
 
     def many(self, statement: Bulk, values: Sequence[Row], /) -> list[Row]:
         results: list[Row] = []

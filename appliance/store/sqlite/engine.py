@@ -136,10 +136,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 # ---- group commit
 
 
-def _not_any_more(_: object) -> trio.lowlevel.Abort:
-    return trio.lowlevel.Abort.FAILED
-
-
 class GroupCommit:
     """Everything that waits when the last commit has ended goes into the next one."""
 
@@ -175,7 +171,7 @@ class GroupCommit:
         if self._idle:
             self._idle = False
             self._soon()
-        return await trio.lowlevel.wait_task_rescheduled(_not_any_more)
+        return await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     def _fail(self, fault: StorageFault) -> None:
         """Refuse further writes; only the first fault is reported, for the others follow from it."""
