@@ -97,6 +97,24 @@ async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, 
     assert await store.mail_log.facts("acc_other", message_id) is None
 
 
+@pytest.mark.parametrize("tags", ['{"one": 1}', "not JSON"])
+async def test_unreadable_tags_of_one_message_fail_no_page(
+    store: Store, messages: Messages, account: Account, tags: str
+) -> None:
+    ids = await accept(store, messages, 3)
+    await store.engine.change("UPDATE messages SET tags = :tags WHERE id = :id", {"tags": tags, "id": ids[1]})
+    for filters in (MailFilter(), MailFilter(words=("subject",))):
+        page = await store.mail_log.page(account.id, filters, None, 10)
+        assert [(message.id, message.tags) for message in page.messages] == [
+            (ids[0], ("one", "two")),
+            (ids[1], ()),
+            (ids[2], ("one", "two")),
+        ]
+    facts = await store.mail_log.facts(account.id, ids[1])
+    assert facts is not None
+    assert facts.tags == ()
+
+
 async def test_the_newest_of_several_accounts_are_found_in_order(
     store: Store, messages: Messages, account: Account
 ) -> None:

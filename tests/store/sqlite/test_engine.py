@@ -1,5 +1,6 @@
 """Transactions: what is shared, what fails alone, what cancellation and a failing disk may do."""
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
+import trio.testing
 
-from appliance.errors import Code, StorageUnavailable
-from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, run
+from appliance.concurrency.workers import QUEUED_PER_OWNER, SERVER_WORK
+from appliance.errors import Code, Refused, StorageUnavailable
+from appliance.store.engine import JOBS_PER_COMMIT, CommitUnknown, StorageFault, Tx, first, rows, run
 from appliance.store.sqlite import engine as engine_module
 from appliance.store.sqlite.connection import open_writer
-from appliance.store.sqlite.engine import GroupCommit, Inline, SqliteEngine
+from appliance.store.sqlite.engine import GroupCommit, Inline, Scanner, SqliteEngine
 from tests.store.samples import Faults
 
 WAIT = 200  # milliseconds for another process's lock, instead of seconds
@@ -425,3 +428,61 @@ async def test_inline_raises_when_a_commit_is_unknown(faults: Faults, path: Path
     with faults.raising(on_sync=apsw.IOError), pytest.raises(CommitUnknown):
         await notes.add("who knows")
     await notes.engine.close()
+
+
+# ---- readings on the thread: accounts take turns, an account's queue is bounded, the server's own is not
+
+
+@pytest.fixture
+def scanner(tmp_path: Path) -> Scanner:
+    apsw.Connection(str(tmp_path / "db")).close()
+    return Scanner(tmp_path / "db", inline=True)
+
+
+def noted(order: list[str], name: str) -> Callable[[object], None]:
+    return lambda _: order.append(name)
+
+
+async def test_an_account_with_many_readings_waits_for_its_turn(tmp_path: Path) -> None:
+    apsw.Connection(str(tmp_path / "db")).close()
+    scanner, order, released = Scanner(tmp_path / "db", inline=False), list[str](), threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scanner.read, lambda _: released.wait(10), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(20):
+            nursery.start_soon(scanner.read, noted(order, "many"), "many")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(scanner.read, noted(order, "few"), "few")
+        await trio.testing.wait_all_tasks_blocked()
+        released.set()
+    scanner.close()
+    assert (order.index("few"), len(order)) == (0, 21)
+
+
+async def test_the_first_read_of_a_server_opens_no_file(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "db")
+    writer.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
+    scanner = Scanner(tmp_path / "db", inline=False)
+    opened = os.listdir("/proc/self/fd")
+    assert await scanner.read(lambda tx: rows(tx, "SELECT a FROM t", {})) == [(1,)]
+    assert os.listdir("/proc/self/fd") == opened
+    scanner.close()
+    writer.close()
+
+
+async def test_only_an_account_is_refused(scanner: Scanner) -> None:
+    refused: list[Refused] = []
+    order: list[str] = []
+
+    async def read(owner: str) -> None:
+        try:
+            await scanner.read(noted(order, owner), owner)
+        except Refused as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for owner in ("acc_1", SERVER_WORK):
+            for _ in range(QUEUED_PER_OWNER + 10):
+                nursery.start_soon(read, owner)
+    assert order.count(SERVER_WORK) == QUEUED_PER_OWNER + 10
+    assert {each.code for each in refused} == {Code.TEMPORARY_FAILURE}
