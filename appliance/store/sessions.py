@@ -1,6 +1,6 @@
 """Logins to the dashboard: sessions, renewed one generation after the other, and second factors."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from appliance.errors import Code, Refused
@@ -57,7 +57,8 @@ class Sessions(StorePart):
         row = {"id": self.env.identifier("ses"), "user_id": user.id, "epoch": user.token_epoch}
         row |= {"address": address, "user_agent": user_agent}
         begun = one(tx, LoginSession, _BEGIN, {**row, **self._times()})
-        run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
+        if begun is not None:
+            run(tx, _MAKE_ROOM, {"user_id": user.id, "most": SESSIONS_PER_USER})
         return begun
 
     @transaction
@@ -118,7 +119,7 @@ class SecondFactors(StorePart):
             raise Refused(Code.CONFLICT, "The second factor is on already: turn it off first.")
 
     @transaction
-    def confirm(self, tx: Tx, user_id: str, secret: bytes, step: int, codes: Iterable[str]) -> None:
+    def confirm(self, tx: Tx, user_id: str, secret: bytes, step: int, codes: Sequence[str]) -> None:
         """Put the factor with this sealed secret in force, the code of that step used, with recovery codes."""
         result = {"user_id": user_id, "secret": secret, "step": step, "now": self.env.now()}
         hashed = [(user_id, sha256(code)) for code in codes]
