@@ -127,8 +127,6 @@ def sha256(secret: str) -> bytes:
 
 
 # ---- steps of a transaction
-
-
 def add_domain(
     tx: Tx, env: Environment, account_id: str, name: str, *, usable: bool, return_path: str | None = None
 ) -> None:

@@ -126,8 +126,6 @@ class PartsMissing(Exception):
 
 
 # ---- steps of a transaction, or of a reading
-
-
 def head_of(new: NewMessage) -> tuple[bytes, int]:
     """What of a message is stored with its record, and how many bytes are in parts."""
     size = len(new.mime)
@@ -245,8 +243,6 @@ def _message_row(new: NewMessage) -> Row:
 
 
 # ---- transactions
-
-
 @dataclass(frozen=True, slots=True)
 class BodyParts(StorePart):
     _in_hand: set[str] = field(default_factory=set)  # messages that are being accepted

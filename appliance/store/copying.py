@@ -123,8 +123,6 @@ def copy(
 
 
 # ---- before anything is written
-
-
 def check_source(source: CopyEndpoint) -> None:
     """Raise NotCopied unless it holds an installation of this version."""
     schema = source.schema()
@@ -170,8 +168,6 @@ def _mark(identity: str, now: int, tx: Tx) -> None:
 
 
 # ---- progress
-
-
 class _Meter:
     def __init__(self, on: Callable[[CopyProgress], None], total: int) -> None:
         self._on, self._total = on, max(1, total)
@@ -194,8 +190,6 @@ def _count(side: CopyEndpoint, table: Table) -> int:
 
 
 # ---- rows
-
-
 def _copy_rows(source: CopyEndpoint, target: CopyEndpoint, table: Table, meter: _Meter) -> None:
     insert, bindings = table.insert(), {}
     for last in list(target.stream(table.select_last(), {})):

@@ -345,8 +345,6 @@ def transaction(verb: Callable[Concatenate[Part, Tx, P], T]) -> Callable[Concate
 
 
 # ---- faults of both engines: some end the process, others become a 503
-
-
 class StorageFault(Exception):
     """The state on disk is unknown, so the process must end."""
 

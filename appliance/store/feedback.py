@@ -287,8 +287,6 @@ def _recipient(*columns: Any) -> FeedbackRecipient | None:
 
 
 # ---- steps of a transaction
-
-
 def _record_late_bounce(
     tx: Tx, *, env: Environment, recipient: FeedbackRecipient, bounce: LateBounce, suppresses: bool, waits: bool
 ) -> tuple[str, set[str]]:

@@ -128,8 +128,6 @@ def refusal_now(tx: Tx, new: NewMessage) -> Exception | None:
 
 
 # ---- what decides
-
-
 def _standings(tx: Tx, news: Sequence[NewMessage]) -> list[_Standing | None]:
     bindings = []
     for number, new in enumerate(news):
@@ -210,8 +208,6 @@ def _refusal(new: NewMessage, standing: _Standing) -> Exception | None:
 
 
 # ---- writing, as a list of steps
-
-
 def _claim_keys(tx: Tx, accepted: Sequence[_Accepted]) -> bool:
     """Take the idempotency keys; False when one was taken since it was looked for."""
     keys = sorted(

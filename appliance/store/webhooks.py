@@ -78,8 +78,6 @@ class WebhookStore(StorePart):
 
 
 # ---- steps of a transaction
-
-
 def existing_webhook(tx: Tx, account_id: str) -> Webhook:
     webhook = one(tx, _webhook, _OF_ACCOUNT, {"account_id": account_id})
     if webhook is None:

@@ -111,8 +111,6 @@ async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]
 
 
 # ---- a disk that can fail
-
-
 @dataclass
 class Faults:
     """What the disk does to the write-ahead log from now on, and how often it has been asked to be durable."""

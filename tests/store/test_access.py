@@ -24,8 +24,6 @@ async def dump(store: Store) -> str:
 
 
 # ---- domains
-
-
 async def test_a_caller_knows_the_return_paths_in_use(store: Store, account: Account) -> None:
     for name, path in (("a.example", None), ("b.example", "mail.b.example"), ("c.example", None)):
         await store.access.add_domain(account.id, name, usable=True, return_path=path)
@@ -67,8 +65,6 @@ async def test_nothing_belongs_to_an_account_that_is_not_there(store: Store, dat
 
 
 # ---- SMTP credentials
-
-
 async def test_a_credential_makes_a_caller(store: Store, account: Account) -> None:
     username, password = await store.access.create_credential(account.id)
     found = await store.access.caller_by_credential(username)
@@ -108,8 +104,6 @@ async def test_a_revoked_credential_has_no_caller(store: Store, account: Account
 
 
 # ---- API keys
-
-
 @pytest.mark.parametrize("test", [True, False])
 @pytest.mark.parametrize("scope", list(Scope))
 async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope, test: bool) -> None:
@@ -230,8 +224,6 @@ async def test_the_last_use_is_told_with_its_address(store: Store, account: Acco
 
 
 # ---- callers
-
-
 async def test_a_suspended_account_is_known_by_every_credential(store: Store, account: Account) -> None:
     username, _ = await store.access.create_credential(account.id)
     _, key = await store.access.create_key(account.id, scope=Scope.SEND, test=False)

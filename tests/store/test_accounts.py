@@ -56,8 +56,6 @@ async def test_what_is_not_there_is_not_found(store: Store) -> None:
 
 
 # ---- credits
-
-
 async def test_credits_are_added_and_taken(store: Store, account: Account) -> None:
     assert await store.accounts.change_credits(account.id, 50) == CREDITS + 50
     assert await store.accounts.change_credits(account.id, -CREDITS) == 50
@@ -147,8 +145,6 @@ async def test_suspension_and_cap_are_switched(store: Store, account: Account) -
 
 
 # ---- users and tokens
-
-
 async def test_a_new_password_ends_every_token(store: Store, account: Account) -> None:
     user = await store.accounts.user_by_email(account.email)
     assert user is not None
@@ -170,8 +166,6 @@ async def test_a_password_is_changed_once_by_who_knew_it(store: Store, account: 
 
 
 # ---- the first of all
-
-
 async def test_the_first_account_is_made_once(store: Store) -> None:
     first = await store.first_start.create(name="first", email="a@example.org", password_hash=HASH, domain="x.example")
     assert first is not None

@@ -71,8 +71,6 @@ def file(tmp_path: Path) -> Path:
 
 
 # ---- what is copied
-
-
 def value(table: str, column: str, kind: str, number: int) -> object:
     if kind == "i":
         return number * 10**17 if column.endswith("_at") else number
@@ -141,8 +139,6 @@ def execute(where: str | Path, sql: str) -> None:
 
 
 # ---- copying
-
-
 def source(where: str | Path) -> AbstractContextManager[CopyEndpoint]:
     return server_endpoint.source(where, tables()) if isinstance(where, str) else file_endpoint.source(where)
 
@@ -164,8 +160,6 @@ def refused(old: str | Path, new: str | Path) -> str:
 
 
 # ---- every table, both ways
-
-
 def test_both_engines_have_the_same_tables(tmp_path: Path, url: str) -> None:
     copied(filled(tmp_path / FILE_NAME, 0), url)
     kinds = {"text": "", "bigint": "i", "bytea": "b"}
@@ -360,8 +354,6 @@ def test_a_database_that_goes_away_is_told(file: Path, tmp_path: Path, back: boo
 
 
 # ---- differences
-
-
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize(
     ("change", "told"),
@@ -407,8 +399,6 @@ def test_a_source_that_went_on_is_found(file: Path, url: str) -> None:
 
 
 # ---- NUL
-
-
 def test_nul_in_text_becomes_the_replacement_character(file: Path, url: str) -> None:
     with closing(open_writer(file)) as connection:
         connection.execute("UPDATE messages SET subject = 'a' || char(0) || 'b' WHERE id LIKE 'id 002%'")
@@ -437,8 +427,6 @@ def test_a_file_keeps_nul(file: Path, tmp_path: Path) -> None:
 
 
 # ---- refusals, with nothing written
-
-
 def unchanged(where: str | Path, old: str | Path, told: Sequence[str]) -> None:
     read = of_server if isinstance(where, str) else of_file
     before = read(where)  # type: ignore[arg-type]
@@ -514,8 +502,6 @@ def test_foreign_databases_are_refused(file: Path, url: str, tmp_path: Path) -> 
 
 
 # ---- others
-
-
 def test_nothing_writes_to_a_source_meanwhile(file: Path, url: str, tmp_path: Path) -> None:
     """Neither to a file nor to a PostgreSQL, which is not read either: a node that begins there would send."""
     with file_endpoint.source(file), closing(apsw.Connection(str(file))) as other:

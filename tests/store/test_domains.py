@@ -148,8 +148,6 @@ async def test_dns_that_does_not_answer_is_asked_ever_more_rarely(store: Store, 
 
 
 # ---- return paths
-
-
 async def test_a_return_path_has_a_default_and_is_used_from_when_it_is_shown(store: Store, account: Account) -> None:
     plain = await store.domains.register(account.id, "a.example")
     chosen = await store.domains.register(account.id, "b.example", "rp.b.example")

@@ -71,8 +71,6 @@ async def hook(store: Store, account: Account, *events: EventType) -> None:
 
 
 # ---- mail
-
-
 async def test_mail_is_kept_until_it_is_finished(store: Store) -> None:
     first_id = await store.feedback.add(["fbl@bounces.example.com"], b"one")
     second_id = await store.feedback.add(["a@b.example", "c@d.example"], b"two" * 100_000)
@@ -122,8 +120,6 @@ async def test_two_nodes_finish_a_mail_once(
 
 
 # ---- whose it is
-
-
 async def test_a_recipient_is_found_by_its_ids_and_name(
     store: Store, account: Account, messages: Messages, delivered: Delivered
 ) -> None:
@@ -141,8 +137,6 @@ async def test_a_recipient_is_found_by_its_ids_and_name(
 
 
 # ---- late bounces
-
-
 async def test_a_late_bounce(store: Store, account: Account, delivered: Delivered) -> None:
     """The status stays, the credit goes back, the address is suppressed; a second one changes nothing."""
     (recipient,) = await delivered("B@example.net")
@@ -214,8 +208,6 @@ async def test_events_go_to_those_who_asked(store: Store, account: Account, deli
 
 
 # ---- complaints
-
-
 async def test_a_complaint(store: Store, account: Account, delivered: Delivered, clock: Clock) -> None:
     """The address is suppressed, and the complaint counted once."""
     (recipient,) = await delivered("b@example.net")

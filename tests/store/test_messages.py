@@ -54,8 +54,6 @@ async def test_another_account_sees_nothing(store: Store, messages: Messages) ->
 
 
 # ---- credits
-
-
 async def test_a_message_takes_a_credit_for_each_recipient(store: Store, messages: Messages, account: Account) -> None:
     new = messages.new("a@x.example", "b@x.example", "c@x.example")
     await store.messages.accept(new)
@@ -119,8 +117,6 @@ async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, message
 
 
 # ---- idempotency
-
-
 async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, account: Account) -> None:
     new = messages.new(key="once")
     await store.messages.accept(new)
@@ -187,8 +183,6 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
 
 
 # ---- the day's cap
-
-
 async def test_the_cap_counts_recipients_of_the_day(
     store: Store, messages: Messages, account: Account, clock: Clock
 ) -> None:
@@ -225,8 +219,6 @@ async def test_a_new_cap_counts_what_was_sent_before_it(store: Store, messages: 
 
 
 # ---- suppressed recipients
-
-
 async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Messages, account: Account) -> None:
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("Gone@x.example", "here@x.example")
@@ -263,8 +255,6 @@ async def test_another_accounts_suppressions_do_not_count(store: Store, messages
 
 
 # ---- the hand-over to delivery
-
-
 async def test_a_message_is_handed_to_delivery_after_its_commit(database: Database) -> None:
     async with database.open() as store:
         account = await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)

@@ -312,8 +312,6 @@ async def test_a_key_belongs_to_the_user_who_rolled_it_last(store: Store, accoun
 
 
 # ---- second factors
-
-
 async def test_a_factor_is_in_force_once_confirmed(store: Store, account: Account) -> None:
     user = await first_user(store, account)
     assert await store.second_factors.of(user.id) is None

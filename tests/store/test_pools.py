@@ -12,8 +12,6 @@ ON = WarmupSettings(enabled=True)
 
 
 # ---- holds
-
-
 async def test_a_hold_is_kept_until_it_is_released(store: Store, clock: Clock) -> None:
     await store.pools.hold("google", "refused", clock() + DAY)
     await store.pools.hold("google", "again", clock() + 2 * DAY)
@@ -62,8 +60,6 @@ async def test_the_pools_that_were_resumed_are_bounded(store: Store) -> None:
 
 
 # ---- warm-up
-
-
 async def test_a_pace_is_kept_as_it_is(store: Store, clock: Clock) -> None:
     first = begin("google", "192.0.2.1", clock()).take(ON, clock(), 2)
     other = begin("google", "2001:db8::1", clock())

@@ -221,8 +221,6 @@ async def test_a_suppressed_recipient_has_a_class(store: Store, messages: Messag
 
 
 # ---- delayed recipients
-
-
 async def delays(store: Store) -> list[dict[str, Any]]:
     query = "SELECT request_body FROM webhook_deliveries WHERE type = 'email.delayed' ORDER BY id"
     return [json.loads(body) for (body,) in await store.engine.rows(query, {})]
@@ -347,8 +345,6 @@ async def test_an_event_tells_what_happened(store: Store, messages: Messages, ac
 
 
 # ---- the queue
-
-
 async def test_the_longest_waiting_come_first(store: Store, messages: Messages, clock: Clock) -> None:
     ids = [await accepted(store, messages) for _ in range(5)]
     due = await store.queue.due(simulated=True, most=3)

@@ -47,8 +47,6 @@ async def backend(store: Store, database: Database) -> Backend:
 
 
 # ---- how much waits
-
-
 async def test_the_summary_adds_up_pools_and_their_domains(backend: Backend) -> None:
     other = await stored_mail.account(backend.store, "other")
     await backend.store.pools.say([], {"one.example": "google", "two.example": "google", "net.example": "net.example"})
@@ -92,8 +90,6 @@ async def test_an_empty_queue_has_an_empty_summary(backend: Backend) -> None:
 
 
 # ---- try it now
-
-
 async def test_a_retry_makes_due_and_uses_no_attempt(backend: Backend) -> None:
     message = await backend.deferred("a@one.example")
     assert await backend.due(message) == []
@@ -162,8 +158,6 @@ async def test_an_unknown_message_is_refused(backend: Backend) -> None:
 
 
 # ---- give it up
-
-
 async def test_a_cancelled_message_fails_and_its_credits_return(backend: Backend) -> None:
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.cancel(message.id, "given up by the operator") == 2
@@ -270,8 +264,6 @@ async def test_an_answer_after_the_cancel_changes_nothing(backend: Backend) -> N
 
 
 # ---- for the running server
-
-
 async def test_the_waiting_of_a_message_are_told(backend: Backend) -> None:
     message = await backend.deferred("a@one.example", "b@one.example")
     assert await backend.store.queue_control.waiting(message.id) == {each.id for each in message.recipients}
@@ -294,8 +286,6 @@ def test_a_summary_row_is_either_a_pool_or_a_domain() -> None:
 
 
 # ---- how deep it is
-
-
 async def test_an_empty_queue_has_no_depth(backend: Backend) -> None:
     assert await backend.store.queue_control.depth() == Depth(0, 0, 0, ())
 

@@ -132,8 +132,6 @@ def _plain(text: str) -> str:
 
 
 # ---- values
-
-
 class _Text(StrBinaryDumper):
     def dump(self, obj: str) -> bytes:
         return _encoded(obj)
@@ -223,8 +221,6 @@ _LOADERS: tuple[tuple[str, type[adapt.Loader]], ...] = (("numeric", _WholeNumber
 
 
 # ---- a connection
-
-
 class PostgresConnection(psycopg.Connection[Row]):
     """A connection that gives up when an answer is late, which TCP does not notice behind a proxy or a hung disk."""
 

@@ -45,8 +45,6 @@ Connection = psycopg.Connection[Row]
 
 
 # ---- tables
-
-
 @dataclass(frozen=True, slots=True)
 class _Table:
     name: str
@@ -102,8 +100,6 @@ def length(kept: int) -> int:
 
 
 # ---- made ahead
-
-
 def make_ahead(connection: Connection, kind: str, kept: int, now: int, since: int | None = None) -> None:
     """Make the partitions that are missing from now on, or from another time on, for a while ahead."""
     size = length(kept)
@@ -340,8 +336,6 @@ class _Dropping:
 
 
 # ---- one after the other
-
-
 class _Run(Protocol):
     def __call__(self, work: Callable[[Connection], T], /) -> Awaitable[T]: ...
 

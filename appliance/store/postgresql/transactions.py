@@ -118,8 +118,6 @@ class Link:
 
 
 # ---- one batch
-
-
 def write_batch(link: Link, jobs: list[Job], begin: str) -> None:
     """Write these jobs as one transaction; afterwards each has its result."""
     was_lost = False
@@ -242,8 +240,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 # ---- writers
-
-
 class Writer:
     """A thread that writes everything that waits when it has ended the last transaction."""
 
@@ -327,8 +323,6 @@ class Writer:
 
 
 # ---- readers
-
-
 class Readers:
     def __init__(self, links: list[Link]) -> None:
         self._free = links

@@ -134,8 +134,6 @@ def _fail(jobs: list[Job], error: Exception) -> None:
 
 
 # ---- group commit
-
-
 class GroupCommit:
     """Everything that waits when the last commit has ended goes into the next one."""
 

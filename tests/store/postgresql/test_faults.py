@@ -97,8 +97,6 @@ async def test_whether_it_can_be_written_is_known_within_a_second(store: Store, 
 
 
 # ---- lost during COMMIT
-
-
 @pytest.mark.parametrize("cut", [Cut.BEFORE, Cut.AFTER, Cut.SWALLOW])
 async def test_a_connection_that_is_lost_during_commit(
     store: Store, between: Proxy, messages: Messages, cut: Cut
@@ -147,8 +145,6 @@ async def test_a_batch_that_is_lost_during_commit(store: Store, between: Proxy, 
 
 
 # ---- lost at other times
-
-
 async def test_a_connection_that_was_lost_while_idle(store: Store, between: Proxy, messages: Messages) -> None:
     """No caller notices: what had not come to its commit is run again, and a read is repeated."""
     await store.messages.accept(messages.new())
@@ -217,8 +213,6 @@ async def test_a_slow_connection(store: Store, between: Proxy, messages: Message
 
 
 # ---- what the server refuses
-
-
 async def test_a_lock_that_does_not_come_in_time(
     url: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, account: Account
 ) -> None:
@@ -307,8 +301,6 @@ async def _connections(url: str) -> int:
 
 
 # ---- transactions that meet others
-
-
 async def test_a_transaction_that_always_meets_others_is_refused(store: Store) -> None:
     runs = 0
 
@@ -349,8 +341,6 @@ async def test_whatever_a_function_raises_the_writer_goes_on(store: Store, fault
 
 
 # ---- away
-
-
 async def test_it_is_closed_while_the_database_is_away(far_url: str, between: Proxy, clock: Clock) -> None:
     store = Store(PostgresEngine(far_url), Environment(now=clock))  # with the time-outs of a server
     await store.check_writable()

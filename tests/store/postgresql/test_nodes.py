@@ -141,8 +141,6 @@ def owners(database: PostgresConnection, table: str = "recipients") -> dict[str,
 
 
 # ---- joining
-
-
 def test_three_nodes_join_and_are_counted(start: Start) -> None:
     runs = [start(name) for name in ("a", "b", "c")]
     for each in runs:
@@ -224,8 +222,6 @@ def test_final_rows_keep_their_owner(start: Start, database: PostgresConnection)
 
 
 # ---- the lease
-
-
 def test_a_lease_lasts_from_when_its_renewal_was_sent(start: Start) -> None:
     node = start("a")
     node.passes(LEASE - 0.01)
@@ -390,8 +386,6 @@ def test_rows_that_another_transaction_holds_are_left_for_later(
 
 
 # ---- leaving
-
-
 def test_leaving_hands_over_at_once(start: Start, database: PostgresConnection) -> None:
     leaving, node = start("a"), start("b")
     wait(database, leaving.owner, 4)
@@ -412,8 +406,6 @@ def test_a_fenced_run_that_leaves_changes_nothing(start: Start, database: Postgr
 
 
 # ---- chores
-
-
 def test_a_chore_is_one_nodes_at_a_time(start: Start, database: PostgresConnection) -> None:
     first, second, third = start("a"), start("b"), start("c")
     assert first.has_chore()
@@ -444,8 +436,6 @@ def test_a_node_without_a_lease_has_no_chore(start: Start) -> None:
 
 
 # ---- clocks
-
-
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_clock_that_is_far_off_delivers_nothing(start: Start, monkeypatch: pytest.MonkeyPatch, sign: int) -> None:
     node = start("a")
@@ -494,8 +484,6 @@ def test_rows_of_another_clock_are_due_when_they_were(start: Start, database: Po
 
 
 # ---- what is told of nodes
-
-
 def test_what_is_told_of_nodes(start: Start, database: PostgresConnection) -> None:
     ended, node, expired = start("a"), start("b"), start("c")
     wait(database, node.owner, 3)
@@ -561,8 +549,6 @@ def test_runs_that_ended_long_ago_are_forgotten(start: Start, database: Postgres
 
 
 # ---- failed logins
-
-
 def test_failed_logins_are_heard_once_by_each_other_node(start: Start) -> None:
     first, second, third = start("a"), start("b"), start("c")
     heard = {each.owner: SharedFailures() for each in (first, second, third)}

@@ -97,8 +97,6 @@ async def test_a_session_that_a_killed_run_said_it_had(two: list[Store]) -> None
 
 
 # ---- whose hold it is
-
-
 async def test_an_automatic_hold_is_of_one_node(two: list[Store], shell: Store) -> None:
     one, other = two
     await one.pools.hold("google", WHY, LATER)
@@ -187,8 +185,6 @@ async def test_an_automatic_hold_of_the_machine_this_was_copied_from(two: list[S
 
 
 # ---- as long as the node is there
-
-
 async def test_a_hold_outlives_the_run(url: str, clock: Clock, two: list[Store], shell: Store) -> None:
     one, other = two
     await one.pools.hold("google", WHY, LATER)
@@ -227,8 +223,6 @@ async def test_holds_of_nodes_that_are_gone_are_forgotten(url: str, clock: Clock
 
 
 # ---- whose mail waits
-
-
 async def test_only_what_the_node_delivers_is_said_to_wait(two: list[Store], clock: Clock) -> None:
     account = await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
     messages = Messages(Environment(now=clock), account.id)

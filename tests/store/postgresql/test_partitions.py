@@ -113,8 +113,6 @@ async def accepted(store: Store, messages: Messages, count: int) -> list[NewMess
 
 
 # ---- made ahead
-
-
 @pytest.mark.parametrize(
     ("days", "hours"), [(1 / 24, 1), (1, 3), (7, 12), (30, 72), (90, 168), (365, 672), (4_000, 672)]
 )
@@ -170,8 +168,6 @@ def test_a_lock_that_is_not_to_be_had(url: str) -> None:
 
 
 # ---- dropped
-
-
 async def test_what_is_old_is_dropped(store: Store, messages: Messages, account: Account, clock: Clock) -> None:
     """Partition by partition: bodies, then records; what the account keeps is as if rows had been deleted."""
     new = await accepted(store, messages, 10)
@@ -339,8 +335,6 @@ async def test_posts_that_wait_stay(store: Store, messages: Messages, account: A
 
 
 # ---- at the same time
-
-
 @contextmanager
 def reading(url: str, table: str) -> Iterator[None]:
     with psycopg.connect(url) as other:
@@ -454,8 +448,6 @@ async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messag
 
 
 # ---- around it
-
-
 async def test_plans_go_by_the_indexes_of_partitions(store: Store, messages: Messages, clock: Clock) -> None:
     (new,) = await accepted(store, messages, 1)
 

@@ -238,8 +238,6 @@ async def test_a_quota_that_was_used_since_it_was_looked_at(two: Nodes, messages
 
 
 # ---- outcomes
-
-
 async def due(store: Store, messages: Messages, *addresses: str) -> list[DueRecipient]:
     await store.messages.accept(messages.new(*addresses))
     return sorted(await store.queue.due(simulated=True, most=10), key=lambda each: each.id)
@@ -331,8 +329,6 @@ async def test_two_bounces_of_one_address(two: Nodes, messages: Messages, clock:
 
 
 # ---- parts of large messages
-
-
 async def test_parts_that_another_node_clears_while_their_message_is_accepted(
     two: Nodes, messages: Messages, clock: Clock, meet: Meet
 ) -> None:
@@ -360,8 +356,6 @@ async def test_parts_of_another_node_are_left_alone(two: Nodes, messages: Messag
 
 
 # ---- a hot account
-
-
 async def test_an_account_that_is_always_written_can_still_be_changed(two: Nodes, url: str, account: Account) -> None:
     runs = 0
     with psycopg.connect(url, autocommit=True) as other:

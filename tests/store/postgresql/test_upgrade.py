@@ -63,8 +63,6 @@ def test_each_step_says_which_programs_can_work_after_it() -> None:
 
 
 # ---- an older program
-
-
 async def test_an_older_program_works_after_an_expansion(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
@@ -94,8 +92,6 @@ async def test_an_older_program_is_refused_after_a_contraction(
 
 
 # ---- a newer one
-
-
 async def test_a_contraction_waits_for_the_last_older_node(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
@@ -163,8 +159,6 @@ async def test_nodes_of_a_new_version_that_start_at_once(
 
 
 # ---- races
-
-
 async def test_an_older_node_that_joins_while_the_schema_is_contracted(
     url: str, connection: PostgresConnection, version: Version
 ) -> None:
@@ -219,8 +213,6 @@ async def _until(url: str, query: str, count: int = 1) -> None:
 
 
 # ---- locks
-
-
 async def test_a_step_gives_way_to_those_that_use_the_table(
     url: str, connection: PostgresConnection, version: Version, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,8 +258,6 @@ async def test_a_table_that_is_in_use_all_the_time(
 
 
 # ---- a node that runs
-
-
 async def _running(url: str, name: str, schema: int) -> PostgresEngine:
     return PostgresEngine(url, await prepare(url, 2, None, lambda: node(name, schema).identity))
 

@@ -100,8 +100,6 @@ async def all_of(*works: Callable[[], object]) -> None:
 
 
 # ---- group commit
-
-
 async def test_writes_that_wait_share_a_commit(faults: Faults, notes_on_faulty_disk: Notes) -> None:
     notes, results = notes_on_faulty_disk, []
 
@@ -234,8 +232,6 @@ async def test_a_snapshot_sees_one_state(notes: Notes) -> None:
 
 
 # ---- cancellation and closing
-
-
 async def test_cancelled_before_it_is_handed_over_nothing_is_written(notes: Notes) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -283,8 +279,6 @@ async def test_closing_finishes_what_waits(path: Path) -> None:
 
 
 # ---- a disk that fails, a lock that stays
-
-
 def check_refusal(refused: StorageUnavailable) -> None:
     assert refused.code is Code.TEMPORARY_FAILURE
     assert refused.retry_after is not None
@@ -411,8 +405,6 @@ async def test_a_short_lock_is_waited_out(notes: Notes) -> None:
 
 
 # ---- one commit each
-
-
 async def test_inline_commits_each_function_by_itself(path: Path) -> None:
     notes = Notes(path, SqliteEngine(path, Inline(path)))
     assert await notes.add("one") == "ONE"
@@ -431,8 +423,6 @@ async def test_inline_raises_when_a_commit_is_unknown(faults: Faults, path: Path
 
 
 # ---- readings on the thread: accounts take turns, an account's queue is bounded, the server's own is not
-
-
 @pytest.fixture
 def scanner(tmp_path: Path) -> Scanner:
     apsw.Connection(str(tmp_path / "db")).close()

@@ -122,8 +122,6 @@ def test_several_that_open_at_once_migrate_once(tmp_path: Path) -> None:
 
 
 # ---- who may read it
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 

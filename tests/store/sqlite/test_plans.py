@@ -22,8 +22,6 @@ async def plan(store: Store, query: str, wanted: Bindings) -> list[str]:
 
 
 # ---- accounts and their keys
-
-
 async def test_an_old_page_of_the_ledger_is_found_by_its_id(store: Store, account: Account) -> None:
     """Nothing newer is read through on the way: a long ledger would hold the event loop."""
     wanted = {"account_id": account.id, "before": "led_", "most": 1}
@@ -73,8 +71,6 @@ async def counted_steps(store: Store) -> AsyncIterator[Callable[[], int]]:
 
 
 # ---- what is old
-
-
 @pytest.mark.parametrize("query", [FIND_LINES, ANY_OLD])
 async def test_old_lines_of_the_ledger_are_found_by_index(store: Store, query: str) -> None:
     wanted = {"account_id": "a", "after": "", "limit": "z", "most": 1, "day": 1, "hour": 1, "before": 1}
@@ -91,8 +87,6 @@ async def test_what_is_old_is_found_by_index(store: Store, query: str) -> None:
 
 
 # ---- messages and the queue
-
-
 async def test_rare_ones_have_an_index(store: Store) -> None:
     rare = {status.value: among for status, among in mail_log._RARE.items() if status is not None}
     assert rare.keys() == {"failed", "partial"}
@@ -119,8 +113,6 @@ async def test_the_summary_of_the_queue_reads_only_the_index(store: Store) -> No
 
 
 # ---- webhooks
-
-
 async def test_finding_what_is_due_is_a_matter_of_an_index(store: Store) -> None:
     looks = [
         webhooks._LANES,
@@ -147,8 +139,6 @@ async def test_a_page_of_a_message_is_a_matter_of_an_index(store: Store) -> None
 
 
 # ---- feedback
-
-
 async def test_feedback_is_counted_without_reading_what_was_counted(store: Store) -> None:
     steps = await plan(store, _COUNT_FEEDBACK, {"after": "evt_a", "until": "evt_b"})
     assert steps[0].startswith("SEARCH e USING PRIMARY KEY (id>?")
@@ -179,8 +169,6 @@ async def test_room_in_the_feedback_queue_is_found_without_reading_the_queue(sto
 
 
 # ---- templates and domains
-
-
 async def test_deleted_templates_are_not_read_to_find_those_in_use(store: Store) -> None:
     queries = {
         templates._COUNT: "templates_live",

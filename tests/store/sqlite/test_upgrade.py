@@ -215,8 +215,6 @@ async def test_a_database_that_cannot_be_written_anew_is_used_as_it_is(
 
 
 # ---- checks of a database that may be in use: what they find, and that they end in time
-
-
 async def test_a_sound_database_in_use(tmp_path: Path) -> None:
     async with open_store(tmp_path, Environment()) as store:
         await store.accounts.create("demo", "demo@example.org", "hash")
