@@ -298,9 +298,8 @@ class Access(StorePart):
         """Give a key a new secret; the former works for `overlap` more. The key now belongs to who rolled it."""
         secret, now = _new_key(self.env, test=key.test), self.env.now()
         row = {"id": key.id, "account_id": account_id, "sha256": sha256(secret), "hint": secret[-4:], "now": now}
-        if not await self.engine.change(
-            _ROLL_KEY, row | {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
-        ):
+        row |= {"previous_expires_at": now + overlap, "rolled_by": rolled_by}
+        if not await self.engine.change(_ROLL_KEY, row):
             raise Refused(Code.CONFLICT, "This API key was revoked or has expired. Create a new one.")
         return secret
 

@@ -116,12 +116,11 @@ def create_account(
 
 
 class Accounts(StorePart):
-    async def create(
-        self, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
+    @transaction
+    def create(
+        self, tx: Tx, name: str, email: str, password_hash: str, role: Role = Role.CUSTOMER, credit: int | None = None
     ) -> Account:
-        return await self.engine.write(
-            lambda tx: create_account(tx, self.env, name, email, password_hash, role, credit)
-        )
+        return create_account(tx, self.env, name, email, password_hash, role, credit)
 
     async def all(self) -> list[Account]:
         return await self.engine.all(_account, _ACCOUNTS + " ORDER BY a.name", {})

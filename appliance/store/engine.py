@@ -357,9 +357,8 @@ class NewerDatabase(Exception):
     """The database was written by a later version of the appliance; opening it would lose what we do not know of."""
 
     def __init__(self, schema: int, newest: int) -> None:
-        super().__init__(
-            f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
-        )
+        text = f"the database is at schema {schema}, this version knows only {newest}: run the newer appliance"
+        super().__init__(text)
 
 
 class OlderDatabase(Exception):

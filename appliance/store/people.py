@@ -212,7 +212,5 @@ def _person(
     return Person(user_id, email, AccountRole(account_role), Role(role), bool(has_totp), created_at, last_seen_at)
 
 
-def _link(
-    link_id: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int
-) -> PasswordLink:
-    return PasswordLink(link_id, account_id, user_id, email, AccountRole(account_role), *times)
+def _link(id_: str, account_id: str, user_id: str | None, email: str, account_role: str, *times: int) -> PasswordLink:
+    return PasswordLink(id_, account_id, user_id, email, AccountRole(account_role), *times)

@@ -314,12 +314,8 @@ class QueueControl(StorePart):
 
     async def _cancel_others(self, before: str, reason: str) -> int:
         """What other nodes deliver is theirs to give up."""
-        total, after = 0, START
-        while self.engine.is_shared and (
-            waiting := await self.engine.rows(
-                _WAITING_FROM, {"after": after, "before": before, "most": CANCELLED_TOGETHER}
-            )
-        ):
+        total, after, bindings = 0, START, {"before": before, "most": CANCELLED_TOGETHER}
+        while self.engine.is_shared and (waiting := await self.engine.rows(_WAITING_FROM, bindings | {"after": after})):
             for (after,) in waiting:
                 total += sum(item.cancelled for item in await self.engine.cancel_elsewhere(after, None, reason))
         return total
@@ -339,10 +335,8 @@ class QueueControl(StorePart):
             text = f"message {message_id} is being handed to a server just now; should it be deferred, cancel it then"
             raise Refused(Code.CONFLICT, text)
         now, note = self.env.now(), f"cancelled: {reason}"
-        cancelled = partial(
-            Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED
-        )
-        return Cancelled(len(left), record(tx, self.env, [cancelled(recipient, note=note) for recipient in left]))
+        failed = partial(Outcome, status=RecipientStatus.FAILED, attempts=(), at=now, failure=FailureReason.CANCELLED)
+        return Cancelled(len(left), record(tx, self.env, [failed(recipient, note=note) for recipient in left]))
 
     def _cancel_some(self, tx: Tx, bindings: dict[str, Any], reason: str) -> Cancelled:
         results = [

@@ -382,10 +382,8 @@ def _merge(postings: dict[str, str], terms_by_row: dict[str, str]) -> None:
 
 def _in_order(postings: dict[str, str]) -> list[tuple[str, str]]:
     """Sorted by term, in steps between which other threads run."""
-    unsorted = list(postings.items())
-    return list(
-        merge(*(sorted(unsorted[at : at + SORTED_TOGETHER]) for at in range(0, len(unsorted), SORTED_TOGETHER)))
-    )
+    pairs = list(postings.items())
+    return list(merge(*(sorted(pairs[at : at + SORTED_TOGETHER]) for at in range(0, len(pairs), SORTED_TOGETHER))))
 
 
 def _add_terms(tx: Tx, own: dict[str, object], values: Sequence[Row]) -> bool:

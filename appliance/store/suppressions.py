@@ -140,9 +140,7 @@ class Suppressions(StorePart):
 
 # ---- unsubscriptions of an address from a tag or template, and the tags whose messages get a link
 
-_UNSUBSCRIBED = Bulk(
-    "SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})"
-)
+_LISTS = Bulk("SELECT account_id, address, list FROM unsubscriptions WHERE (account_id, address) IN (VALUES {(?, ?)})")
 _OF_LIST = "SELECT 1 FROM unsubscriptions WHERE account_id = :account_id AND address = :address AND list = :list"
 _ACCOUNT = "SELECT 1 FROM accounts WHERE id = :account_id"
 _UNSUBSCRIBE = """INSERT INTO unsubscriptions (account_id, address, list, created_at)
@@ -155,9 +153,7 @@ _ADD_TAGS = Bulk("INSERT INTO unsubscribe_tags (account_id, tag) VALUES {(?, ?)}
 
 def unsubscribed(tx: Tx, news: Sequence[NewMessage]) -> dict[str, str]:
     """The recipients of these messages, by id, that have unsubscribed from a list of their message; and from which."""
-    selected = set(
-        _UNSUBSCRIBED.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients])
-    )
+    selected = set(_LISTS.run(tx, [(new.account_id, recipient.key) for new in news for recipient in new.recipients]))
     if not selected:
         return {}
     return {

@@ -30,9 +30,7 @@ FIRST_ANSWER = 3  # seconds for the first statement; it waits while the pool of 
 ANSWER_GRACE = 2  # seconds more than that; without an answer by then the connection is lost, whatever TCP says of it
 LOCK_TIMEOUT = 5_000  # milliseconds, as below
 IDLE_TRANSACTION_TIMEOUT = 5_000  # a node that is cut off must not keep others from its rows for longer
-IDLE_SESSION = (
-    100  # milliseconds until PostgreSQL ends an idle session; a pooler must have read its last answer by then
-)
+IDLE_SESSION = 100  # milliseconds until PostgreSQL ends an idle session; the pooler reads its last answer by then
 POOLER_TRIES, POOLER_PAUSE = 10, 500  # milliseconds each, until such a session must have ended
 PREPARED = 500  # statements kept prepared on a connection
 

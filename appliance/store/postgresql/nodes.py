@@ -45,9 +45,8 @@ _LIVE = f"SELECT owner, address, addresses FROM nodes WHERE adopted_by IS NULL A
 _ADOPT = f"""UPDATE nodes SET adopted_by = %s WHERE adopted_by IS NULL AND lease_until < {_NOW} AND owner <> %s
     AND EXISTS (SELECT 1 FROM nodes n WHERE n.owner = %s AND n.adopted_by IS NULL AND n.beat_at > {_NOW} - %s)"""
 _ADOPT_RUN = "UPDATE nodes SET adopted_by = %s WHERE owner = %s"
-_LEAVE = (
-    f"UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0 WHERE owner = %s AND adopted_by IS NULL"
-)
+_LEAVE = f"""UPDATE nodes SET adopted_by = '', lease_until = {_NOW}, in_flight = 0
+    WHERE owner = %s AND adopted_by IS NULL"""
 _FORGET_REQUESTS = f"DELETE FROM cancellations WHERE asked_at < {_NOW} - %s"
 _FORGET = f"DELETE FROM nodes WHERE adopted_by IS NOT NULL AND lease_until < {_NOW} - %s"
 _FORGET_HOLDS = f"""DELETE FROM node_holds WHERE probe_at < {_NOW} - %s

@@ -384,9 +384,8 @@ class TimePartitions:
             return True
         look.tries += 1
         if look.tries == DROP_TRIES or not isinstance(error, errors.LockNotAvailable):
-            log.info(
-                "a partition is not dropped yet", table=look.span.partition(_TABLES[kind][0].name), reason=str(error)
-            )
+            table = look.span.partition(_TABLES[kind][0].name)
+            log.info("a partition is not dropped yet", table=table, reason=str(error))
             self._leave(kind, look, now, sliced=_is_late(look.span, ended))
         return False
 

@@ -248,9 +248,7 @@ class FileWatch:
         now = self._names()
         if now.directory != self._opened.directory:
             _leave_alone(connection)
-            return FilesMoved(
-                f"{self._path.parent} was moved or replaced while the server ran: put it back, then start"
-            )
+            return FilesMoved(f"{self._directory} was moved or replaced while the server ran: put it back, then start")
         what = f"{self._missing(now)} while the server ran"
         if now.database == self._opened.database and now.log == self._opened.log:
             _leave_alone(connection)  # a restart makes a new index from the log
