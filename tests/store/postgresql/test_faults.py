@@ -48,16 +48,6 @@ async def store(far_url: str, clock: Clock) -> AsyncIterator[Store]:
         await opened.engine.close()
 
 
-@pytest.fixture
-async def account(store: Store) -> Account:
-    return await store.accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
-
-
-@pytest.fixture
-def messages(account: Account, clock: Clock) -> Messages:
-    return Messages(Environment(now=clock), account.id)
-
-
 async def refused(store: Store, work: object = None) -> StorageUnavailable:
     with pytest.raises(StorageUnavailable) as caught:
         await store.engine.write(work or (lambda tx: rows(tx, "SELECT count(*) FROM accounts", {})))  # type: ignore[arg-type]

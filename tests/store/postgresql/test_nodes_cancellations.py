@@ -41,11 +41,6 @@ async def account(stores: list[Store]) -> Account:
     return await stores[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
-@pytest.fixture
-def messages(account: Account, clock: Clock) -> Messages:
-    return Messages(Environment(now=clock), account.id)
-
-
 async def cancelled(store: Store, message_id: str, account_id: str | None = None) -> int:
     return await store.queue_control.cancel(message_id, "a test", account_id)
 

@@ -13,11 +13,6 @@ from tests.store.samples import HASH, Clock, Messages
 from tests.store.test_search_index import index_all, made, small
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 async def _accept(store: Store, clock: Clock) -> None:
     account = await store.accounts.create("demo", "demo@example.org", HASH, credit=100)
     messages = Messages(Environment(now=clock), account.id)

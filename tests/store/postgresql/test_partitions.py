@@ -59,11 +59,6 @@ def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 async def store(url: str, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
     async with open_store(tmp_path, Environment(now=clock), url=url) as opened:
         assert isinstance(opened.engine, PostgresEngine)
@@ -74,11 +69,6 @@ async def store(url: str, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
 @pytest.fixture
 async def account(store: Store) -> Account:
     return await store.accounts.create("demo", "demo@example.org", HASH, credit=1_000_000)
-
-
-@pytest.fixture
-def messages(account: Account, clock: Clock) -> Messages:
-    return Messages(Environment(now=clock), account.id)
 
 
 def worker(store: Store, clock: Clock, tmp_path: Path = Path("/tmp")) -> RetentionWorker:

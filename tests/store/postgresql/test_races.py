@@ -50,11 +50,6 @@ async def account(two: Nodes) -> Account:
     return await two[0].accounts.create("demo", "demo@example.org", HASH, credit=CREDITS)
 
 
-@pytest.fixture
-def messages(account: Account, two: Nodes) -> Messages:
-    return Messages(two[0].accounts.env, account.id)
-
-
 def refused(result: outcome.Outcome[object], code: Code) -> bool:
     return isinstance(result, outcome.Error) and isinstance(result.error, Refused) and result.error.code is code
 
