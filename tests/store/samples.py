@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import psycopg
+import pytest
 
 from appliance.environment import Environment
+from appliance.errors import Code, Refused
 from appliance.model.mail import (
     Attempt,
     DueRecipient,
@@ -22,6 +24,8 @@ from appliance.model.mail import (
 )
 from appliance.store import Store, open_store
 from appliance.store.engine import OnFault
+
+T = TypeVar("T")
 
 SECOND = 1_000_000  # microseconds
 DAY = 86_400 * SECOND
@@ -108,6 +112,15 @@ async def record(store: Store, clock: Clock, statuses: Iterable[RecipientStatus]
     results = [outcome(recipient, status, clock()) for recipient, status in zip(due, statuses, strict=False)]
     await store.queue.record(results)
     return due
+
+
+def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
+    return pytest.RaisesExc(Refused, check=lambda error: error.code is code)
+
+
+def existing(value: T | None) -> T:
+    assert value is not None
+    return value
 
 
 # ---- a disk that can fail

@@ -10,7 +10,7 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, CredentialKind, KeyPrincipal, Permission, Scope
 from appliance.store import Store
 from appliance.store.access import CredentialLimits, sha256
-from tests.store.samples import HASH, Database
+from tests.store.samples import HASH, Database, existing, refusal
 
 
 @pytest.fixture
@@ -30,8 +30,7 @@ async def test_a_caller_knows_the_return_paths_in_use(store: Store, account: Acc
     for name in ("a.example", "b.example"):
         domain = await store.domains.find(account.id, name)
         await store.domains.use_return_path(account.id, domain, in_use=True)
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example", "b.example", "c.example"}
     assert caller.return_paths == {"a.example": "bounces.a.example", "b.example": "mail.b.example"}
 
@@ -43,13 +42,11 @@ async def test_only_usable_domains_are_a_callers(store: Store, account: Account)
         ("a.example", True),
         ("b.example", False),
     ]
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example"}
     await store.access.add_domain(account.id, "b.example", usable=True)
     await store.access.add_domain(account.id, "a.example", usable=False)
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.domains == {"a.example", "b.example"}
 
 
@@ -67,8 +64,7 @@ async def test_nothing_belongs_to_an_account_that_is_not_there(store: Store, dat
 # ---- SMTP credentials
 async def test_a_credential_makes_a_caller(store: Store, account: Account) -> None:
     username, password = await store.access.create_credential(account.id)
-    found = await store.access.caller_by_credential(username)
-    assert found is not None
+    found = existing(await store.access.caller_by_credential(username))
     caller, digest = found
     assert digest == sha256(password)
     assert (caller.account_id, caller.kind, caller.idempotency_scope) == (
@@ -90,9 +86,8 @@ async def test_no_password_looks_like_an_option(store: Store, account: Account) 
 
 async def test_a_revoked_credential_has_no_caller(store: Store, account: Account, other: Account) -> None:
     username, _ = await store.access.create_credential(account.id)
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await store.access.revoke_credential(other.id, username)
-    assert refused.value.code is Code.NOT_FOUND
     assert await store.access.caller_by_credential(username) is not None
     await store.access.revoke_credential(account.id, username)
     assert await store.access.caller_by_credential(username) is None
@@ -109,8 +104,7 @@ async def test_a_revoked_credential_has_no_caller(store: Store, account: Account
 async def test_a_key_makes_a_caller(store: Store, account: Account, scope: Scope, test: bool) -> None:
     key_id, key = await store.access.create_key(account.id, scope=scope, test=test)
     assert key.startswith("ma_test_" if test else "ma_live_")
-    caller = await store.access.caller_by_key(key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(key))
     assert (caller.kind, caller.idempotency_scope) == (CredentialKind.KEY, f"key:{key_id}")
     assert (caller.may_send, caller.may_read) == (scope is not Scope.READ, scope is not Scope.SEND)
     assert caller.test is test
@@ -149,8 +143,7 @@ async def test_a_key_has_its_limits(store: Store, account: Account) -> None:
     key_id, key = await store.access.create_key(
         account.id, scope=Scope.MANAGE, test=False, name="deploy", domain="a.example", expires_at=past
     )
-    caller = await store.access.caller_by_key(key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(key))
     assert caller.key == KeyPrincipal(key_id, account.id, "deploy", Scope.MANAGE, "a.example", past)
     listed = await store.access.key(key_id)
     assert (listed.domain, listed.expires_at, listed.last_used_from) == ("a.example", past, None)
@@ -198,9 +191,8 @@ async def test_a_rolled_key_has_two_secrets_for_a_while(store: Store, account: A
     assert await store.access.caller_by_key(first) is None
     assert await store.access.caller_by_key(third) is not None
     now[0] += 100
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await store.access.roll_key(listed, 0)
-    assert refused.value.code is Code.CONFLICT
 
 
 async def test_expired_keys_make_room(store: Store, account: Account) -> None:
@@ -228,8 +220,7 @@ async def test_a_suspended_account_is_known_by_every_credential(store: Store, ac
     username, _ = await store.access.create_credential(account.id)
     _, key = await store.access.create_key(account.id, scope=Scope.SEND, test=False)
     await store.accounts.set_suspended(account.id, True)
-    by_credential = await store.access.caller_by_credential(username)
-    assert by_credential is not None
+    by_credential = existing(await store.access.caller_by_credential(username))
     for caller in (
         by_credential[0],
         await store.access.caller_by_key(key),
@@ -240,8 +231,7 @@ async def test_a_suspended_account_is_known_by_every_credential(store: Store, ac
 
 
 async def test_a_token_makes_a_caller_of_its_account(store: Store, account: Account) -> None:
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert (caller.kind, caller.idempotency_scope, caller.may_read) == (
         CredentialKind.TOKEN,
         f"account:{account.id}",

@@ -9,7 +9,7 @@ from appliance.model.accounts import Account, LedgerKind, Role, Scope
 from appliance.model.webhooks import EventType, SealedSecret, WebhookOptions
 from appliance.store import Store
 from appliance.store.accounts import MAX_CREDITS
-from tests.store.samples import CREDITS, HASH, Clock, Messages
+from tests.store.samples import CREDITS, HASH, Clock, Messages, existing, refusal
 
 
 async def ledger(store: Store, account: Account) -> list[tuple[LedgerKind, int, int]]:
@@ -25,8 +25,7 @@ async def test_an_account_has_a_user_and_a_balance(store: Store, account: Accoun
         None,
         False,
     )
-    user = await store.accounts.user_by_email("DEMO@Example.org")
-    assert user is not None
+    user = existing(await store.accounts.user_by_email("DEMO@Example.org"))
     assert (user.account_id, user.role, user.password_hash, user.token_epoch) == (account.id, Role.CUSTOMER, HASH, 0)
     assert await store.accounts.user(user.id) == user
     assert await ledger(store, account) == [(LedgerKind.GRANT, CREDITS, CREDITS)]
@@ -34,9 +33,8 @@ async def test_an_account_has_a_user_and_a_balance(store: Store, account: Accoun
 
 async def test_names_and_logins_are_taken_once(store: Store, account: Account) -> None:
     for name, email in (("demo", "new@example.org"), ("new", "DEMO@example.org")):
-        with pytest.raises(Refused) as refused:
+        with refusal(Code.CONFLICT):
             await store.accounts.create(name, email, HASH)
-        assert refused.value.code is Code.CONFLICT
     assert await store.accounts.all() == [account]
     assert await store.accounts.user_by_email("new@example.org") is None
 
@@ -48,9 +46,8 @@ async def test_accounts_are_listed_by_name(store: Store) -> None:
 
 
 async def test_what_is_not_there_is_not_found(store: Store) -> None:
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await store.accounts.named("unknown")
-    assert refused.value.code is Code.NOT_FOUND
     assert await store.accounts.user_by_email("unknown@example.org") is None
     assert await store.accounts.user("usr_none") is None
 
@@ -87,9 +84,8 @@ async def test_a_clock_that_was_set_back_leaves_the_ledger_in_order(
 
 @pytest.mark.parametrize("amount", [-CREDITS - 1, MAX_CREDITS, -(2**62), 2**62])
 async def test_a_balance_stays_within_its_limits(store: Store, account: Account, amount: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await store.accounts.change_credits(account.id, amount)
-    assert refused.value.code is Code.CONFLICT
     assert (await store.accounts.named("demo")).credits == CREDITS
     assert len(await ledger(store, account)) == 1
 
@@ -146,21 +142,17 @@ async def test_suspension_and_cap_are_switched(store: Store, account: Account) -
 
 # ---- users and tokens
 async def test_a_new_password_ends_every_token(store: Store, account: Account) -> None:
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     await store.accounts.set_password(user.id, "another hash")
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert (changed.password_hash, changed.token_epoch) == ("another hash", 1)
 
 
 async def test_a_password_is_changed_once_by_who_knew_it(store: Store, account: Account) -> None:
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     assert await store.accounts.set_password(user.id, "the owner's", user.token_epoch)
     assert not await store.accounts.set_password(user.id, "the thief's", user.token_epoch)
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert changed.password_hash == "the owner's"
     assert await store.accounts.set_password(user.id, "the operator's")
 
@@ -170,8 +162,7 @@ async def test_the_first_account_is_made_once(store: Store) -> None:
     first = await store.first_start.create(name="first", email="a@example.org", password_hash=HASH, domain="x.example")
     assert first is not None
     assert await store.first_start.any_account() == "first"
-    caller = await store.access.caller_by_key(first.key)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_key(first.key))
     assert caller.domains == {"x.example"}
     again = await store.first_start.create(name="b", email="b@example.org", password_hash=HASH, domain="x.example")
     assert again is None
@@ -196,8 +187,7 @@ async def test_a_deleted_account_can_do_nothing_and_keeps_its_books(store: Store
     assert await store.webhooks.of(account.id) is None
     assert await store.suppressions.of_address("a@x.example") == []
     assert await store.accounts.ledger(account.id) == before
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     assert caller.suspended
     again = await store.accounts.create(account.name, account.email, HASH)
     await store.accounts.delete(again.id)

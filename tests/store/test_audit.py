@@ -14,7 +14,7 @@ from appliance.store.audit import AUDIT_KEPT, AUDIT_SURE, about, unnoted
 from appliance.store.engine import START
 from appliance.times import DAY, MINUTE, SECOND
 from appliance.web.api.audit import audit_csv
-from tests.store.samples import HASH, Clock
+from tests.store.samples import HASH, Clock, existing
 
 BOSS = Actor("user", "boss@example.org")
 
@@ -60,8 +60,7 @@ async def test_a_failure_that_is_passed_over_takes_no_line(store: Store, account
 
 
 async def test_a_write_that_changed_nothing_leaves_no_line(store: Store, account: Account) -> None:
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     async with store.audit.noting(BOSS, "nothing", "192.0.2.1", (account.id,), always=False):
         assert await store.people.use_link("none", HASH) is None
         assert not await store.accounts.set_password(user.id, HASH, user.token_epoch + 1)

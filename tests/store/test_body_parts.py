@@ -17,7 +17,7 @@ from appliance.store.body_parts import HEAD, IN_HAND, INLINE, LONGEST_PART_REST,
 from appliance.store.engine import Row, Tx
 from appliance.store.messages import READ_ON_LOOP, accept
 from appliance.store.queue import Acceptance
-from tests.store.samples import DAY, HASH, Clock, Database, Messages, record
+from tests.store.samples import DAY, HASH, Clock, Database, Messages, existing, record, refusal
 from tests.store.test_body_parts_stored_bytes import counted, limited, recounted
 from tests.store.test_retention import DELIVERED, bodies, mail
 
@@ -82,8 +82,7 @@ async def test_a_message_comes_back_as_it_was(store: Store, messages: Messages, 
     assert await store.mail_log.mime(messages.account_id, new.id) == new.mime
     found = await store.messages.to_send(new.id)
     assert (found.mime, found.size) == (new.mime if size <= READ_ON_LOOP else None, size)
-    facts = await store.mail_log.facts(messages.account_id, new.id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(messages.account_id, new.id))
     assert (facts.size, facts.body_kept) == (size, True)
     assert await counted(store) == await recounted(store)
 
@@ -110,9 +109,8 @@ async def test_what_is_refused_writes_no_parts(store: Store, messages: Messages,
     assert await store.engine.version() == before
     await store.accounts.set_credits(account.id, 0)
     before = await store.engine.version()
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.INSUFFICIENT_CREDITS):
         await store.messages.accept(large(messages))
-    assert refused.value.code is Code.INSUFFICIENT_CREDITS
     assert await store.engine.version() == before
     assert await parts(store) == (0, 0)
 

@@ -25,7 +25,7 @@ from appliance.store.delivery_reports import RETURNED_BYTES
 from appliance.store.engine import run
 from appliance.times import HOUR
 from tests.store.hooks import save
-from tests.store.samples import CREDITS, Clock, Messages, outcome
+from tests.store.samples import CREDITS, Clock, Messages, existing, outcome
 from tests.store.test_queue import events
 
 SUCCESS, FAILURE, DELAY = DsnCondition
@@ -92,8 +92,7 @@ async def test_an_unreadable_request_stops_no_result(sending: Sending, poison: s
     new = await sending.send(SUCCESS)
     await sending.store.engine.write(lambda tx: run(tx, poison, {}))
     await sending.record(DELIVERED)
-    shown = await sending.store.messages.read(sending.account.id, new.id)
-    assert shown is not None
+    shown = existing(await sending.store.messages.read(sending.account.id, new.id))
     assert (shown.status, await sending.reports()) == ("delivered", [])
 
 
@@ -109,8 +108,7 @@ async def test_a_report(sending: Sending) -> None:
     assert (fields["Original-Envelope-Id"], fields["Reporting-MTA"]) == ("id-1", "dns; mail.example.com")
     assert (group["Final-Recipient"], group["Status"]) == ("rfc822; b@example.net", "5.1.1")
     assert report.get_payload()[2].get_payload() == HEADER.decode()
-    shown = await sending.store.messages.read(sending.account.id, due.message_id)
-    assert shown is not None
+    shown = existing(await sending.store.messages.read(sending.account.id, due.message_id))
     assert (shown.source, shown.credits_reserved, shown.id > original.id) == (Source.SMTP, 0, True)
 
 
@@ -247,8 +245,7 @@ async def test_a_late_bounce_is_told(sending: Sending) -> None:
     bounce = LateBounce(sending.clock(), 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
     for _ in range(2):
         await sending.store.feedback.add(["b+x@bounces.example.com"], b"mail")
-        mail = await sending.store.feedback.next()
-        assert mail is not None
+        mail = existing(await sending.store.feedback.next())
         step = sending.store.feedback.late_bounce(recipient, bounce, suppresses=True)
         await sending.store.feedback.finish(mail.id, [step])
     assert await sending.actions() == ["failed"]

@@ -8,12 +8,11 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, DomainDns, RecordStatus
 from appliance.store import Store
 from appliance.times import DAY, MINUTE, SECOND
-from tests.store.samples import HASH, Clock
+from tests.store.samples import HASH, Clock, existing, refusal
 
 
 async def usable(store: Store, account: Account) -> frozenset[str]:
-    caller = await store.access.caller_by_account(account.id)
-    assert caller is not None
+    caller = existing(await store.access.caller_by_account(account.id))
     return caller.domains
 
 
@@ -52,9 +51,8 @@ async def test_an_account_registers_a_domain_once_and_so_many(store: Store, acco
     assert refused.value.code is Code.CONFLICT
     await domains.register(account.id, "b.example")
     await domains.remove(account.id, "b.example")
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.CONFLICT):
         await domains.register(account.id, "c.example")
-    assert refused.value.code is Code.CONFLICT
 
 
 async def test_another_accounts_domain_is_not_found(store: Store, account: Account) -> None:

@@ -21,7 +21,7 @@ from appliance.model.mail import BounceClass, LateBounce, NewMessage, RecipientS
 from appliance.model.webhooks import EventType, WebhookOptions
 from appliance.store import Store
 from appliance.store.feedback import SHARE_PARTS, FeedbackStep, FeedbackStore, QueueLimits, all_shares
-from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, outcome
+from tests.store.samples import CREDITS, DAY, Clock, Database, Messages, existing, outcome, refusal
 
 NAME = "bounces.example.com"
 BOUNCE = LateBounce(1_000, 550, "550 5.1.1 User unknown", BounceClass.INVALID_RECIPIENT)
@@ -57,10 +57,8 @@ async def bounce(store: Store, recipient: FeedbackRecipient, *, suppresses: bool
 
 async def done(store: Store, *steps: FeedbackStep) -> str:
     await store.feedback.add(["b+token@bounces.example.com"], b"mail")
-    mail = await store.feedback.next()
-    assert mail is not None
-    results = await store.feedback.finish(mail.id, steps)
-    assert results is not None
+    mail = existing(await store.feedback.next())
+    results = existing(await store.feedback.finish(mail.id, steps))
     return " ".join(results)
 
 
@@ -87,8 +85,7 @@ async def test_mail_is_kept_until_it_is_finished(store: Store) -> None:
 async def test_a_step_that_fails_leaves_everything(store: Store, delivered: Delivered) -> None:
     (recipient,) = await delivered("b@example.net")
     await store.feedback.add(["b+token@bounces.example.com"], b"mail")
-    mail = await store.feedback.next()
-    assert mail is not None
+    mail = existing(await store.feedback.next())
 
     def fail(_: object) -> tuple[str, set[str]]:
         raise ZeroDivisionError
@@ -143,8 +140,7 @@ async def test_a_late_bounce(store: Store, account: Account, delivered: Delivere
     assert (await store.accounts.find(account.id)).credits == CREDITS - 1
     assert await bounce(store, recipient) == FeedbackResult.LATE_BOUNCED
     assert await bounce(store, recipient) == FeedbackResult.REPEATED
-    message = await store.messages.read(account.id, recipient.message_id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, recipient.message_id))
     (shown,) = message.recipients
     assert (message.status, shown.status) == ("delivered", "delivered")
     assert (message.billing_status, shown.billing_status) == ("settled", "settled")
@@ -218,8 +214,7 @@ async def test_a_complaint(store: Store, account: Account, delivered: Delivered,
     assert listed.reason == "complaint: abuse reported by Provider-FBL/1.0"
     rows = await store.engine.rows("SELECT account_id, recipient_id, domain, provider, kind FROM complaints", {})
     assert rows == [(account.id, recipient.id, "example.com", "example.net", "abuse")]
-    message = await store.messages.read(account.id, recipient.message_id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, recipient.message_id))
     assert message.recipients[0].status == "delivered"
 
 
@@ -267,9 +262,8 @@ async def test_the_queue_is_bounded_in_mails_and_in_bytes(store: Store, mails: i
     for number in range(fits):
         await small.add(["b+token@bounces.example.com"], b"x" * 10, [TOKEN._replace(name=str(number))])
     before = await counts(store)
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.SERVICE_UNAVAILABLE):
         await small.add(["b+token@bounces.example.com"], b"x" * 10, [TOKEN])
-    assert refused.value.code is Code.SERVICE_UNAVAILABLE
     assert await counts(store) == before
     assert await store.engine.rows("SELECT count(*) FROM feedback_mail", {}) == [(fits,)]
 

@@ -9,7 +9,7 @@ from appliance.model.accounts import Account
 from appliance.model.feedback import NO_SINGLE_OWNER, FeedbackResult, KeptMail
 from appliance.store import Store
 from appliance.store.feedback_inbox import INBOX_MAILS
-from tests.store.samples import DAY, Clock
+from tests.store.samples import DAY, Clock, existing
 
 NAME = "bounces.example.com"
 
@@ -41,8 +41,7 @@ async def test_an_account_sees_its_own_mail(store: Store, example: Account) -> N
     assert [mail.id for mail in await store.feedback_inbox.newest(None, 10)] == [unowned, *mine[::-1]]
     assert await store.feedback_inbox.find(example.id, unowned) is None
     assert await store.feedback_inbox.find(example.id, unowned, shared=True) is not None
-    found = await store.feedback_inbox.find(None, mine[0])
-    assert found is not None
+    found = existing(await store.feedback_inbox.find(None, mine[0]))
     assert (found[0].sender, found[1]) == ("Ann <a@b.example>", b"mail \xff\r\n")
 
 

@@ -12,7 +12,7 @@ from appliance.model.accounts import Account
 from appliance.model.dashboard import MailFilter
 from appliance.model.mail import DueRecipient, FailureReason, MessageStatus, Outcome, RecipientStatus
 from appliance.store import Store
-from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, record
+from tests.store.samples import DAY, HASH, SECOND, Clock, Messages, existing, record
 
 
 def small_blocks(store: Store) -> Store:
@@ -91,8 +91,7 @@ async def test_what_waits_is_found_either_way(
 
 async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, account: Account) -> None:
     (message_id,) = await accept(store, messages, 1)
-    facts = await store.mail_log.facts(account.id, message_id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, message_id))
     assert (facts.tags, facts.size, facts.body_kept) == (("one", "two"), 100, True)
     assert await store.mail_log.facts("acc_other", message_id) is None
 
@@ -110,8 +109,7 @@ async def test_unreadable_tags_of_one_message_fail_no_page(
             (ids[1], ()),
             (ids[2], ("one", "two")),
         ]
-    facts = await store.mail_log.facts(account.id, ids[1])
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, ids[1]))
     assert facts.tags == ()
 
 

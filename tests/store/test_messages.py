@@ -11,7 +11,7 @@ from appliance.model.mail import Billing, MessageStatus, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.messages import SUPPRESSED_NOTE, WRITTEN_ON_LOOP
 from tests import stored_mail
-from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages
+from tests.store.samples import CREDITS, DAY, HASH, SECOND, Clock, Database, Messages, existing
 
 
 async def balance(store: Store) -> int | None:
@@ -32,8 +32,7 @@ async def refused(store: Store, message: object) -> Refused:
 async def test_what_was_accepted_is_read_back(store: Store, messages: Messages, account: Account) -> None:
     new = messages.new("B@example.net", "c@example.net")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     assert (message.id, message.status, message.source) == (new.id, MessageStatus.QUEUED, Source.API)
     assert (message.sender, message.subject, message.created_at) == (new.sender, new.subject, new.created_at)
     assert (message.billing_status, message.recipient_count, message.credits_reserved) == (Billing.RESERVED, 2, 2)
@@ -110,8 +109,7 @@ async def test_a_test_costs_nothing_and_passes_every_limit(store: Store, message
     await store.accounts.set_daily_cap(account.id, 0)
     new = messages.new(test=True)
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     assert (message.source, message.credits_reserved, await balance(store)) == (Source.TEST, 0, 0)
     assert await count(store, "daily_volume WHERE recipients > 0") == 0
 
@@ -124,8 +122,7 @@ async def test_a_key_is_good_for_one_message(store: Store, messages: Messages, a
         await store.messages.accept(messages.new(key="once"))
     assert await count(store, "messages") == 1
     assert await balance(store) == CREDITS - 1
-    first = await store.messages.remembered(account.id, "key:1", "once")
-    assert first is not None
+    first = existing(await store.messages.remembered(account.id, "key:1", "once"))
     assert (first.fingerprint, first.request_id, first.receipt) == (b"print of once", new.request_id, new.receipt)
 
 
@@ -148,8 +145,7 @@ async def test_an_expired_key_is_free_again(store: Store, messages: Messages, ac
     assert await store.messages.remembered(account.id, "key:1", "daily") is None
     again = messages.new(key="daily")
     await store.messages.accept(again)
-    first = await store.messages.remembered(account.id, "key:1", "daily")
-    assert first is not None
+    first = existing(await store.messages.remembered(account.id, "key:1", "daily"))
     assert first.request_id == again.request_id
     assert await count(store, "messages") == 2
 
@@ -223,8 +219,7 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("Gone@x.example", "here@x.example")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     gone, here = message.recipients
     assert (gone.status, gone.billing_status, gone.attempt_count) == (RecipientStatus.BOUNCED, Billing.RELEASED, 0)
     assert (gone.last_smtp_code, gone.last_smtp_response, gone.bounced_at) == (None, SUPPRESSED_NOTE, new.created_at)
@@ -241,8 +236,7 @@ async def test_a_message_to_suppressed_recipients_only_has_failed(
     await store.suppressions.add(account.id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
-    message = await store.messages.read(account.id, new.id)
-    assert message is not None
+    message = existing(await store.messages.read(account.id, new.id))
     assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
     assert await balance(store) == CREDITS
 
@@ -310,8 +304,7 @@ async def test_a_record_holds_recipients_and_attempts(store: Store, database: Da
     await store.queue_control.retry_message(message.id)
     for recipient in (await stored_mail.due(store, message))[:1]:
         await stored_mail.finish(store, env, recipient, RecipientStatus.DELIVERED, 250)
-    record = await store.records.of(message.id)
-    assert record is not None
+    record = existing(await store.records.of(message.id))
     assert (record.account_name, record.message.id) == ("acme", message.id)
     by_status = {tried.recipient.status: tried for tried in record.recipients}
     delivered, deferred = by_status[RecipientStatus.DELIVERED], by_status[RecipientStatus.DEFERRED]

@@ -9,28 +9,20 @@ from appliance.errors import Code, Refused
 from appliance.model.accounts import Account, AccountRole, Role, Scope, User
 from appliance.store import Store
 from appliance.store.people import INVITATION_LIFETIME, PEOPLE_PER_ACCOUNT, RESET_LIFETIME
-from tests.store.samples import HASH, Clock, Database
+from tests.store.samples import HASH, Clock, Database, existing, refusal
 
 OWNER, DEVELOPER, VIEWER = AccountRole.OWNER, AccountRole.DEVELOPER, AccountRole.VIEWER
 WHERE = ("192.0.2.1", "curl")
 
 
-def refusal(code: Code) -> "pytest.RaisesExc[Refused]":
-    return pytest.RaisesExc(Refused, check=lambda error: error.code is code)
-
-
 async def first_user(store: Store, account: Account) -> User:
-    found = await store.accounts.user_by_email(account.email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(account.email))
 
 
 async def joined(store: Store, account: Account, email: str, role: AccountRole) -> User:
     _, token = await store.people.invite(account.id, email, role)
     assert await store.people.use_link(token, HASH) is not None
-    found = await store.accounts.user_by_email(email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(email))
 
 
 async def test_the_first_user_owns_the_account(store: Store, account: Account) -> None:
@@ -49,8 +41,7 @@ async def test_an_invitation_makes_one_user_once(store: Store, account: Account)
     assert await store.people.use_link(token, HASH) is None
     assert await store.people.open_link(token) is None
     assert await store.people.invitations(account.id) == []
-    user = await store.accounts.user_by_email("ann@example.org")
-    assert user is not None
+    user = existing(await store.accounts.user_by_email("ann@example.org"))
     assert (user.account_role, user.role, user.account_id) == (VIEWER, Role.CUSTOMER, account.id)
     assert (await store.accounts.find(account.id)).email == account.email  # that of its first owner
     assert len(await store.accounts.all()) == 1
@@ -77,8 +68,7 @@ async def test_a_new_invitation_replaces_the_last(store: Store, account: Account
     _, former = await store.people.invite(account.id, "ann@example.org", VIEWER)
     _, token = await store.people.invite(account.id, "ann@example.org", DEVELOPER)
     assert await store.people.use_link(former, HASH) is None
-    link = await store.people.use_link(token, HASH)
-    assert link is not None
+    link = existing(await store.people.use_link(token, HASH))
     assert link.account_role is DEVELOPER
 
 
@@ -118,13 +108,11 @@ async def test_an_account_has_so_many_people(store: Store, account: Account, clo
 
 async def test_a_new_role_ends_the_tokens_of_the_former(store: Store, account: Account) -> None:
     user = await joined(store, account, "ann@example.org", DEVELOPER)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     await store.people.set_role(account.id, user.id, DEVELOPER)
     assert await store.accounts.user(user.id) == user
     await store.people.set_role(account.id, user.id, VIEWER)
-    changed = await store.accounts.user_of_session(session.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user_of_session(session.id))
     assert (changed.account_role, changed.token_epoch) == (VIEWER, user.token_epoch + 1)
     with refusal(Code.NOT_FOUND):
         await store.people.set_role("acc_other", user.id, OWNER)
@@ -132,8 +120,7 @@ async def test_a_new_role_ends_the_tokens_of_the_former(store: Store, account: A
 
 async def test_a_removed_user_is_gone(store: Store, account: Account) -> None:
     user = await joined(store, account, "ann@example.org", OWNER)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     await store.second_factors.begin(user.id, b"sealed")
     await store.second_factors.confirm(user.id, b"sealed", 7, ["a", "b"])
     _, token = await store.people.reset(user.id)
@@ -209,8 +196,7 @@ async def test_two_owners_cannot_leave_at_once(database: Database, how: str) -> 
 
 async def test_a_reset_sets_the_password_once(store: Store, account: Account, clock: Clock) -> None:
     user = await first_user(store, account)
-    session = await store.sessions.begin(user, *WHERE)
-    assert session is not None
+    session = existing(await store.sessions.begin(user, *WHERE))
     _, former = await store.people.reset(user.id)
     link, token = await store.people.reset(user.id)
     assert (link.user_id, link.email) == (user.id, user.email)
@@ -218,8 +204,7 @@ async def test_a_reset_sets_the_password_once(store: Store, account: Account, cl
     assert await store.people.use_link(former, "new") is None
     assert await store.people.use_link(token, "new") is not None
     assert await store.people.use_link(token, "newer") is None
-    changed = await store.accounts.user(user.id)
-    assert changed is not None
+    changed = existing(await store.accounts.user(user.id))
     assert (changed.password_hash, changed.token_epoch) == ("new", user.token_epoch + 1)
     assert await store.accounts.user_of_session(session.id) is None
     _, token = await store.people.reset(user.id)
@@ -263,8 +248,7 @@ async def test_every_user_becomes_a_customer_again(store: Store, account: Accoun
     await store.accounts.set_role(account.id, Role.CUSTOMER)
     assert [person.role for person in await store.people.of(account.id)] == [Role.CUSTOMER, Role.CUSTOMER]
     assert await store.accounts.user(user.id) == user
-    ended = await store.accounts.user(admin.id)
-    assert ended is not None
+    ended = existing(await store.accounts.user(admin.id))
     assert ended.token_epoch == admin.token_epoch + 3
 
 
@@ -319,13 +303,11 @@ async def test_a_factor_is_in_force_once_confirmed(store: Store, account: Accoun
     await store.second_factors.begin(user.id, b"two")
     with refusal(Code.CONFLICT):
         await store.second_factors.confirm(user.id, b"one", 5, ["a"])
-    before = await store.accounts.user(user.id)
-    assert before is not None
+    before = existing(await store.accounts.user(user.id))
     assert not before.has_totp
     assert not await store.second_factors.use_step(user.id, 9)  # not in force
     await store.second_factors.confirm(user.id, b"two", 5, ["a", "b"])
-    after = await store.accounts.user(user.id)
-    assert after is not None
+    after = existing(await store.accounts.user(user.id))
     assert after.has_totp
     for again in (store.second_factors.begin(user.id, b"three"), store.second_factors.confirm(user.id, b"two", 6, [])):
         with refusal(Code.CONFLICT):

@@ -28,7 +28,7 @@ from appliance.store.engine import Row
 from appliance.store.queue import message_result
 from appliance.times import HOUR
 from tests.store.hooks import save
-from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, outcome, record
+from tests.store.samples import CREDITS, REPLIES, SECOND, Clock, Messages, existing, outcome, record
 
 QUEUED, DEFERRED = RecipientStatus.QUEUED, RecipientStatus.DEFERRED
 DELIVERED, BOUNCED, FAILED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED, RecipientStatus.FAILED
@@ -42,9 +42,7 @@ async def accepted(store: Store, messages: Messages, *addresses: str, test: bool
 
 
 async def message(store: Store, account: Account, message_id: str) -> Message:
-    found = await store.messages.read(account.id, message_id)
-    assert found is not None
-    return found
+    return existing(await store.messages.read(account.id, message_id))
 
 
 async def only_recipient(store: Store, account: Account, message_id: str) -> Recipient:
@@ -103,8 +101,7 @@ async def test_a_deferral_waits(store: Store, messages: Messages, account: Accou
     assert (await message(store, account, message_id)).status is MessageStatus.QUEUED
     assert await events(store) == []
     assert await store.queue.due(simulated=True, most=10) == []
-    next_due = await store.queue.next_due(simulated=True)
-    assert next_due is not None
+    next_due = existing(await store.queue.next_due(simulated=True))
     clock.now = next_due
     (due,) = await store.queue.due(simulated=True, most=10)
     assert (due.attempt_count, due.last_smtp_code) == (1, 451)

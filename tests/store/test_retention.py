@@ -12,7 +12,7 @@ from appliance.store import Store
 from appliance.store.engine import START, Row, Slice
 from appliance.store.retention import UNUSED_KEPT, within
 from appliance.store.sessions import SESSION_LIFETIME
-from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, expire, outcome, record
+from tests.store.samples import CREDITS, DAY, SECOND, Clock, Messages, existing, expire, outcome, record
 
 HOUR = 3600 * SECOND
 DELIVERED, BOUNCED = RecipientStatus.DELIVERED, RecipientStatus.BOUNCED
@@ -74,11 +74,9 @@ async def test_the_body_goes_a_day_after_the_last_recipient_is_final(
     assert await bodies(store, clock) == 1
     assert await kept(store, new.id) == before | {"message_bodies": []}
     assert await store.messages.mime(new.id) is None
-    read = await store.messages.read(account.id, new.id)
-    assert read is not None
+    read = existing(await store.messages.read(account.id, new.id))
     assert [each.status for each in read.recipients] == [DELIVERED, DELIVERED]
-    facts = await store.mail_log.facts(account.id, new.id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, new.id))
     assert facts.body_kept is False
 
 
@@ -109,11 +107,9 @@ async def test_a_request_can_be_repeated_when_its_body_is_gone(
     assert await bodies(store, clock, age=60 * SECOND) == 1
     assert await bodies(store, clock, age=60 * SECOND) == 0
     assert await store.messages.mime(new.id) is None
-    facts = await store.mail_log.facts(account.id, new.id)
-    assert facts is not None
+    facts = existing(await store.mail_log.facts(account.id, new.id))
     assert facts.body_kept is False
-    remembered = await store.messages.remembered(account.id, "key:1", "again")
-    assert remembered is not None
+    remembered = existing(await store.messages.remembered(account.id, "key:1", "again"))
     assert remembered.receipt == new.receipt
     clock.now += DAY
     assert await bodies(store, clock, age=60 * SECOND) == 1
@@ -263,8 +259,7 @@ async def test_expired_keys_go_and_their_messages_stay(
 
 
 async def test_sessions_go_when_they_are_not_renewed(store: Store, account: Account, clock: Clock) -> None:
-    user = await store.accounts.user_by_email(account.email)
-    assert user is not None
+    user = existing(await store.accounts.user_by_email(account.email))
     old, young = [await store.sessions.begin(user, "192.0.2.1", "curl") for _ in range(2)]
     assert old is not None
     assert young is not None

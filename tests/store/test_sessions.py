@@ -7,22 +7,18 @@ from appliance.model.dashboard import LoginSession
 from appliance.store import Store
 from appliance.store.sessions import REPLACED_COOKIE_GRACE, SESSION_LIFETIME, SESSION_MAXIMUM, SESSIONS_PER_USER
 from appliance.times import DAY
-from tests.store.samples import Clock
+from tests.store.samples import Clock, existing
 
 WHERE = ("192.0.2.1", "curl")
 
 
 @pytest.fixture
 async def user(store: Store, account: Account) -> User:
-    found = await store.accounts.user_by_email(account.email)
-    assert found is not None
-    return found
+    return existing(await store.accounts.user_by_email(account.email))
 
 
 async def begin(store: Store, user: User) -> LoginSession:
-    begun = await store.sessions.begin(user, *WHERE)
-    assert begun is not None
-    return begun
+    return existing(await store.sessions.begin(user, *WHERE))
 
 
 async def test_each_renewal_is_the_next_generation(store: Store, user: User, clock: Clock) -> None:

@@ -1,13 +1,11 @@
 """Templates: each save is a version, and a delete leaves only their number."""
 
-import pytest
-
-from appliance.errors import Code, Refused
+from appliance.errors import Code
 from appliance.model.accounts import Account
 from appliance.store import Store
 from appliance.store.engine import Row, Tx, run
 from appliance.store.templates import DELETED_TEMPLATES, PAGE_CHARACTERS
-from tests.store.samples import HASH
+from tests.store.samples import HASH, existing, refusal
 
 
 async def versions(store: Store) -> list[Row]:
@@ -30,9 +28,8 @@ async def test_a_deleted_template_is_gone(store: Store, account: Account) -> Non
     await store.templates.delete(account.id, "welcome")
     assert await store.templates.current(account.id, "welcome") is None
     assert await store.templates.page(account.id, "", 10) == ([], False)
-    with pytest.raises(Refused) as refused:
+    with refusal(Code.NOT_FOUND):
         await store.templates.delete(account.id, "welcome")
-    assert refused.value.code is Code.NOT_FOUND
     again = await store.templates.save(account.id, "welcome", "New", "text", None)
     assert again.version == 2
     assert again.created_at == again.updated_at
@@ -69,8 +66,7 @@ async def test_accounts_do_not_see_each_others_templates(store: Store, account: 
     theirs = await store.templates.save(other.id, "welcome", "theirs", "t", None)
     assert theirs.version == 1
     await store.templates.delete(other.id, "welcome")
-    current = await store.templates.current(account.id, "welcome")
-    assert current is not None
+    current = existing(await store.templates.current(account.id, "welcome"))
     assert current.subject == "mine"
     assert await store.templates.current(other.id, "welcome") is None
 

@@ -22,7 +22,7 @@ from appliance.store.queue import Acceptance
 from tests.postgresql_server import USER, PostgresServer
 from tests.store.postgresql.proxy import Cut, Proxy, proxy
 from tests.store.postgresql.stepping import check_books
-from tests.store.samples import CREDITS, HASH, Clock, Messages
+from tests.store.samples import CREDITS, HASH, Clock, Messages, existing
 
 TIMEOUT = 1  # seconds for a statement
 CONNECTING = 3  # seconds, at most
@@ -104,8 +104,7 @@ async def test_a_connection_that_is_lost_during_commit(
     else:
         with pytest.raises(KeyTaken):
             await store.messages.accept(again)
-    found = await store.messages.remembered(messages.account_id, "key:1", "k")
-    assert found is not None
+    found = existing(await store.messages.remembered(messages.account_id, "key:1", "k"))
     assert found.message_id == (again.id if cut is Cut.BEFORE else ours.id)
     assert await store.engine.rows("SELECT count(*) FROM messages", {}) == [(2,)]
     await check_books(store)

@@ -21,7 +21,7 @@ from appliance.store.engine import Row
 from appliance.store.postgresql.engine import PostgresEngine, prepare
 from appliance.store.postgresql.nodes import BEAT, HOLDS_KEPT, STEADY, Membership, NodeIdentity
 from tests.store.postgresql.stepping import FIRST, SECOND, Barrier, Meet, queued_behind, stopping
-from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages
+from tests.store.samples import CREDITS, DAY, HASH, MORNING, Clock, Messages, existing
 
 LATER = MORNING + DAY  # when a probe goes
 WHY = "10 refusals of us as a sender in a row"
@@ -244,8 +244,7 @@ async def test_only_what_the_node_delivers_is_said_to_wait(two: list[Store], clo
 
 
 async def explained(store: Store, account: Account, message_id: str) -> str:
-    record = await store.records.of(message_id)
-    assert record is not None
+    record = existing(await store.records.of(message_id))
     (recipient,) = record.recipients
     views = await store.pools.views([recipient.domain], WarmupSettings(), account.id)
     return standing(recipient, views[recipient.domain], LATER - 1, 12)

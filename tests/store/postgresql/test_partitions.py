@@ -31,7 +31,7 @@ from appliance.store.queue import _DUE, _NEXT_DUE
 from appliance.store.search_index import CHANGES_NOTED_AFTER
 from appliance.times import DAY, HOUR
 from tests.postgresql_server import PostgresServer
-from tests.store.samples import HASH, MORNING, Clock, Messages, outcome, record
+from tests.store.samples import HASH, MORNING, Clock, Messages, existing, outcome, record
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 from tests.store.test_retention import kept, tables
 
@@ -429,8 +429,7 @@ async def test_what_becomes_final_meanwhile_stays(store: Store, messages: Messag
         if kind == "mail":
             await record(store, clock, [DELIVERED])
         assert await _drop(partitions, clock, kind, age) == 5
-    found = await store.messages.read(messages.account_id, new[5].id)
-    assert found is not None
+    found = existing(await store.messages.read(messages.account_id, new[5].id))
     assert [each.status for each in found.recipients] == [DELIVERED]
     assert len((await kept(store, new[5].id))["attempts"]) == 1
     assert await store.messages.mime(new[5].id) is not None

@@ -29,7 +29,7 @@ from tests.store.postgresql.stepping import (
     nodes,
     stopping,
 )
-from tests.store.samples import CREDITS, DAY, HASH, Clock, Messages
+from tests.store.samples import CREDITS, DAY, HASH, Clock, Messages, existing
 from tests.store.samples import outcome as result_of
 from tests.store.test_body_parts_stored_bytes import counted, recounted
 
@@ -77,8 +77,7 @@ async def test_a_key_that_was_taken_since_it_was_looked_for(
     assert isinstance(first, outcome.Error)
     assert isinstance(first.error, KeyTaken)
     assert await count(two[0], "messages") == 1 + expired
-    found = await two[0].messages.remembered(messages.account_id, "key:1", "k")
-    assert found is not None
+    found = existing(await two[0].messages.remembered(messages.account_id, "key:1", "k"))
     assert found.message_id == theirs.id
 
 
@@ -239,8 +238,7 @@ async def due(store: Store, messages: Messages, *addresses: str) -> list[DueReci
 
 
 async def status(store: Store, messages: Messages, recipient: DueRecipient) -> MessageStatus:
-    message = await store.messages.read(messages.account_id, recipient.message_id)
-    assert message is not None
+    message = existing(await store.messages.read(messages.account_id, recipient.message_id))
     return message.status
 
 
