@@ -78,9 +78,7 @@ def test_all_that_writes_what_is_counted_counts_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_the_count_is_exact_whatever_happens(
-    store: Store, clock: Clock, messages: Messages, account: Account, seed: int
-) -> None:
+async def test_the_count_is_exact_whatever_happens(store: Store, clock: Clock, messages: Messages, seed: int) -> None:
     choose = random.Random(seed)
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
     makers = [messages, Messages(Environment(now=clock), other.id)]
@@ -122,26 +120,22 @@ async def test_the_count_is_exact_whatever_happens(
     assert min((await counted(store)).values()) > 0
 
 
-async def test_nothing_is_left_counted_when_all_mail_is_gone(
-    store: Store, clock: Clock, messages: Messages, account: Account
-) -> None:
+async def test_nothing_is_left_counted_when_all_mail_is_gone(store: Store, clock: Clock, messages: Messages) -> None:
     new = messages.new("a@example.net", "b@example.net", size=5_000)
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED, BOUNCED])
     clock.now += DAY - 1_000_000
     await bodies(store, clock, age=DAY // 2)
-    assert (await counted(store))[account.id] == of_message(new) - 5_000
+    assert (await counted(store))[messages.account_id] == of_message(new) - 5_000
     clock.now += DAY
     await bodies(store, clock)
-    assert (await counted(store))[account.id] == MESSAGE + 2 * RECIPIENT
+    assert (await counted(store))[messages.account_id] == MESSAGE + 2 * RECIPIENT
     clock.now += 31 * DAY
     assert await mail(store, clock) == 1
-    assert await counted(store) == await recounted(store) == {account.id: 0}
+    assert await counted(store) == await recounted(store) == {messages.account_id: 0}
 
 
-async def test_a_full_account_is_refused_and_others_are_not(
-    store: Store, clock: Clock, messages: Messages, account: Account
-) -> None:
+async def test_a_full_account_is_refused_and_others_are_not(store: Store, clock: Clock, messages: Messages) -> None:
     new = messages.new(size=5_000)
     size = of_message(new)
     await store.messages.accept(limited(new, size))
@@ -150,7 +144,7 @@ async def test_a_full_account_is_refused_and_others_are_not(
         with pytest.raises(Refused, match=figures) as refused:
             await store.messages.accept(limited(messages.new(size=0, test=test), size))
         assert (refused.value.code, refused.value.retry_after) == (Code.RATE_LIMITED, QUOTA_RETRY_AFTER)
-    assert await counted(store) == {account.id: size}
+    assert await counted(store) == {messages.account_id: size}
     assert (await store.accounts.named("demo")).credits == 99
     other = await store.accounts.create("other", "other@example.org", HASH, credit=None)
     await store.messages.accept(limited(Messages(Environment(now=clock), other.id).new(size=5_000), size))
@@ -191,9 +185,7 @@ async def test_messages_of_one_transaction_see_what_those_before_them_took(
     assert await counted(store) == await recounted(store) == {account.id: room}
 
 
-async def test_room_is_there_again_when_bodies_are_deleted(
-    store: Store, clock: Clock, messages: Messages, account: Account
-) -> None:
+async def test_room_is_there_again_when_bodies_are_deleted(store: Store, clock: Clock, messages: Messages) -> None:
     first = messages.new(size=50_000)
     room = of_message(first) + 10_000
     await store.messages.accept(limited(first, room))

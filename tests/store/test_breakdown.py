@@ -241,9 +241,7 @@ async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages,
     assert await store.queue_control.version() == before
 
 
-async def test_numbers_are_kept_for_ninety_days(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_numbers_are_kept_for_ninety_days(store: Store, messages: Messages, clock: Clock) -> None:
     await store.messages.accept(messages.new("a@example.net"))
     await record(store, clock, [DELIVERED])
     clock.now += 2 * HOUR

@@ -117,9 +117,7 @@ async def test_two_nodes_finish_a_mail_once(
 
 
 # ---- whose it is
-async def test_a_recipient_is_found_by_its_ids_and_name(
-    store: Store, account: Account, messages: Messages, delivered: Delivered
-) -> None:
+async def test_a_recipient_is_found_by_its_ids_and_name(store: Store, messages: Messages, delivered: Delivered) -> None:
     first, second = await delivered("b@example.net", "c@example.net")
     assert (first.address, first.domain, first.sent_from) == ("b@example.net", "example.net", "example.com")
     assert await store.feedback.recipient(first.id, first.id, "rp.example.com") == first

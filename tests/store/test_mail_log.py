@@ -97,19 +97,17 @@ async def test_facts_are_of_the_account_alone(store: Store, messages: Messages, 
 
 
 @pytest.mark.parametrize("tags", ['{"one": 1}', "not JSON"])
-async def test_unreadable_tags_of_one_message_fail_no_page(
-    store: Store, messages: Messages, account: Account, tags: str
-) -> None:
+async def test_unreadable_tags_of_one_message_fail_no_page(store: Store, messages: Messages, tags: str) -> None:
     ids = await accept(store, messages, 3)
     await store.engine.change("UPDATE messages SET tags = :tags WHERE id = :id", {"tags": tags, "id": ids[1]})
     for filters in (MailFilter(), MailFilter(words=("subject",))):
-        page = await store.mail_log.page(account.id, filters, None, 10)
+        page = await store.mail_log.page(messages.account_id, filters, None, 10)
         assert [(message.id, message.tags) for message in page.messages] == [
             (ids[0], ("one", "two")),
             (ids[1], ()),
             (ids[2], ("one", "two")),
         ]
-    facts = existing(await store.mail_log.facts(account.id, ids[1]))
+    facts = existing(await store.mail_log.facts(messages.account_id, ids[1]))
     assert facts.tags == ()
 
 
@@ -134,9 +132,7 @@ async def test_the_newest_of_several_accounts_are_found_in_order(
     assert [each.id for _, each in found.messages] == ids[3:9]
 
 
-async def test_a_search_for_the_newest_ends_with_its_time(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_search_for_the_newest_ends_with_its_time(store: Store, messages: Messages, clock: Clock) -> None:
     store = small_blocks(store)
     times = count()
     store.mail_log = replace(store.mail_log, clock=lambda: float(next(times)))
@@ -145,7 +141,7 @@ async def test_a_search_for_the_newest_ends_with_its_time(
     others = await accept(store, messages, 5)
     wanted, until = MailFilter(recipient="needle@example.net"), None
     for _ in range(20):
-        found = await store.mail_log.newest([account.id], replace(wanted, until=until), 10, 0.0)
+        found = await store.mail_log.newest([messages.account_id], replace(wanted, until=until), 10, 0.0)
         if found.messages:
             break
         assert found.searched_to is not None
@@ -164,16 +160,14 @@ BOUNCED, FAILED, DEFERRED, DELIVERED = (
 )
 
 
-async def test_the_newest_problems_are_told_with_their_reason(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_the_newest_problems_are_told_with_their_reason(store: Store, messages: Messages, clock: Clock) -> None:
     made = []
     for status in (BOUNCED, DELIVERED, DEFERRED, FAILED):
         made.append(messages.new(f"{status.value}@example.net", "fine@example.net"))
         await store.messages.accept(made[-1])
         await record(store, clock, [status, DELIVERED])
         clock.now += SECOND
-    found = await store.mail_log.problems(account.id, 9)
+    found = await store.mail_log.problems(messages.account_id, 9)
     assert [(each.outcome, each.email, each.message_id) for each in found] == [
         ("failed", "failed@example.net", made[3].id),
         ("deferred", "deferred@example.net", made[2].id),
@@ -187,13 +181,11 @@ async def test_the_newest_problems_are_told_with_their_reason(
     times = [each.happened_at for each in found]
     assert times == sorted(times, reverse=True)
     assert made[0].created_at < times[-1] < times[0] < clock.now
-    assert await store.mail_log.problems(account.id, 1) == found[:1]
+    assert await store.mail_log.problems(messages.account_id, 1) == found[:1]
     assert await store.mail_log.problems("acc_other", 9) == []
 
 
-async def test_a_problem_counts_from_when_it_happened(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_problem_counts_from_when_it_happened(store: Store, messages: Messages, clock: Clock) -> None:
     old, retried = messages.new("old@example.net"), messages.new("retried@example.net")
     for each in (old, retried):
         await store.messages.accept(each)
@@ -211,7 +203,7 @@ async def test_a_problem_counts_from_when_it_happened(
     await store.queue.record([deferral(due[retried.id], clock)])
     clock.now += SECOND
     await store.queue.record([Outcome(due[old.id], BOUNCED, (), at=clock(), note="550 no")])
-    found = [each.message_id for each in await store.mail_log.problems(account.id, 4)]
+    found = [each.message_id for each in await store.mail_log.problems(messages.account_id, 4)]
     assert found == [old.id, retried.id, newer[-1].id, newer[-2].id]
 
 
@@ -219,9 +211,7 @@ def deferral(recipient: DueRecipient, clock: Clock) -> Outcome:
     return Outcome(recipient, DEFERRED, (), at=clock(), next_attempt_at=clock(), note="451 later")
 
 
-async def test_what_was_not_tried_or_is_old_is_no_problem(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_what_was_not_tried_or_is_old_is_no_problem(store: Store, messages: Messages, clock: Clock) -> None:
     await store.messages.accept(messages.new("gone@example.net", "given-up@example.net"))
     due = sorted(await store.queue.due(simulated=True, most=9), key=lambda each: each.id)
     reasons = ((BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED))
@@ -231,9 +221,9 @@ async def test_what_was_not_tried_or_is_old_is_no_problem(
             for each, (status, reason) in zip(due, reasons, strict=True)
         ]
     )
-    assert await store.mail_log.problems(account.id, 9) == []
+    assert await store.mail_log.problems(messages.account_id, 9) == []
     await store.messages.accept(messages.new("b@example.net"))
     await record(store, clock, [BOUNCED])
-    assert len(await store.mail_log.problems(account.id, 9)) == 1
+    assert len(await store.mail_log.problems(messages.account_id, 9)) == 1
     clock.now += 31 * DAY
-    assert await store.mail_log.problems(account.id, 9) == []
+    assert await store.mail_log.problems(messages.account_id, 9) == []

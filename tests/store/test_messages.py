@@ -179,10 +179,8 @@ async def test_fifty_at_once_under_one_key_make_one_message(database: Database) 
 
 
 # ---- the day's cap
-async def test_the_cap_counts_recipients_of_the_day(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    await store.accounts.set_daily_cap(account.id, 3)
+async def test_the_cap_counts_recipients_of_the_day(store: Store, messages: Messages, clock: Clock) -> None:
+    await store.accounts.set_daily_cap(messages.account_id, 3)
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
     refusal = await refused(store, messages.new("a@x.example", "b@x.example"))
     assert refusal.code is Code.WARMUP_LIMITED
@@ -195,10 +193,8 @@ async def test_the_cap_counts_recipients_of_the_day(
     await store.messages.accept(messages.new("a@x.example", "b@x.example"))
 
 
-async def test_the_refusal_of_a_cap_says_when_to_come_back(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    await store.accounts.set_daily_cap(account.id, 1)
+async def test_the_refusal_of_a_cap_says_when_to_come_back(store: Store, messages: Messages, clock: Clock) -> None:
+    await store.accounts.set_daily_cap(messages.account_id, 1)
     await store.messages.accept(messages.new())
     refusal = await refused(store, messages.new())
     assert refusal.retry_after is not None
@@ -230,13 +226,11 @@ async def test_a_suppressed_recipient_bounces_at_once(store: Store, messages: Me
     assert await count(store, "events") == 1
 
 
-async def test_a_message_to_suppressed_recipients_only_has_failed(
-    store: Store, messages: Messages, account: Account
-) -> None:
-    await store.suppressions.add(account.id, "gone@x.example", "manual")
+async def test_a_message_to_suppressed_recipients_only_has_failed(store: Store, messages: Messages) -> None:
+    await store.suppressions.add(messages.account_id, "gone@x.example", "manual")
     new = messages.new("gone@x.example")
     await store.messages.accept(new)
-    message = existing(await store.messages.read(account.id, new.id))
+    message = existing(await store.messages.read(messages.account_id, new.id))
     assert (message.status, message.billing_status) == (MessageStatus.FAILED, Billing.RELEASED)
     assert await balance(store) == CREDITS
 
@@ -276,10 +270,8 @@ async def test_what_is_not_accepted_is_not_handed_over(store: Store, messages: M
     assert again.id not in store.new_mail
 
 
-async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(
-    store: Store, messages: Messages, account: Account
-) -> None:
-    await store.suppressions.add(account.id, "b@example.net", "by hand")
+async def test_what_is_not_wholly_to_be_tried_is_left_to_a_poll(store: Store, messages: Messages) -> None:
+    await store.suppressions.add(messages.account_id, "b@example.net", "by hand")
     await store.messages.accept(messages.new("b@example.net", "c@example.net", simulated=False))
     assert store.new_mail.take() == []
     assert store.new_mail.poll_requested()

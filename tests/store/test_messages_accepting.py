@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from appliance.environment import Environment
 from appliance.errors import Code, Refused
-from appliance.model.accounts import Account
 from appliance.model.mail import DueRecipient, NewMessage, RecipientStatus, Source
 from appliance.store import KeyTaken, Store
 from appliance.store.engine import Row, Tx, rows, run
@@ -64,13 +63,11 @@ async def test_a_message_to_an_unknown_account_fails_alone(database: Database) -
         assert (await store.accounts.named("demo")).credits == CREDITS - 2
 
 
-async def test_unusual_text_is_stored_as_it_is(
-    store: Store, messages: Messages, account: Account, database: Database
-) -> None:
+async def test_unusual_text_is_stored_as_it_is(store: Store, messages: Messages, database: Database) -> None:
     subject = "it's {rows} ?1 \0 \u2028 \U0001f4e8 'x'; --"
     news = [replace(messages.new(), subject=subject), replace(messages.new(), subject="{}")]
     assert await store.engine.write(lambda tx: accept(tx, messages.env, news)) == [Acceptance(1)] * 2
-    found = [await store.messages.read(account.id, new.id) for new in news]
+    found = [await store.messages.read(messages.account_id, new.id) for new in news]
     kept = subject.replace("\0", "\ufffd") if database.url else subject
     assert [message.subject for message in found if message] == [kept, "{}"]
 

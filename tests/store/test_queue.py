@@ -145,23 +145,19 @@ async def test_a_deferral_that_is_recorded_twice_counts_once(
     assert await attempts(store) == [(1, 451)]
 
 
-async def test_the_credit_of_a_bounce_is_in_the_ledger(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_the_credit_of_a_bounce_is_in_the_ledger(store: Store, messages: Messages, clock: Clock) -> None:
     message_id = await accepted(store, messages, "a@x.example", "b@x.example")
     first, _ = await record(store, clock, [BOUNCED])
-    newest = (await store.accounts.ledger(account.id))[0]
+    newest = (await store.accounts.ledger(messages.account_id))[0]
     assert (newest.kind, newest.amount, newest.balance) == (LedgerKind.RELEASE, 1, CREDITS - 1)
     assert (newest.message_id, newest.recipient_id) == (message_id, first.id)
 
 
-async def test_what_cost_nothing_returns_nothing(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_what_cost_nothing_returns_nothing(store: Store, messages: Messages, clock: Clock) -> None:
     await accepted(store, messages, test=True)
-    await store.accounts.set_unlimited(account.id)
+    await store.accounts.set_unlimited(messages.account_id)
     await accepted(store, messages)
-    await store.accounts.set_credits(account.id, 5)
+    await store.accounts.set_credits(messages.account_id, 5)
     await record(store, clock, [BOUNCED, BOUNCED])
     assert (await store.accounts.named("demo")).credits == 5
 
@@ -268,10 +264,8 @@ async def test_an_hour_is_the_limit(store: Store, messages: Messages, account: A
         assert len(await delays(store)) == told
 
 
-async def test_outcomes_that_do_not_count_tell_of_no_delay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    await save(store, account.id)
+async def test_outcomes_that_do_not_count_tell_of_no_delay(store: Store, messages: Messages, clock: Clock) -> None:
+    await save(store, messages.account_id)
     await accepted(store, messages)
     clock.now += 2 * HOUR
     (due,) = await store.queue.due(simulated=True, most=1)
@@ -288,14 +282,12 @@ async def test_outcomes_that_do_not_count_tell_of_no_delay(
     assert len(await delays(store)) == 1
 
 
-async def test_a_delay_is_posted_where_it_is_wanted(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
-    await save(store, account.id, *RESULT_EVENTS)
+async def test_a_delay_is_posted_where_it_is_wanted(store: Store, messages: Messages, clock: Clock) -> None:
+    await save(store, messages.account_id, *RESULT_EVENTS)
     message_id = await accepted(store, messages)
     clock.now += 2 * HOUR
     await defer(store, clock())
-    await save(store, account.id, EventType.DELAYED)
+    await save(store, messages.account_id, EventType.DELAYED)
     clock.now += 2 * HOUR
     await defer(store, clock())
     assert await delays(store) == []

@@ -81,9 +81,7 @@ async def test_the_body_goes_a_day_after_the_last_recipient_is_final(
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled"])
-async def test_a_failure_counts_from_when_it_failed(
-    store: Store, messages: Messages, account: Account, clock: Clock, how: str
-) -> None:
+async def test_a_failure_counts_from_when_it_failed(store: Store, messages: Messages, clock: Clock, how: str) -> None:
     new = messages.new()
     await store.messages.accept(new)
     clock.now += 3 * DAY
@@ -97,9 +95,7 @@ async def test_a_failure_counts_from_when_it_failed(
     assert await bodies(store, clock) == 1
 
 
-async def test_a_request_can_be_repeated_when_its_body_is_gone(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_request_can_be_repeated_when_its_body_is_gone(store: Store, messages: Messages, clock: Clock) -> None:
     new = messages.new(key="again")
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED])
@@ -107,18 +103,16 @@ async def test_a_request_can_be_repeated_when_its_body_is_gone(
     assert await bodies(store, clock, age=60 * SECOND) == 1
     assert await bodies(store, clock, age=60 * SECOND) == 0
     assert await store.messages.mime(new.id) is None
-    facts = existing(await store.mail_log.facts(account.id, new.id))
+    facts = existing(await store.mail_log.facts(messages.account_id, new.id))
     assert facts.body_kept is False
-    remembered = existing(await store.messages.remembered(account.id, "key:1", "again"))
+    remembered = existing(await store.messages.remembered(messages.account_id, "key:1", "again"))
     assert remembered.receipt == new.receipt
     clock.now += DAY
     assert await bodies(store, clock, age=60 * SECOND) == 1
     assert (await kept(store, new.id))["message_bodies"] == []
 
 
-async def test_a_message_goes_with_all_that_belongs_to_it(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_message_goes_with_all_that_belongs_to_it(store: Store, messages: Messages, clock: Clock) -> None:
     new = messages.new("a@example.net", "b@example.net", "c@example.net")
     await store.messages.accept(new)
     await record(store, clock, [DELIVERED, BOUNCED, FAILED])
@@ -131,9 +125,9 @@ async def test_a_message_goes_with_all_that_belongs_to_it(
     assert await mail(store, clock) == 1
     assert await tables(store, new.id) == {"credit_ledger"}
     assert await store.engine.rows("SELECT count(*) FROM attempts", {}) == [(0,)]
-    assert await store.messages.read(account.id, new.id) is None
-    assert await store.records.of(new.id, account.id) is None
-    assert await store.mail_log.facts(account.id, new.id) is None
+    assert await store.messages.read(messages.account_id, new.id) is None
+    assert await store.records.of(new.id, messages.account_id) is None
+    assert await store.mail_log.facts(messages.account_id, new.id) is None
     assert await kept(store, other.id) == untouched
     assert set(untouched) - {"attempts", "events"} == await tables(store, other.id)
 
@@ -148,18 +142,16 @@ async def test_what_is_not_counted_yet_is_not_deleted(store: Store, messages: Me
     assert await store.deletion.is_counted(clock.now - 30 * DAY) is True
 
 
-async def test_the_numbers_stay_when_the_messages_go(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_the_numbers_stay_when_the_messages_go(store: Store, messages: Messages, clock: Clock) -> None:
     began = clock.now
     for _ in range(3):
         await store.messages.accept(messages.new())
     await record(store, clock, [DELIVERED, BOUNCED, DELIVERED])
     clock.now += 31 * DAY
-    before = await store.statistics.of(account.id, began - HOUR)
+    before = await store.statistics.of(messages.account_id, began - HOUR)
     assert sum(before.by_hour.values()) == 6
     assert await mail(store, clock) == 3
-    assert await store.statistics.of(account.id, began - HOUR) == before
+    assert await store.statistics.of(messages.account_id, began - HOUR) == before
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -240,9 +232,7 @@ def test_rows_are_taken_in_order_up_to_a_weight() -> None:
     assert within(99, [], "z", more=False) == ([], "z", False)
 
 
-async def test_expired_keys_go_and_their_messages_stay(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_expired_keys_go_and_their_messages_stay(store: Store, messages: Messages, clock: Clock) -> None:
     old = messages.new(key="old")
     await store.messages.accept(old)
     clock.now += DAY // 2
@@ -252,9 +242,9 @@ async def test_expired_keys_go_and_their_messages_stay(
     clock.now += DAY // 2 + SECOND
     assert await expire(store) == 1
     assert await expire(store) == 0
-    assert await store.messages.remembered(account.id, "key:1", "young") is not None
+    assert await store.messages.remembered(messages.account_id, "key:1", "young") is not None
     for message in (old, young):
-        assert await store.messages.read(account.id, message.id) is not None
+        assert await store.messages.read(messages.account_id, message.id) is not None
         assert await store.messages.mime(message.id) is not None
 
 

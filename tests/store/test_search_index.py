@@ -245,9 +245,7 @@ async def test_pages_end_with_their_time(store: Store, messages: Messages, accou
         assert await found(store, account.id, MailFilter(words=query_words(query)), most=5) == expected
 
 
-async def test_a_block_goes_with_the_first_of_its_messages(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_block_goes_with_the_first_of_its_messages(store: Store, messages: Messages, clock: Clock) -> None:
     store = small(store)
     for number in range(9):
         await store.messages.accept(made(messages, number))
@@ -262,14 +260,14 @@ async def test_a_block_goes_with_the_first_of_its_messages(
     assert await count_of(store, "search_blocks") == 1
     assert 0 < await count_of(store, "search_terms") < before
     for query in QUERIES:
-        assert await found(store, account.id, MailFilter(words=query_words(query))) == await plainly(
-            store, account.id, query
+        assert await found(store, messages.account_id, MailFilter(words=query_words(query))) == await plainly(
+            store, messages.account_id, query
         )
     for _ in range(20):
         await store.deletion.mail(START, clock.now, budget=100)
     await index_all(store)
     assert await count_of(store, "search_blocks") == await count_of(store, "search_terms") == 0
-    assert len(await found(store, account.id, MailFilter(words=("example",)))) == 3  # that are not final
+    assert len(await found(store, messages.account_id, MailFilter(words=("example",)))) == 3  # that are not final
 
 
 async def test_messages_that_went_another_way_are_missed(
@@ -409,9 +407,7 @@ def test_terms_are_sorted_in_steps() -> None:
     assert _in_order(postings) == sorted(postings.items())
 
 
-async def test_unreadable_tags_of_one_message_stop_no_indexing(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_unreadable_tags_of_one_message_stop_no_indexing(store: Store, messages: Messages, clock: Clock) -> None:
     small(store)
     new = [made(messages, number) for number in range(4)]
     for message in new:

@@ -30,23 +30,21 @@ async def send(store: Store, messages: Messages, clock: Clock, *results: Recipie
     await record(store, clock, results)
 
 
-async def test_nothing_is_counted_twice_or_left_out(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_nothing_is_counted_twice_or_left_out(store: Store, messages: Messages, clock: Clock) -> None:
     counting = replace(store.statistics, rows_counted=2)
     sent = 0
     for _ in range(6):
         await send(store, messages, clock, DELIVERED, DELIVERED, BOUNCED, FAILED)
         sent += 4
         wanted = {"sent": sent, "delivered": sent // 2, "bounced": sent // 4, "failed": sent // 4}
-        assert totals(await store.statistics.of(account.id, 0)) == wanted
+        assert totals(await store.statistics.of(messages.account_id, 0)) == wanted
         clock.now += 25 * SECOND
         await counting.count()
-        assert totals(await store.statistics.of(account.id, 0)) == wanted
+        assert totals(await store.statistics.of(messages.account_id, 0)) == wanted
     clock.now += HOUR
     while await counting.count():
         pass
-    numbers = await store.statistics.of(account.id, 0)
+    numbers = await store.statistics.of(messages.account_id, 0)
     assert totals(numbers) == {"sent": 24, "delivered": 12, "bounced": 6, "failed": 6}
     assert sum(numbers.by_bucket.values()) == 12
 
@@ -76,9 +74,7 @@ async def test_refusals_are_counted_by_class(store: Store, messages: Messages, a
         await store.statistics.count()
 
 
-async def test_what_was_not_tried_is_told_apart(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_what_was_not_tried_is_told_apart(store: Store, messages: Messages, clock: Clock) -> None:
     reasons = [(BOUNCED, FailureReason.SUPPRESSED), (FAILED, FailureReason.CANCELLED), (FAILED, None)]
     for _ in range(2):
         await store.messages.accept(messages.new(*[f"{number}@example.net" for number in range(len(reasons))]))
@@ -90,7 +86,7 @@ async def test_what_was_not_tried_is_told_apart(
         await store.queue.record(results)
         clock.now += 61 * SECOND
     for _ in range(2):
-        told = totals(await store.statistics.of(account.id, 0))
+        told = totals(await store.statistics.of(messages.account_id, 0))
         assert told == {"sent": 6, "suppressed": 2, "cancelled": 2, "failed": 2}
         await store.statistics.count()
 
@@ -100,9 +96,7 @@ def test_every_class_has_a_number_of_its_own() -> None:
     assert [*CLASS_BUCKETS.values(), UNTRIED_BUCKET] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-async def test_what_may_still_be_written_is_not_counted_yet(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_what_may_still_be_written_is_not_counted_yet(store: Store, messages: Messages, clock: Clock) -> None:
     """A row whose id is older than the last one counted must not be passed over: the youngest are left for later."""
     await send(store, messages, clock, DELIVERED)
     assert not await store.statistics.count()
@@ -114,13 +108,11 @@ async def test_what_may_still_be_written_is_not_counted_yet(
     assert rows == [("delivered",), ("sent",)]
 
 
-async def test_tests_and_deferrals_are_not_counted(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_tests_and_deferrals_are_not_counted(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED, BOUNCED, test=True)
     await send(store, messages, clock, DEFERRED)
     for _ in range(2):
-        assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1}
+        assert totals(await store.statistics.of(messages.account_id, 0)) == {"sent": 1}
         clock.now += 61 * SECOND
         await store.statistics.count()
 
@@ -217,20 +209,16 @@ async def test_accounts_are_counted_apart(store: Store, messages: Messages, cloc
         await store.statistics.count()
 
 
-async def test_a_clock_that_went_back_counts_nothing_twice(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_clock_that_went_back_counts_nothing_twice(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()
     clock.now -= 50 * SECOND
     assert not await store.statistics.count()
-    assert totals(await store.statistics.of(account.id, 0)) == {"sent": 1, "delivered": 1}
+    assert totals(await store.statistics.of(messages.account_id, 0)) == {"sent": 1, "delivered": 1}
 
 
-async def test_a_server_at_rest_writes_nothing(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_a_server_at_rest_writes_nothing(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED)
     clock.now += 61 * SECOND
     await store.statistics.count()
@@ -267,9 +255,7 @@ async def later(store: Store, clock: Clock, recipient: DueRecipient, kind: str, 
         await store.engine.change(LATE, {"text": text, "id": recipient.id})
 
 
-async def test_feedback_is_counted_by_class_and_provider(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_feedback_is_counted_by_class_and_provider(store: Store, messages: Messages, clock: Clock) -> None:
     for domain, pool in (("gmail.test", "google"), ("own.test", "mx.own.test"), ("six.test", "2001:db8::1")):
         await store.engine.change(DESTINATION, {"domain": domain, "pool": pool})
     today = clock.now // DAY
@@ -299,8 +285,8 @@ async def test_feedback_is_counted_by_class_and_provider(
         (today, "complained", "", "google"): 1,
     }
     for _ in range(2):
-        assert await store.statistics.feedback(account.id, 0) == expected
-        assert await store.statistics.feedback(account.id, (today + 1) * DAY) == {}
+        assert await store.statistics.feedback(messages.account_id, 0) == expected
+        assert await store.statistics.feedback(messages.account_id, (today + 1) * DAY) == {}
         assert await store.statistics.feedback("acc_other", 0) == {}
         clock.now += 61 * SECOND
         await store.statistics.count()
@@ -308,17 +294,15 @@ async def test_feedback_is_counted_by_class_and_provider(
     assert rows == [(len(expected),)]
 
 
-async def test_counts_of_feedback_are_kept_for_ninety_days(
-    store: Store, messages: Messages, account: Account, clock: Clock
-) -> None:
+async def test_counts_of_feedback_are_kept_for_ninety_days(store: Store, messages: Messages, clock: Clock) -> None:
     await send(store, messages, clock, DELIVERED, BOUNCED)
     clock.now += 61 * SECOND
     await store.statistics.count()
-    before = await store.statistics.feedback(account.id, 0)
+    before = await store.statistics.feedback(messages.account_id, 0)
     assert sum(before.values()) == 2
     clock.now += 90 * DAY
     await expire(store)
-    assert await store.statistics.feedback(account.id, 0) == before
+    assert await store.statistics.feedback(messages.account_id, 0) == before
     clock.now += DAY
     await expire(store)
-    assert await store.statistics.feedback(account.id, 0) == {}
+    assert await store.statistics.feedback(messages.account_id, 0) == {}

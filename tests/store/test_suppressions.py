@@ -197,9 +197,7 @@ async def test_only_messages_of_that_list_are_suppressed(
         assert ada.status is RecipientStatus.QUEUED
 
 
-async def test_another_accounts_unsubscriptions_do_not_count(
-    store: Store, messages: Messages, account: Account
-) -> None:
+async def test_another_accounts_unsubscriptions_do_not_count(store: Store, messages: Messages) -> None:
     other = await store.accounts.create("other", "other@example.org", HASH)
     await store.unsubscriptions.add(other.id, NEWS, ADA)
     await store.messages.accept(replace(messages.new(ADA), tags=("news",)))

@@ -55,15 +55,13 @@ async def test_a_deleted_one_is_gone(store: Store, account: Account, messages: M
     assert await store.webhook_history.page(account.id, None, None, 10) == []
 
 
-async def test_retention_deletes_the_log_of_a_deleted_one(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
+async def test_retention_deletes_the_log_of_a_deleted_one(store: Store, messages: Messages, clock: Clock) -> None:
     other = await store.accounts.create("other", "other@example.org", HASH)
-    await save(store, account.id)
+    await save(store, messages.account_id)
     kept = await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
     await results(store, Messages(messages.env, other.id), clock, RecipientStatus.DELIVERED)
-    await store.webhooks.delete(account.id)
+    await store.webhooks.delete(messages.account_id)
     assert await expire(store) == 4  # three posts and the webhook
     assert await expire(store) == 0
     assert [each.lane for each in (await store.webhook_posts.lanes())[0]] == [events(kept)]
@@ -92,66 +90,58 @@ async def test_each_final_result_is_a_post(store: Store, account: Account, messa
         assert (delivery.url, delivery.status, delivery.trigger) == (URL, PostStatus.PENDING, Trigger.EVENT)
 
 
-async def test_without_a_wish_there_is_no_post(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
+async def test_without_a_wish_there_is_no_post(store: Store, messages: Messages, clock: Clock) -> None:
     await results(store, messages, clock, *FINAL)
-    await save(store, account.id, enabled=False)
+    await save(store, messages.account_id, enabled=False)
     await results(store, messages, clock, *FINAL)
-    await save(store, account.id, EventType.BOUNCED)
+    await save(store, messages.account_id, EventType.BOUNCED)
     await results(store, messages, clock, *FINAL)
     assert await stored(store, "SELECT count(*) FROM events") == [(9,)]
     assert await stored(store, "SELECT type FROM webhook_deliveries") == [("email.bounced",)]
 
 
-async def test_accounts_with_new_posts_are_named(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
+async def test_accounts_with_new_posts_are_named(store: Store, messages: Messages, clock: Clock) -> None:
     take_new = store.webhook_posts.take_new
     await results(store, messages, clock, RecipientStatus.DELIVERED)
     assert take_new() == set()
-    await save(store, account.id)
+    await save(store, messages.account_id)
     await results(store, messages, clock, RecipientStatus.DELIVERED)
-    assert take_new() == {account.id}
-    await store.suppressions.add(account.id, "b@example.net", "by hand")
+    assert take_new() == {messages.account_id}
+    await store.suppressions.add(messages.account_id, "b@example.net", "by hand")
     await store.messages.accept(messages.new())
-    assert take_new() == {account.id}
+    assert take_new() == {messages.account_id}
     waiting = messages.new("c@example.net")
     await store.messages.accept(waiting)
     assert take_new() == set()
     await store.queue_control.cancel(waiting.id, "unwanted")
-    assert take_new() == {account.id}
+    assert take_new() == {messages.account_id}
 
 
-async def test_lanes_are_found_by_what_waits_in_them(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
+async def test_lanes_are_found_by_what_waits_in_them(store: Store, messages: Messages, clock: Clock) -> None:
     other = await store.accounts.create("other", "other@example.org", HASH)
-    mine, theirs = await save(store, account.id), await save(store, other.id)
+    mine, theirs = await save(store, messages.account_id), await save(store, other.id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 3)
     await results(store, Messages(messages.env, other.id), clock, RecipientStatus.FAILED)
     ping = await store.webhook_history.ping(other.id)
     found = {each.lane: (each.first_due, each.last_due) for each in (await store.webhook_posts.lanes())[0]}
     assert set(found) == {events(mine), events(theirs), Lane(theirs.id, Trigger.PING)}
     assert found[Lane(theirs.id, Trigger.PING)] == (ping.next_attempt_at, ping.next_attempt_at)
-    due = [each.next_attempt_at or 0 for each in await store.webhook_history.page(account.id, None, None, 9)]
+    due = [each.next_attempt_at or 0 for each in await store.webhook_history.page(messages.account_id, None, None, 9)]
     assert found[events(mine)] == (min(due), max(due))
-    assert await store.webhook_posts.lanes_of([account.id]) == [(events(mine), False)]
-    assert sorted(await store.webhook_posts.lanes_of([other.id, account.id, "acc_unknown"])) == [
+    assert await store.webhook_posts.lanes_of([messages.account_id]) == [(events(mine), False)]
+    assert sorted(await store.webhook_posts.lanes_of([other.id, messages.account_id, "acc_unknown"])) == [
         (lane, False) for lane in sorted(found)
     ]
 
 
-async def test_a_receiver_is_proven_by_its_last_post(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
-    webhook = await save(store, account.id)
+async def test_a_receiver_is_proven_by_its_last_post(store: Store, messages: Messages, clock: Clock) -> None:
+    webhook = await save(store, messages.account_id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
     for ok in (True, False, True):
         clock.now += SECOND
         post, *_ = (await store.webhook_posts.due(events(webhook), 10))[0]
         await store.webhook_posts.record([attempt(post, clock, None if ok else clock.now + DAY, ok=ok)])
-        assert await store.webhook_posts.lanes_of([account.id]) == [(events(webhook), ok)]
+        assert await store.webhook_posts.lanes_of([messages.account_id]) == [(events(webhook), ok)]
         assert [each.proven for each in (await store.webhook_posts.lanes())[0]] == [ok]
 
 
@@ -188,26 +178,22 @@ async def test_an_attempt_counts_once(store: Store, account: Account, messages: 
     assert await store.webhook_history.page(account.id, None, None, 10) == before
 
 
-async def test_what_is_due_can_be_given_up_in_slices(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
+async def test_what_is_due_can_be_given_up_in_slices(store: Store, messages: Messages, clock: Clock) -> None:
     posts = replace(store.webhook_posts, posts_changed=2)
-    webhook = await save(store, account.id)
+    webhook = await save(store, messages.account_id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 4)
     later, *_ = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record([attempt(later, clock, clock.now + DAY)])
     assert [await posts.give_up(events(webhook), "why") for _ in range(3)] == [2, 1, 0]
-    found = await store.webhook_history.page(account.id, None, None, 10)
+    found = await store.webhook_history.page(messages.account_id, None, None, 10)
     assert (
         sorted((each.status, each.error) for each in found if each.id != later.id) == [(PostStatus.FAILED, "why")] * 3
     )
     assert {each.status for each in found if each.id == later.id} == {PostStatus.PENDING}
 
 
-async def test_what_a_wrong_clock_put_off_is_brought_forward(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
-    webhook = await save(store, account.id)
+async def test_what_a_wrong_clock_put_off_is_brought_forward(store: Store, messages: Messages, clock: Clock) -> None:
+    webhook = await save(store, messages.account_id)
     await results(store, messages, clock, *[RecipientStatus.DELIVERED] * 2)
     near, far = (await store.webhook_posts.due(events(webhook), 10))[0]
     await store.webhook_posts.record(
@@ -217,10 +203,8 @@ async def test_what_a_wrong_clock_put_off_is_brought_forward(
     assert [post.id for post in (await store.webhook_posts.due(events(webhook), 10))[0]] == [far.id]
 
 
-async def test_a_refused_transaction_leaves_no_post(
-    store: Store, account: Account, messages: Messages, clock: Clock
-) -> None:
-    await save(store, account.id)
+async def test_a_refused_transaction_leaves_no_post(store: Store, messages: Messages, clock: Clock) -> None:
+    await save(store, messages.account_id)
     message = messages.new()
     await store.messages.accept(message)
     await store.queue_control.cancel(message.id, "once")
